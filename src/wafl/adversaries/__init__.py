@@ -1,0 +1,19 @@
+"""Adversaries: values that move each example before the gradient is taken."""
+
+from wafl.adversaries.affine import Affine, affine
+from wafl.adversaries.base import Adversary, AdversaryState, Move
+from wafl.adversaries.bounded import BoundedAscent, fgsm, pgm
+from wafl.adversaries.wasserstein import Wasserstein, wasserstein
+
+__all__ = [
+    "Adversary",
+    "AdversaryState",
+    "Affine",
+    "BoundedAscent",
+    "Move",
+    "Wasserstein",
+    "affine",
+    "fgsm",
+    "pgm",
+    "wasserstein",
+]

@@ -1,0 +1,200 @@
+"""The inner maximisation: a damped fixed point that serves every ground norm.
+
+Linearised at the current point, the inner problem ``max <g, d> - gamma ||d||^p`` has a closed-form
+solution for each norm (``linear_maximiser``). The solver moves part of the way there,
+
+    d <- d + a (linear_maximiser(g(d)) - d),
+
+which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Room:
+    """How far each coordinate may move down and up before it leaves the bounds."""
+
+    down: Tensor
+    up: Tensor
+
+    def clip(self, delta: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(delta, self.up), -self.down)
+
+    def along(self, direction: Tensor) -> Tensor:
+        return torch.where(direction >= 0, self.up, self.down)
+
+
+def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
+    """``||delta||^power`` over the last dimension."""
+    if norm == 2 and power == 2:
+        return delta.square().sum(-1)
+    return torch.linalg.vector_norm(delta, ord=norm, dim=-1) ** power
+
+
+def linear_maximiser(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
+    """``argmax <g, d> - gamma ||d||^power`` over d within ``room``; ``gradient [L, B, D]``, ``gamma [L]``.
+
+    Without room and with power 2 this is ``(||g||_* / 2 gamma) v``, v the unit vector of the norm that
+    maximises ``<g, v>``. With power 1 it is finite only within a room.
+    """
+    if norm == 2:
+        return _l2_maximiser(gradient, gamma, power, room)
+    size = gradient.abs()
+    if room is None:
+        return gradient.sign() * _free_lengths(size, gamma, norm, power)
+    space = room.along(gradient)
+    if norm == 1:
+        return gradient.sign() * _l1_lengths(size, space, gamma, power)
+    return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power)[..., None], space)
+
+
+def _free_lengths(size: Tensor, gamma: Tensor, norm: float, power: int) -> Tensor:
+    """Without bounds: one coordinate for l1, all alike for l_inf."""
+    if power == 1:
+        raise ValueError("power=1 has no finite linear maximiser without bounds")
+    price = 2.0 * gamma[:, None, None]
+    if norm == math.inf:
+        return size.sum(-1, keepdim=True) / price
+    length, coordinate = size.max(-1, keepdim=True)
+    return torch.zeros_like(size).scatter(-1, coordinate, length / price)
+
+
+def _l2_maximiser(gradient: Tensor, gamma: Tensor, power: int, room: Room | None) -> Tensor:
+    if power == 2:
+        delta = gradient / (2.0 * gamma[:, None, None])
+        return room.clip(delta) if room is not None else delta
+    if room is None:
+        raise ValueError("power=1 has no finite linear maximiser without bounds")
+    # A free coordinate satisfies g = gamma d / ||d||, so d = clip(t g) with t = ||d|| / gamma. Doubling
+    # from the largest useful t down, the largest fixed point is found by bisection.
+    low = torch.zeros_like(gradient[..., :1])
+    high = torch.linalg.vector_norm(room.along(gradient), dim=-1, keepdim=True) / gamma[:, None, None]
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        longer = (
+            torch.linalg.vector_norm(room.clip(middle * gradient), dim=-1, keepdim=True) / gamma[:, None, None] > middle
+        )
+        low, high = torch.where(longer, middle, low), torch.where(longer, high, middle)
+    return room.clip(high * gradient)
+
+
+def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
+    """Spend the total length on the steepest coordinates first, each as far as its space goes.
+
+    The next unit of length gains ``|g|`` of its coordinate and costs ``2 gamma total`` (power 2) or
+    ``gamma`` (power 1); spending stops where the cost meets the gain.
+    """
+    order = size.argsort(dim=-1, descending=True, stable=True)
+    gains, spaces = size.gather(-1, order), space.gather(-1, order)
+    filled = spaces.cumsum(-1)
+    spent_before = torch.cat([torch.zeros_like(filled[..., :1]), filled[..., :-1]], dim=-1)
+    total = _spend(gains, filled, gamma, power)
+    lengths = torch.minimum((total[..., None] - spent_before).clamp_min(0.0), spaces)
+    return torch.zeros_like(size).scatter(-1, order, lengths)
+
+
+def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
+    """Raise all coordinates together; one that meets its bound stops gaining."""
+    order = space.argsort(dim=-1, stable=True)
+    levels = space.gather(-1, order)
+    gains = size.gather(-1, order).flip(-1).cumsum(-1).flip(-1)
+    return _spend(gains, levels, gamma, power)
+
+
+def _spend(gains: Tensor, reach: Tensor, gamma: Tensor, power: int) -> Tensor:
+    """The best amount t, where ``gains[k]`` is what a unit brings until t passes ``reach[k]``."""
+    gamma = gamma[:, None, None]
+    if power == 2:
+        return torch.minimum(reach, gains / (2.0 * gamma)).amax(-1)
+    return torch.where(gains > gamma, reach, 0.0).amax(-1)
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where the fixed point ended: a point a lane and example, its objective and whether it has settled."""
+
+    point: Tensor
+    value: Tensor
+    converged: Tensor
+
+
+def fixed_damping(gamma: Tensor, curvature: Tensor) -> Tensor:
+    """The best constant damping for the squared l2 cost and a loss convex in x with known L_zz.
+
+    The objective's second derivatives lie in ``[-2 gamma, L_zz - 2 gamma]``. If it is concave, the step
+    ``2 / (4 gamma - L_zz)`` contracts fastest; if not, ``1 / max(2 gamma, L_zz - 2 gamma)`` still climbs.
+    Either way no step descends, so the last iterate is the best.
+    """
+    concave = 2.0 * gamma > curvature
+    return torch.where(
+        concave,
+        4.0 * gamma / torch.where(concave, 4.0 * gamma - curvature, 1.0),
+        2.0 * gamma / torch.maximum(2.0 * gamma, curvature - 2.0 * gamma),
+    )
+
+
+def backtrack(
+    evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
+    aim_at: Callable[[Tensor], Tensor],
+    length: Callable[[Tensor], Tensor],
+    start: Tensor,
+    steps: int,
+    tolerance: float,
+) -> Ascent:
+    """The fixed point with a damping of its own for each example: halved whenever a step would descend.
+
+    ``evaluate(point)`` gives objective and loss gradient, ``aim_at(gradient)`` the linear maximiser,
+    ``length`` the size of a move. An example that has converged is frozen.
+    """
+    point, (value, gradient) = start, evaluate(start)
+    damping = torch.ones_like(value)
+    aim = aim_at(gradient)
+    settled = torch.zeros_like(value, dtype=torch.bool)
+    for _ in range(steps):
+        if tolerance > 0:
+            settled = settled | (length(aim - point) <= tolerance * length(aim))
+            if bool(settled.all()):
+                break
+        trial = point + damping[..., None] * (aim - point)
+        trial_value, trial_gradient = evaluate(trial)
+        climbs = (trial_value >= value) & ~settled
+        point = torch.where(climbs[..., None], trial, point)
+        value = torch.where(climbs, trial_value, value)
+        aim = torch.where(climbs[..., None], aim_at(trial_gradient), aim)
+        damping = torch.where(climbs | settled, damping, damping / 2.0)
+    return Ascent(point, value, settled | (length(aim - point) <= _settling(tolerance, value) * length(aim)))
+
+
+def climb(
+    aim_at: Callable[[Tensor], Tensor],
+    length: Callable[[Tensor], Tensor],
+    start: Tensor,
+    damping: Tensor,
+    steps: int,
+    tolerance: float,
+) -> tuple[Tensor, Tensor]:
+    """The fixed point with a damping that is known never to descend; the last point and whether it has settled."""
+    point = start
+    settled: Tensor | None = None
+    for _ in range(steps):
+        move = aim_at(point).sub_(point)
+        if tolerance > 0:
+            settled = length(move) <= tolerance * length(move + point)
+            if bool(settled.all()):
+                return point, settled
+            move = move.masked_fill_(settled[..., None], 0.0)
+        point = torch.addcmul(point, move, damping)
+    move = aim_at(point) - point
+    return point, length(move) <= _settling(tolerance, point) * length(move + point)
+
+
+def _settling(tolerance: float, like: Tensor) -> float:
+    return tolerance if tolerance > 0 else math.sqrt(torch.finfo(like.dtype).eps)

@@ -1,0 +1,90 @@
+"""What an adversary is: a value that moves each example before the gradient is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wafl.random import Key
+from wafl.task import Problem
+
+
+@dataclass(frozen=True)
+class AdversaryState:
+    """What an adversary is given beside the examples.
+
+    ``scalars`` are its hyperparameters, one value a lane (a learned gamma among them), ``key`` its source of
+    randomness, ``weight [L, B]`` each example's share in its batch (none for padding), ``memory [L, M]`` what
+    each client keeps between steps (FedRobust's map).
+    """
+
+    scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    key: Key | None = None
+    weight: Tensor | None = None
+    memory: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where an adversary took the examples of every lane.
+
+    ``value`` is what it maximised, an example (for WAFL phi_gamma, the robust loss); ``cost`` the transport
+    cost it paid, ``d^p(z_adv, z)`` without gamma; ``concave`` whether the maximiser is known to be unique.
+    """
+
+    x_adv: Tensor
+    y_adv: Tensor
+    value: Tensor
+    cost: Tensor
+    converged: Tensor
+    concave: Tensor | None = None
+    state: AdversaryState = field(default_factory=AdversaryState)
+
+
+class Adversary(Protocol):
+    """Called with the models and the examples of every lane."""
+
+    def __call__(self, problem: Problem, x: Tensor, y: Tensor, state: AdversaryState | None = None) -> Move: ...
+
+    def scalars(self) -> dict[str, float]:
+        """Hyperparameters that may differ between lanes of one batched run."""
+        ...
+
+    def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor | None:
+        """What a client holds before it first takes part; None for an adversary without memory."""
+        ...
+
+
+def lane_scalar(state: AdversaryState | None, name: str, value: float, like: Tensor) -> Tensor:
+    """A hyperparameter as one value a lane ``[L]``: the lanes' own, or the adversary's."""
+    if state is not None and name in state.scalars:
+        return state.scalars[name].to(like)
+    return like.new_full((len(like),), value)
+
+
+def lane_key(state: AdversaryState | None, like: Tensor) -> Key:
+    if state is not None and state.key is not None:
+        return state.key
+    lanes = torch.arange(len(like), device=like.device)
+    zero = torch.zeros_like(lanes)
+    return Key(zero, zero, lanes, zero)
+
+
+def better(one: Move, other: Move) -> Move:
+    """The move with the larger value, example by example."""
+    wins = other.value > one.value
+
+    def pick(old: Tensor, new: Tensor) -> Tensor:
+        return torch.where(wins.view(*wins.shape, *(1,) * (old.ndim - 2)), new, old)
+
+    return Move(
+        pick(one.x_adv, other.x_adv),
+        pick(one.y_adv, other.y_adv),
+        pick(one.value, other.value),
+        pick(one.cost, other.cost),
+        pick(one.converged, other.converged),
+    )

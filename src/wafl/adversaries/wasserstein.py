@@ -1,0 +1,303 @@
+"""WAFL's adversary: ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``.
+
+Nguyen et al., "On the Generalization of Wasserstein Robust Federated Learning" (2022), section 3.3;
+after Sinha et al., "Certifying some distributional robustness with principled adversarial training"
+(ICLR 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from wafl.adversaries.ascent import Room, backtrack, climb, fixed_damping, linear_maximiser, power_norm
+from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.losses import CrossEntropy, SquaredError
+from wafl.random import Purpose, normal
+from wafl.task import Problem
+
+
+@dataclass(frozen=True)
+class Wasserstein:
+    """See :func:`wasserstein`."""
+
+    gamma: float = 0.5
+    radius: float | None = None
+    norm: float = 2
+    power: int = 2
+    label_cost: float = math.inf
+    steps: int = 15
+    tolerance: float = 1e-3
+    restarts: int = 0
+    bounds: tuple[float, float] | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.gamma > 0 and math.isfinite(self.gamma)):
+            raise ValueError(f"gamma={self.gamma} must be positive and finite: a smaller gamma is a larger ball")
+        if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
+            raise ValueError(f"radius={self.radius} must be positive and finite; without a ball use FedAvg")
+        if self.norm not in (1, 2, math.inf):
+            raise ValueError(f"norm={self.norm} must be 1, 2 or inf")
+        if self.power not in (1, 2):
+            raise ValueError(f"power={self.power} must be 1 or 2")
+        if not self.label_cost > 0:
+            raise ValueError(f"label_cost={self.label_cost} must be positive; inf keeps labels where they are")
+        if self.steps < 1:
+            raise ValueError(f"steps={self.steps} must be at least 1")
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(f"tolerance={self.tolerance} must lie in [0, 1); 0 takes all steps")
+        if self.restarts < 0:
+            raise ValueError(f"restarts={self.restarts} must be at least 0")
+        if self.strict and self.radius is None:
+            raise ValueError("strict=True goes with radius=: a gamma that is given is never changed")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ValueError(f"bounds={self.bounds} must be (low, high) with low < high")
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": self.gamma}
+
+    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
+        return None
+
+    def __call__(self, problem: Problem, x: Tensor, y: Tensor, state: AdversaryState | None = None) -> Move:
+        state = state or AdversaryState()
+        gamma = lane_scalar(state, "gamma", self.gamma, x)
+        if math.isinf(self.label_cost):
+            move = self._move_inputs(problem, x, y, gamma, state)
+        elif y.is_floating_point():
+            move = self._move_targets(problem, x, y, gamma, state)
+        else:
+            move = self._move_classes(problem, x, y, gamma, state)
+        return replace(move, concave=self._concave(problem, gamma), state=state)
+
+    def next_gamma(self, gamma: float, cost: float, round: int) -> float:
+        """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
+
+        The dual's derivative in gamma is ``radius^p - cost``. Far from the limit the achieved radius is
+        proportional to ``1 / gamma``, so a step of ``log(achieved / radius)`` in ``log gamma`` is Newton's; it is
+        damped, ever more as rounds go by, because a cohort is a sample, and never changes gamma by more than a
+        factor of 2.
+        """
+        assert self.radius is not None
+        achieved = cost ** (1.0 / self.power)
+        ratio = min(max(achieved / self.radius, 1e-6), 1e6)
+        step = math.log(ratio) / math.sqrt(1.0 + round / 4.0)
+        return gamma * math.exp(min(max(step, -math.log(2.0)), math.log(2.0)))
+
+    def _concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
+        if self.norm != 2 or self.power != 2:
+            return torch.zeros_like(gamma, dtype=torch.bool)
+        return 2.0 * gamma > problem.curvature if problem.curvature is not None else None
+
+    def _move_inputs(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
+        if self.power == 1 and self.bounds is None:
+            return _stay_or_escape(problem, x, y, gamma, self.norm)
+        if self.norm == 2 and self.power == 2 and self.bounds is None and problem.linear is not None:
+            space: _ClassSpace | _InputSpace = _ClassSpace(problem, x, y, gamma)
+        else:
+            space = _InputSpace(problem, x, y, gamma, self)
+        best = space.ascend(None, self.steps, self.tolerance)
+        if self.restarts:
+            lanes, *shape = space.shape
+            draws = normal(lane_key(state, x), Purpose.START, self.restarts * math.prod(shape)).to(x)
+            for start in draws.view(lanes, self.restarts, *shape).unbind(1):
+                best = better(best, space.ascend(start, self.steps, self.tolerance))
+        return best
+
+    def _move_classes(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
+        """One ascent a label, the best kept; a changed class costs ``gamma label_cost``."""
+        best = self._move_inputs(problem, x, y, gamma, state)
+        for label in range(_num_classes(problem, x)):
+            other = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
+            toll = self.label_cost * (y != label).to(x)
+            paid = replace(other, value=other.value - gamma[:, None] * toll, cost=other.cost + toll)
+            best = better(best, paid)
+        return best
+
+    def _move_targets(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
+        """Regression under the squared error: the best target for an input in closed form.
+
+        ``sup over t of (f - t)^2 - gamma k (t - y)^2`` is ``c (f - y)^2`` with ``c = gamma k / (gamma k - 1)``,
+        reached at ``t = y - (f - y) / (gamma k - 1)``, if ``gamma k > 1``, and infinite otherwise. So the input
+        ascends ``c`` times the loss, that is the loss itself at ``gamma / c``.
+        """
+        if not isinstance(problem.output_loss, SquaredError):
+            raise ValueError(f"label_cost needs classes or loss='squared_error', not loss={problem.output_loss.name!r}")
+        price = gamma * self.label_cost
+        if bool((price <= 1).any()):
+            raise ValueError(
+                f"gamma * label_cost = {float(price.min()):g} must exceed 1, or moving the target alone "
+                "makes the loss infinite: raise label_cost"
+            )
+        scale = price / (price - 1.0)
+        move = self._move_inputs(problem, x, y, gamma / scale, state)
+        outputs = problem.task.outputs(problem.params, move.x_adv)
+        gap = outputs - (y if y.ndim == outputs.ndim else y[..., None])
+        shift = (gap / (1.0 - price[:, None, None])).view_as(y)
+        toll = self.label_cost * shift.square().view(*move.cost.shape, -1).sum(-1)
+        return replace(move, y_adv=y + shift, value=move.value * scale[:, None], cost=move.cost + toll)
+
+
+class _ClassSpace:
+    """The l2 ascent of a linear model, in as many dimensions as it has outputs.
+
+    Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
+    distance is ``u^T G u``, and the fixed point reads ``u <- u + a (dloss(s + G u) / 2 gamma - u)``.
+    """
+
+    def __init__(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor) -> None:
+        assert problem.linear is not None
+        self.problem, self.x, self.y, self.gamma = problem, x, y, gamma
+        self.weight, bias = problem.linear
+        self.gram = torch.bmm(self.weight, self.weight.mT)
+        self.outputs = torch.baddbmm(bias[:, None], x.flatten(2), self.weight.mT)
+        self.shape = self.outputs.shape
+        self.half_gamma = 0.5 / gamma[:, None, None]
+        self.hot = (
+            functional.one_hot(y, self.shape[-1]).to(x) if isinstance(problem.output_loss, CrossEntropy) else None
+        )
+
+    def at(self, u: Tensor) -> Tensor:
+        return torch.baddbmm(self.outputs, u, self.gram)
+
+    def aim_at(self, u: Tensor) -> Tensor:
+        outputs = self.at(u)
+        if self.hot is not None:  # the cross-entropy's gradient, without building the labels anew at each step
+            return outputs.softmax(-1).sub_(self.hot).mul_(self.half_gamma)
+        return self.problem.output_loss.gradient(outputs, self.y) * self.half_gamma
+
+    def squared(self, u: Tensor) -> Tensor:
+        return (torch.bmm(u, self.gram) * u).sum(-1).clamp_min(0.0)
+
+    def value(self, u: Tensor) -> Tensor:
+        return self.problem.output_loss.value(self.at(u), self.y) - self.gamma[:, None] * self.squared(u)
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        origin = torch.zeros_like(self.outputs)
+        u = origin if start is None else start * self.half_gamma
+        curvature = self.problem.curvature
+
+        def length(v: Tensor) -> Tensor:
+            return self.squared(v).sqrt()
+
+        if curvature is not None:
+            damping = fixed_damping(self.gamma, curvature)[:, None, None]
+            u, converged = climb(self.aim_at, length, u, damping, steps, tolerance)
+        else:
+            ascent = backtrack(lambda v: (self.value(v), self.aim_at(v)), lambda aim: aim, length, u, steps, tolerance)
+            u, converged = ascent.point, ascent.converged
+        value, at_rest = self.value(u), self.value(origin)
+        u = torch.where((value >= at_rest)[..., None], u, origin)
+        x_adv = self.x + torch.bmm(u, self.weight).view_as(self.x)
+        return Move(x_adv, self.y, torch.maximum(value, at_rest), self.squared(u), converged)
+
+
+class _InputSpace:
+    """The ascent on the inputs themselves: any model, norm, power and bounds."""
+
+    def __init__(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, options: Wasserstein) -> None:
+        self.problem, self.x, self.y, self.gamma, self.options = problem, x, y, gamma, options
+        self.flat = x.flatten(2)
+        self.shape = self.flat.shape
+        low, high = options.bounds if options.bounds is not None else (-math.inf, math.inf)
+        if bool((x < low).any()) or bool((x > high).any()):
+            raise ValueError(f"examples lie outside bounds=({low}, {high}): widen the bounds or rescale the data")
+        self.room = Room(self.flat - low, high - self.flat) if options.bounds is not None else None
+
+    def cost(self, delta: Tensor) -> Tensor:
+        return power_norm(delta, self.options.norm, self.options.power)
+
+    def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
+        return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
+
+    def aim_at(self, gradient: Tensor) -> Tensor:
+        return linear_maximiser(gradient, self.gamma, self.options.norm, self.options.power, self.room)
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        origin = torch.zeros_like(self.flat)
+        at_rest, gradient = self.evaluate(origin)
+        # A random start lies as far away as the first step goes, in a direction the norm favours.
+        begin = origin if start is None else self.aim_at(start * gradient.norm(dim=-1, keepdim=True))
+
+        def length(v: Tensor) -> Tensor:
+            return torch.linalg.vector_norm(v, ord=self.options.norm, dim=-1)
+
+        curvature = self.problem.curvature
+        if curvature is not None and self.options.norm == 2 and self.options.power == 2 and self.room is None:
+            damping = fixed_damping(self.gamma, curvature)[:, None, None]
+            delta, converged = climb(
+                lambda d: self.aim_at(self.evaluate(d)[1]), length, begin, damping, steps, tolerance
+            )
+            value = self.evaluate(delta)[0]
+        else:
+            ascent = backtrack(self.evaluate, self.aim_at, length, begin, steps, tolerance)
+            delta, value, converged = ascent.point, ascent.value, ascent.converged
+        delta = torch.where((value >= at_rest)[..., None], delta, origin)
+        x_adv = self.x + delta.view_as(self.x)
+        if self.options.bounds is not None:
+            x_adv = x_adv.clamp(*self.options.bounds)
+        return Move(x_adv, self.y, torch.maximum(value, at_rest), self.cost(delta), converged)
+
+
+def _stay_or_escape(problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, norm: float) -> Move:
+    """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
+
+    Along a unit vector v the cross-entropy of a linear model grows at most, and in the end exactly, by the
+    largest ``<w_j - w_y, v>``. So no move pays if gamma is at least every ``||w_j - w_y||_*``, and without
+    that the supremum is infinite.
+    """
+    if problem.linear is None or not isinstance(problem.output_loss, CrossEntropy):
+        raise ValueError(
+            "power=1 without bounds is known only for a linear model with cross-entropy; "
+            "elsewhere the supremum may be infinite: give bounds=(low, high)"
+        )
+    weight = problem.linear[0]
+    dual = {1: math.inf, 2: 2, math.inf: 1}[norm]
+    slopes = torch.linalg.vector_norm(weight[:, :, None] - weight[:, None, :], ord=dual, dim=-1).amax(-1)
+    stays = gamma[:, None] >= slopes.gather(1, y)
+    value = torch.where(stays, problem.loss(x, y), math.inf)
+    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(x), stays)
+
+
+def _num_classes(problem: Problem, x: Tensor) -> int:
+    if problem.linear is not None:
+        return problem.linear[0].shape[1]
+    return problem.task.outputs(problem.params[:1], x[:1, :1]).shape[-1]
+
+
+def wasserstein(
+    *,
+    gamma: float | None = None,
+    radius: float | None = None,
+    norm: float = 2,
+    power: int = 2,
+    label_cost: float = math.inf,
+    steps: int = 15,
+    tolerance: float = 1e-3,
+    restarts: int = 0,
+    bounds: tuple[float, float] | None = None,
+    strict: bool = False,
+) -> Wasserstein:
+    """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
+
+    Give ``gamma``, the price of transport, or ``radius``, the size of the ball: then gamma is found during
+    training. ``norm`` is 1, 2 or inf. A finite ``label_cost`` lets labels move too. Each example stops when it
+    has converged to ``tolerance`` (a relative distance to the fixed point; 0 takes all ``steps``). ``bounds`` is
+    a box that moved examples stay in. With ``strict=True`` a learned gamma stays above the concavity limit.
+
+    >>> wasserstein(gamma=0.5).norm
+    2
+    """
+    if gamma is not None and radius is not None:
+        raise ValueError(f"give gamma or radius, not both (gamma={gamma}, radius={radius}): each determines the other")
+    if gamma is None and radius is None:
+        raise ValueError("give gamma (the price of transport) or radius (the size of the ball)")
+    return Wasserstein(
+        1.0 if gamma is None else gamma, radius, norm, power, label_cost, steps, tolerance, restarts, bounds, strict
+    )

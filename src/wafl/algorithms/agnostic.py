@@ -1,0 +1,46 @@
+"""AFL: the worst mixture of the clients, one step at a time.
+
+Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes
+one step from the same parameters and reports its loss there; the model descends the weighted loss, the
+weights ascend it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from wafl.algorithms.base import Query, Replies, Setting, State, mean_cost, weighted_mean
+from wafl.weights import Learned, project_to_simplex
+
+
+@dataclass(frozen=True)
+class Agnostic:
+    """``params <- params - rate sum_i lambda_i g_i``, ``lambda <- projection(lambda + step loss)``."""
+
+    setting: Setting
+    client_weights: Learned
+
+    def init(self, params: Tensor) -> State:
+        weights = self.client_weights.initial(self.setting.num_examples)
+        return State(0, params, weights, self.setting.initial_scalars())
+
+    def ask(self, state: State) -> Query | None:
+        schedule = self.setting.schedule
+        if state.round == schedule.rounds:
+            return None
+        everyone = tuple(range(len(self.setting.num_examples)))
+        return Query("train", state.round, schedule.seed, everyone, state.params, self.setting.query_scalars(state))
+
+    def tell(self, state: State, query: Query, replies: Replies) -> State:
+        assert replies.params is not None
+        answered = list(replies.clients)
+        weights = state.client_weights[answered]
+        params = self.setting.server_step(state.params, weighted_mean(weights, replies.params))
+        climbed = state.client_weights.clone()
+        climbed[answered] += self.client_weights.step(state.round) * replies.loss.to(climbed)
+        scalars = self.setting.next_scalars(state, params, mean_cost(weights, replies))
+        return replace(
+            state, round=state.round + 1, params=params, client_weights=project_to_simplex(climbed), scalars=scalars
+        )

@@ -1,0 +1,45 @@
+"""Algorithm 1 of the paper: FedAvg on the surrogate loss.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS
+2017) is the case without an adversary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from wafl.algorithms.base import Query, Replies, Setting, State, mean_cost, weighted_mean
+from wafl.random import Purpose, choose
+from wafl.weights import ClientWeights
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Sample a cohort, let each client train, take the mean of their models weighted by lambda."""
+
+    setting: Setting
+    client_weights: ClientWeights
+
+    def init(self, params: Tensor) -> State:
+        weights = self.client_weights.initial(self.setting.num_examples)
+        return State(0, params, weights, self.setting.initial_scalars())
+
+    def ask(self, state: State) -> Query | None:
+        schedule = self.setting.schedule
+        if state.round == schedule.rounds:
+            return None
+        total = len(self.setting.num_examples)
+        cohort = choose(schedule.seed, Purpose.COHORT, total, schedule.cohort or total, state.round)
+        scalars = self.setting.query_scalars(state)
+        return Query("train", state.round, schedule.seed, tuple(cohort), state.params, scalars)
+
+    def tell(self, state: State, query: Query, replies: Replies) -> State:
+        assert replies.params is not None
+        weights = state.client_weights[list(replies.clients)]
+        if not float(weights.sum()) > 0:  # a cohort of clients that do not count changes nothing
+            return replace(state, round=state.round + 1)
+        params = self.setting.server_step(state.params, weighted_mean(weights, replies.params))
+        scalars = self.setting.next_scalars(state, params, mean_cost(weights, replies))
+        return replace(state, round=state.round + 1, params=params, scalars=scalars)

@@ -1,0 +1,165 @@
+"""What happens to clients' test data: attacks on each example, and the worst shift of a distribution."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wafl.adversaries import BoundedAscent, Move, Wasserstein, fgsm
+from wafl.run import Run
+from wafl.surrogate import move_one_lane, single_lane
+from wafl.task import Loss, Problem
+
+
+class Attack(ABC):
+    """Called as ``attack(model, x, y)``; gives the moved examples."""
+
+    def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
+        problem, inputs, labels = single_lane(model, x, y, loss)
+        return self.move(problem, inputs, labels, seed)[0]
+
+    @abstractmethod
+    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+        """The moved ``x [1, N, ...]`` of a whole population in one lane; ``weight [N]`` sums to 1."""
+
+    @abstractmethod
+    def describe(self, unit: str) -> str:
+        """In words, with the unit of its size."""
+
+
+@dataclass(frozen=True)
+class PGD(Attack):
+    """Projected gradient ascent within ``||delta|| <= epsilon`` (norm inf or 2), in the units of the data.
+
+    With ``restarts`` the example keeps the end point of largest loss.
+
+    >>> attack = PGD(epsilon=0.1, step_size=0.02, steps=10)
+    >>> moved = attack(torch.nn.Linear(4, 2), torch.zeros(3, 4), torch.tensor([0, 1, 0]))
+    >>> bool(moved.abs().max() <= 0.1)
+    True
+    """
+
+    epsilon: float
+    step_size: float | None = None
+    steps: int = 40
+    norm: float = math.inf
+    random_start: bool = False
+    restarts: int = 1
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        self._adversary()
+
+    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+        return move_one_lane(self._adversary(), problem, x, y, seed).x_adv
+
+    def describe(self, unit: str) -> str:
+        return f"{_norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({unit}), {self.steps} steps"
+
+    def _adversary(self) -> BoundedAscent:
+        return BoundedAscent(
+            self.epsilon, self.step_size, self.steps, self.norm, self.random_start, self.restarts, self.bounds
+        )
+
+
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """One gradient step of length epsilon, in the units of the data."""
+
+    epsilon: float
+    norm: float = math.inf
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
+
+    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+        adversary = fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
+        return move_one_lane(adversary, problem, x, y, seed).x_adv
+
+    def describe(self, unit: str) -> str:
+        return f"{_norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({unit})"
+
+
+@dataclass(frozen=True)
+class WassersteinShift(Attack):
+    """The worst distribution within ``radius`` of the population: the case the theory speaks of.
+
+    One gamma serves the whole weighted population. It is found by bisection, so that the weighted mean squared
+    distance is at most ``radius**2``; where that mean jumps at a gamma, only some of the examples move on, those
+    that gain most for their cost.
+    """
+
+    radius: float
+    norm: float = 2
+    steps: int = 100
+    tolerance: float = 1e-5
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.radius >= 0 and math.isfinite(self.radius)):
+            raise ValueError(f"radius={self.radius} must be finite and at least 0, in the units of the data")
+        self._adversary(1.0)
+
+    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+        if self.radius == 0:
+            return x
+        share = weight.to(x) if weight is not None else x.new_full((x.shape[1],), 1.0 / x.shape[1])
+        budget = self.radius**2
+
+        def at(gamma: float) -> Move:
+            return move_one_lane(self._adversary(gamma), problem, x, y, seed)
+
+        def spent(move: Move) -> float:
+            return float(share @ move.cost[0])
+
+        low, high = 1.0, 1.0
+        near = far = at(1.0)
+        while spent(near) > budget:
+            low, far = high, near
+            high *= 2.0
+            near = at(high)
+        while spent(far) <= budget:
+            high, near = low, far
+            low /= 2.0
+            if low < 1e-12:  # even for free the examples go no further: the loss is flat out there
+                return far.x_adv
+            far = at(low)
+        for _ in range(60):
+            if high / low < 1.0 + 1e-6 or spent(near) > budget * (1.0 - 1e-6):
+                break
+            middle = math.sqrt(low * high)
+            move = at(middle)
+            if spent(move) <= budget:
+                high, near = middle, move
+            else:
+                low, far = middle, move
+        return _spend_rest(problem, x, y, near, far, share, budget)
+
+    def describe(self, unit: str) -> str:
+        return f"worst {_norm_name(self.norm)} Wasserstein shift, radius {self.radius:g} ({unit})"
+
+    def _adversary(self, gamma: float) -> Wasserstein:
+        return Wasserstein(gamma, norm=self.norm, steps=self.steps, tolerance=self.tolerance, bounds=self.bounds)
+
+
+def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Tensor:
+    """At a jump of gamma, take examples from their near to their far point while the budget lasts."""
+    gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
+    extra = share * (far.cost[0] - near.cost[0])
+    worth = (gain > 0) & (extra > 0)
+    order = torch.where(worth, share * gain / extra.clamp_min(1e-30), -math.inf).argsort(descending=True, stable=True)
+    order = order[worth[order]]
+    left = budget - float(share @ near.cost[0])
+    goes = torch.zeros_like(worth)
+    goes[order[extra[order].cumsum(0) <= left]] = True
+    return torch.where(goes.view(1, -1, *(1,) * (x.ndim - 2)), far.x_adv, near.x_adv)
+
+
+def _norm_name(norm: float) -> str:
+    return "l_inf" if norm == math.inf else f"l{norm:g}"

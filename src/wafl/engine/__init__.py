@@ -1,0 +1,1 @@
+"""The embedded engine: local work, lanes, and the loop that trains."""

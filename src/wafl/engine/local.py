@@ -1,0 +1,132 @@
+"""Client work as one pure function of what the client is sent: lines 3 to 8 of the paper's Algorithm 1.
+
+The embedded engine calls it for the whole cohort at once, a Flower client for itself alone; from the
+same seed both get the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Adversary, AdversaryState
+from wafl.engine.batches import draw_batches
+from wafl.federation import Examples
+from wafl.random import Key
+from wafl.schedule import LocalWork
+from wafl.task import Problem, Task
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """What a client knows: the task, the adversary, the work of a round, and the examples."""
+
+    task: Task
+    adversary: Adversary | None
+    work: LocalWork
+    examples: Examples
+
+    def fetch(self, rows: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Examples by row ``[L, B]``, in the parameters' floating-point type."""
+        x = self.examples.x[rows].to(like.dtype)
+        y = self.examples.y[rows]
+        return x, y.to(like.dtype) if y.is_floating_point() else y
+
+
+@dataclass(frozen=True)
+class LaneInput:
+    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key."""
+
+    params: Tensor
+    clients: Tensor
+    scalars: Mapping[str, Tensor]
+    key: Key
+    memory: Tensor | None = None
+    snapshot_step: Tensor | None = None
+
+    def split(self, chunk: int) -> list[LaneInput]:
+        """The same lanes in pieces of at most ``chunk``."""
+        return [self.take(rows) for rows in torch.arange(len(self.clients), device=self.clients.device).split(chunk)]
+
+    def take(self, rows: Tensor) -> LaneInput:
+        return LaneInput(
+            params=self.params[rows],
+            clients=self.clients[rows],
+            scalars={name: value[rows] for name, value in self.scalars.items()},
+            key=Key(self.key.seed[rows], self.key.round[rows], self.key.client[rows], self.key.step[rows]),
+            memory=None if self.memory is None else self.memory[rows],
+            snapshot_step=None if self.snapshot_step is None else self.snapshot_step[rows],
+        )
+
+
+@dataclass(frozen=True)
+class LaneOutput:
+    """What each lane sends back; see :class:`wafl.algorithms.base.Replies`."""
+
+    loss: Tensor
+    cost: Tensor
+    params: Tensor | None = None
+    snapshots: Tensor | None = None
+    memory: Tensor | None = None
+
+
+def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
+    """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step."""
+    first = client.examples.offsets[lanes.clients]
+    sizes = client.examples.offsets[lanes.clients + 1] - first
+    batches = draw_batches(client.work, lanes.key, sizes)
+    params, memory = lanes.params, lanes.memory
+    rate, momentum, decay = (lanes.scalars[name][:, None] for name in ("learning_rate", "momentum", "weight_decay"))
+    has_momentum, has_decay = bool(momentum.any()), bool(decay.any())
+    velocity = torch.zeros_like(params)
+    loss = cost = params.new_zeros(len(params))
+    snapshots = params
+    for step in range(batches.num_steps):
+        weight = batches.weight(step, params.dtype)
+        works = batches.real[:, step].any(1, keepdim=True)
+        x, y = client.fetch(first[:, None] + batches.index[:, step], params)
+        problem = Problem(client.task, params)
+        if client.adversary is not None:
+            state = AdversaryState(lanes.scalars, lanes.key.at(step), weight, memory)
+            move = client.adversary(problem, x, y, state)
+            x, y = move.x_adv, move.y_adv
+            if memory is not None and move.state.memory is not None:
+                memory = torch.where(works, move.state.memory, memory)
+            if step == 0:
+                loss, cost = (weight * move.value).sum(1), (weight * move.cost).sum(1)
+        elif step == 0:
+            loss = (weight * problem.loss(x, y)).sum(1)
+        gradient = client.task.gradient(params, x, y, weight)
+        if has_decay:
+            gradient = gradient + decay * params
+        if has_momentum:
+            velocity = momentum * velocity + gradient
+            gradient = velocity
+        params = torch.addcmul(params, gradient, rate * works, value=-1.0)
+        if lanes.snapshot_step is not None:
+            due = (lanes.snapshot_step == step + 1) | ((lanes.snapshot_step > step) & (step + 1 == batches.num_steps))
+            snapshots = torch.where(due[:, None], params, snapshots)
+    return LaneOutput(loss, cost, params, None if lanes.snapshot_step is None else snapshots, memory)
+
+
+def report_loss(client: ClientTask, lanes: LaneInput, batch_size: int = 256) -> LaneOutput:
+    """The mean over all examples of each lane's client of what it minimises, at the parameters it was sent."""
+    first = client.examples.offsets[lanes.clients]
+    sizes = client.examples.offsets[lanes.clients + 1] - first
+    problem = Problem(client.task, lanes.params)
+    loss = cost = lanes.params.new_zeros(len(lanes.params))
+    for positions in torch.arange(int(sizes.max()), device=first.device).split(batch_size):
+        real = positions < sizes[:, None]
+        rows = first[:, None] + torch.where(real, positions, 0)
+        x, y = client.fetch(rows, lanes.params)
+        weight = real.to(lanes.params) / sizes[:, None]
+        if client.adversary is None:
+            loss = loss + (weight * problem.loss(x, y)).sum(1)
+        else:
+            state = AdversaryState(lanes.scalars, lanes.key.at(int(positions[0])), weight, lanes.memory)
+            move = client.adversary(problem, x, y, state)
+            loss, cost = loss + (weight * move.value).sum(1), cost + (weight * move.cost).sum(1)
+    return LaneOutput(loss, cost)

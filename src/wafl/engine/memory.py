@@ -1,0 +1,39 @@
+"""How many lanes fit in memory at once."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from wafl.engine.local import ClientTask, LaneInput
+
+
+def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
+    """As many lanes as half of the free memory holds, at least one, by counting what one lane keeps."""
+    return max(1, min(len(lanes.clients), free_bytes(lanes.params.device) // 2 // max(1, _lane_bytes(client, lanes))))
+
+
+def free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
+    """Parameters, gradient and their copies, the batch and its copies, and the activations autograd keeps."""
+    batch = client.work.batch_size or int(client.examples.num_examples.max())
+    params = lanes.params[:1]
+    x, _ = client.fetch(torch.zeros(1, batch, dtype=torch.int64, device=params.device), params)
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
+        named = {name: value.requires_grad_() for name, value in client.task.unflatten(params[0].clone()).items()}
+        torch.func.functional_call(client.task.module, named, (x[0],))
+    memory = 0 if lanes.memory is None else lanes.memory[0].nbytes
+    return 6 * params.nbytes + 8 * x.nbytes + 3 * kept + 4 * memory

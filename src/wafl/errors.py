@@ -1,0 +1,19 @@
+"""What can go wrong: bad input is a ``ValueError``, and these are the rest."""
+
+from __future__ import annotations
+
+
+class DivergedError(RuntimeError):
+    """Training produced a NaN or an infinity; the message has the round, the client and the likely cause."""
+
+
+class UnboundedError(RuntimeError):
+    """The inner supremum is infinite: nothing limits how far an example may move."""
+
+
+class ConcavityWarning(UserWarning):
+    """Gamma fell below the concavity limit: the inner maximiser is no longer unique."""
+
+
+class RadiusWarning(UserWarning):
+    """The target radius cannot be reached while gamma stays above the concavity limit."""

@@ -1,0 +1,104 @@
+"""Losses of a model's outputs: value, gradient and curvature, for any leading dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class OutputLoss(Protocol):
+    """``value`` and ``gradient`` take outputs ``[..., C]``; ``curvature`` takes a linear model's ``W [L, C, D]``."""
+
+    @property
+    def name(self) -> str: ...
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor: ...
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor: ...
+    def curvature(self, weight: Tensor) -> Tensor | None: ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Multinomial logistic loss: ``logsumexp(s) - s_y``."""
+
+    name: str = "cross_entropy"
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs.logsumexp(-1) - outputs.gather(-1, y[..., None]).squeeze(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs.softmax(-1) - functional.one_hot(y, outputs.shape[-1])
+
+    def curvature(self, weight: Tensor) -> Tensor:
+        """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||^2 / 4``.
+
+        The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of
+        ``<w_j, v>`` under p. A variable with range r has variance at most ``r^2 / 4``, reached by half the
+        mass at either end; the range along the best v is the largest distance between two rows of W.
+        """
+        gram = torch.bmm(weight, weight.mT)
+        norms = gram.diagonal(dim1=-2, dim2=-1)
+        distances = norms[:, :, None] + norms[:, None, :] - 2.0 * gram
+        return distances.amax((-2, -1)).clamp_min(0.0) / 4.0
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """``||s - y||^2``, summed over outputs."""
+
+    name: str = "squared_error"
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - _targets(outputs, y)).square().sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return 2.0 * (outputs - _targets(outputs, y))
+
+    def curvature(self, weight: Tensor) -> Tensor:
+        """L_zz of ``||W x + b - y||^2``: twice the largest eigenvalue of ``W W^T``."""
+        return 2.0 * torch.linalg.matrix_norm(weight, ord=2).square()
+
+
+@dataclass(frozen=True)
+class CustomLoss:
+    """A user's function of ``(outputs [B, C], y [B])`` that returns one loss an example."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        lead = outputs.shape[:-1]
+        losses = self.function(outputs.flatten(0, -2), y.flatten(0, len(lead) - 1))
+        if losses.numel() != lead.numel():
+            raise ValueError(
+                f"loss {self.name} returned shape {tuple(losses.shape)} for {lead.numel()} examples: "
+                "it must return one loss an example (torch losses: reduction='none')"
+            )
+        return losses.view(lead)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
+
+    def curvature(self, weight: Tensor) -> None:
+        return None
+
+
+def output_loss(loss: str | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
+    """``"cross_entropy"``, ``"squared_error"`` or a function of ``(outputs, y)``."""
+    named: dict[str, OutputLoss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
+    if isinstance(loss, str):
+        if loss not in named:
+            raise ValueError(f"unknown loss {loss!r}: use one of {', '.join(named)}, or a function of (outputs, y)")
+        return named[loss]
+    return CustomLoss(loss)
+
+
+def _targets(outputs: Tensor, y: Tensor) -> Tensor:
+    return y if y.ndim == outputs.ndim else y[..., None]

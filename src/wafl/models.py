@@ -1,0 +1,84 @@
+"""The paper's models, sized for a federation's data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from wafl.federation import Federation
+
+
+class MLR(nn.Sequential):
+    """Multinomial logistic regression (for one or more targets: linear regression); starts at zero."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
+        layer = nn.Linear(math.prod(input_shape), num_outputs)
+        # A convex problem needs no random start.
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        super().__init__(nn.Flatten(), layer)
+        self.spec = {"name": "mlr", "input_shape": list(input_shape), "num_outputs": num_outputs}
+
+
+class CNN(nn.Sequential):
+    """McMahan et al.'s (2017): two 5x5 convolutions, each followed by ReLU and 2x2 max pooling, then 512 units."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, channels: tuple[int, int] = (32, 64)) -> None:
+        depth, height, width = input_shape
+        first, second = channels
+        super().__init__(
+            nn.Conv2d(depth, first, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(second * (height // 4) * (width // 4), 512),
+            nn.ReLU(),
+            nn.Linear(512, num_outputs),
+        )
+        self.spec = {
+            "name": "cnn",
+            "input_shape": list(input_shape),
+            "num_outputs": num_outputs,
+            "channels": list(channels),
+        }
+
+
+def mlr(clients: Federation) -> MLR:
+    """A linear model for these clients' inputs and classes (or regression targets)."""
+    return MLR(clients.input_shape, _num_outputs(clients))
+
+
+def cnn(clients: Federation, *, channels: tuple[int, int] = (32, 64), seed: int = 0) -> CNN:
+    """A small convolutional network for these clients' images ``(channels, height, width)``."""
+    shape = clients.input_shape
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(f"cnn wants images of shape (channels, height, width), at least 4x4, not {shape}: use mlr")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return CNN(shape, _num_outputs(clients), channels)
+
+
+def spec(model: nn.Module) -> dict[str, Any] | None:
+    """What is needed to build the model anew; None for a model of the user's own."""
+    return model.spec if isinstance(model, MLR | CNN) else None
+
+
+def build(about: dict[str, Any]) -> nn.Module:
+    """The model of a :func:`spec`, with parameters yet to be filled in."""
+    shape, outputs = tuple(about["input_shape"]), about["num_outputs"]
+    if about["name"] == "mlr":
+        return MLR(shape, outputs)
+    first, second = about["channels"]
+    return CNN(shape, outputs, (first, second))
+
+
+def _num_outputs(clients: Federation) -> int:
+    if clients.num_classes is not None:
+        return clients.num_classes
+    return math.prod(clients.train.y.shape[1:])

@@ -1,0 +1,108 @@
+"""Random numbers that are a pure function of their key.
+
+Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), written in
+integer tensor operations, so that a draw is the same on every device and in every engine. A key is
+``(seed, purpose, round, client, step)``; nothing is ever seeded globally, so the order in which
+clients are visited, the lanes they share and a restart in the middle change no draw.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+class Purpose(IntEnum):
+    """What a draw is for: draws for different purposes are independent."""
+
+    COHORT = 1
+    BATCH = 2
+    SNAPSHOT = 3
+    LOSS_COHORT = 4
+    START = 5
+    SPLIT = 6
+    LABELS = 7
+    SIZES = 8
+    ATTACKED = 9
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key a lane: equally long integer tensors (or shape ``[]`` for a single draw)."""
+
+    seed: Tensor
+    round: Tensor
+    client: Tensor
+    step: Tensor
+
+    @classmethod
+    def of(cls, seed: int, round: int = 0, client: int = 0, step: int = 0) -> Key:
+        return cls(*(torch.tensor(value, dtype=torch.int64) for value in (seed, round, client, step)))
+
+    def at(self, step: int) -> Key:
+        return replace(self, step=torch.full_like(self.step, step))
+
+    def to(self, device: torch.device) -> Key:
+        return Key(*(part.to(device) for part in (self.seed, self.round, self.client, self.step)))
+
+
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """Four 32-bit words (held in int64) for each 128-bit counter and 64-bit key."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        low, high = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((high >> 32) & WORD) ^ c1 ^ k0,
+            high & WORD,
+            ((low >> 32) & WORD) ^ c3 ^ k1,
+            low & WORD,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & WORD, (k1 + _WEYL[1]) & WORD
+    return [c0, c1, c2, c3]
+
+
+def bits(key: Key, purpose: Purpose, count: int) -> Tensor:
+    """``count`` integers in [0, 2**32) for each lane: shape ``[*lanes, count]``."""
+    blocks = torch.arange((count + 3) // 4, device=key.seed.device)
+    seed, round_, client, step = (part[..., None] for part in (key.seed, key.round, key.client, key.step))
+    words = philox((blocks, step, round_, client), (seed, torch.full_like(seed, int(purpose))))
+    return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(-2)[..., :count]
+
+
+def uniform(key: Key, purpose: Purpose, count: int) -> Tensor:
+    """Uniform on [0, 1), 24 bits, so that float32 and float64 hold the same number."""
+    return (bits(key, purpose, count) >> 8).to(torch.float64) * 2.0**-24
+
+
+def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
+    """Standard normal, by the Box-Muller transform."""
+    half = (count + 1) // 2
+    u = uniform(key, purpose, 2 * half)
+    length = torch.sqrt(-2.0 * torch.log1p(-u[..., :half]))
+    angle = 2.0 * math.pi * u[..., half:]
+    return torch.cat([length * torch.cos(angle), length * torch.sin(angle)], dim=-1)[..., :count]
+
+
+def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor:
+    """A random order of ``0 .. size-1`` in the first ``size`` of ``width`` columns, for each lane."""
+    draws = bits(key, purpose, width)
+    padding = torch.arange(width, device=draws.device) >= sizes[..., None]
+    return draws.masked_fill(padding, WORD + 1).sort(dim=-1, stable=True).indices
+
+
+def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
+    """``count`` of ``total`` without replacement, in ascending order.
+
+    The chosen are the first ``count`` of one random order, so a smaller choice lies in a larger one.
+    """
+    order = permutation(Key.of(seed, round), purpose, torch.tensor(total), total)
+    return sorted(order[:count].tolist())

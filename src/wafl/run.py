@@ -1,0 +1,132 @@
+"""A finished training: parameters, model and history, on disk as safetensors and JSON."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wafl import models
+from wafl.history import History
+from wafl.task import Loss
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """What :func:`wafl.fit` returns.
+
+    ``settings`` is everything the training was told, as plain values; ``model`` is a copy of the module that
+    was handed in, with the trained parameters in it.
+    """
+
+    method: str
+    params: dict[str, Tensor]
+    model: nn.Module
+    history: History
+    client_weights: Tensor
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    num_classes: int | None = None
+    loss: Loss = "cross_entropy"
+
+    def outputs(self, x: Any) -> Tensor:
+        """The model's outputs (for classes: logits) for an array of examples."""
+        first = next(iter(self.params.values()))
+        with torch.no_grad():
+            return self.model(torch.as_tensor(x).to(first))
+
+    def predict(self, x: Any) -> Tensor:
+        """Classes, or the outputs themselves for a regression."""
+        outputs = self.outputs(x)
+        return outputs.argmax(-1) if self.num_classes is not None else outputs
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the folder ``path``: ``params.safetensors`` and ``run.json``."""
+        from safetensors.torch import save
+
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {
+            "format": FORMAT,
+            "method": self.method,
+            "model": models.spec(self.model),
+            "num_classes": self.num_classes,
+            "loss": self.loss if isinstance(self.loss, str) else None,
+            "settings": self.settings,
+            "client_weights": self.client_weights.tolist(),
+            "history": self.history.to_json(),
+        }
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.params.items()}
+        _write(folder / "params.safetensors", save(tensors))
+        _write(folder / "run.json", json.dumps(about, indent=1).encode())
+        return folder
+
+    def __repr__(self) -> str:
+        return f"Run({self.method}, {self.history!r})"
+
+
+def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
+    """Read a folder written by :meth:`Run.save`.
+
+    A model from :mod:`wafl.models` is built anew; for a model of your own pass the module, for a loss of your own
+    the function.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(path)
+    for name in ("run.json", "params.safetensors"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
+    try:
+        about = json.loads((folder / "run.json").read_text())
+        params = load_file(folder / "params.safetensors")
+    except (json.JSONDecodeError, SafetensorError, UnicodeDecodeError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+    if about.get("format") != FORMAT:
+        raise ValueError(f"{folder} has format {about.get('format')}, this version reads {FORMAT}: update wafl-learn")
+    if model is None:
+        if about["model"] is None:
+            raise ValueError(f"{folder} holds a model that wafl did not build: pass it, load_run(path, model=...)")
+        model = models.build(about["model"])
+    loss = loss if loss is not None else about["loss"]
+    if loss is None:
+        raise ValueError(f"{folder} was trained with a loss of its own: pass it, load_run(path, loss=...)")
+    return Run(
+        method=about["method"],
+        params=params,
+        model=with_params(model, params),
+        history=History.from_json(about["history"]),
+        client_weights=torch.tensor(about["client_weights"], dtype=torch.float64),
+        settings=about["settings"],
+        num_classes=about["num_classes"],
+        loss=loss,
+    )
+
+
+def with_params(model: nn.Module, params: dict[str, Tensor]) -> nn.Module:
+    """A copy of the model that holds these parameters."""
+    model = copy.deepcopy(model)
+    own = dict(model.named_parameters())
+    for name, value in params.items():
+        if name not in own or own[name].shape != value.shape:
+            raise ValueError(f"the saved parameter {name} of shape {tuple(value.shape)} does not fit the model")
+        own[name].data = value.detach().clone()
+    return model
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: a temporary name, synced, then renamed."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,75 @@
+"""How clients work together: rounds, cohort, local work, learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+LearningRate = float | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client does in a round; ``batch_size=None`` is all its examples at once."""
+
+    local_steps: int | None
+    local_epochs: int | None
+    batch_size: int | None
+
+    def num_steps(self, num_examples: Sequence[int]) -> list[int]:
+        if self.local_steps is not None:
+            return [self.local_steps] * len(num_examples)
+        assert self.local_epochs is not None
+        return [self.local_epochs * self.steps_per_epoch(count) for count in num_examples]
+
+    def steps_per_epoch(self, count: int) -> int:
+        return 1 if self.batch_size is None else math.ceil(count / self.batch_size)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The hyperparameters of the training; ``cohort=None`` is all clients."""
+
+    rounds: int
+    cohort: int | None = None
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int | None = 64
+    learning_rate: LearningRate = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    server_learning_rate: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "cohort", "local_steps", "local_epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+        if (self.local_steps is None) == (self.local_epochs is None):
+            raise ValueError(
+                f"give local_steps or local_epochs, one of them (local_steps={self.local_steps}, "
+                f"local_epochs={self.local_epochs})"
+            )
+        if not callable(self.learning_rate):
+            _check_positive("learning_rate", self.learning_rate)
+        _check_positive("server_learning_rate", self.server_learning_rate)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
+        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+            raise ValueError(f"weight_decay={self.weight_decay} must be finite and at least 0")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed} must lie in 0 .. 2**32 - 1")
+
+    @property
+    def local_work(self) -> LocalWork:
+        return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
+
+    def rate(self, round: int) -> float:
+        return self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name}={value} must be positive and finite")
