@@ -1,7 +1,8 @@
 """A model and its loss as pure functions of a flat parameter vector, batched over lanes.
 
-Shapes: ``params [L, P]``, ``x [L, B, ...]``, ``y [L, B]`` (or ``[L, B, k]`` targets), outputs
-``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the parameters in one run.
+Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.inputs.Inputs`), ``y [L, B]`` (or
+``[L, B, k]`` targets), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the
+parameters in one run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from wafl.inputs import Inputs, dense, shared
 from wafl.losses import OutputLoss, output_loss
 
 Loss = str | Callable[[Tensor, Tensor], Tensor]
@@ -50,19 +52,19 @@ class Task:
     def initial(self) -> Tensor:
         return self.flatten(_trainable(self.module))
 
-    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
-        return vmap(self._call)(params, x)
+    def outputs(self, params: Tensor, x: Tensor | Inputs) -> Tensor:
+        return vmap(self._call)(params, dense(x))
 
-    def losses(self, params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def losses(self, params: Tensor, x: Tensor | Inputs, y: Tensor) -> Tensor:
         return self.loss.value(self.outputs(params, x), y)
 
-    def gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def gradient(self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
         """Gradient ``[L, P]`` in the parameters of ``sum_b weight_b loss_b``."""
 
         def total(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return (weight * self.loss.value(self._call(flat, x), y)).sum()
 
-        return vmap(torch.func.grad(total))(params, x, y, weight)
+        return vmap(torch.func.grad(total))(params, dense(x), y, weight)
 
     def input_gradient(self, params: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses ``[L, B]`` and their gradients in the inputs ``[L, B, ...]``."""
@@ -99,15 +101,26 @@ class LinearTask(Task):
         weight = params[:, :split].view(-1, self._classes, self._features)
         return weight, params[:, split:] if self._has_bias else params.new_zeros(len(params), self._classes)
 
-    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+    def outputs(self, params: Tensor, x: Tensor | Inputs) -> Tensor:
+        inputs = shared(x)
+        if inputs.outputs is not None:
+            return inputs.outputs.mT
         weight, bias = self.linear(params)
-        return torch.baddbmm(bias[:, None], x.flatten(2), weight.mT)
+        base = inputs.base.flatten(2)
+        # All lanes that share a batch in one product: [G, R C, D] x [G, D, B].
+        products = torch.bmm(weight.reshape(len(base), -1, self._features), base.mT)
+        return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
 
-    def gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        residual = weight[..., None] * self.loss.gradient(self.outputs(params, x), y)
-        parts = [torch.bmm(residual.mT, x.flatten(2)).flatten(1)]
+    def gradient(self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
+        inputs = shared(x)
+        residual = self.loss.gradient(self.outputs(params, inputs), y).mT * weight[:, None]
+        base = inputs.base.flatten(2)
+        slope = torch.bmm(residual.reshape(len(base), -1, base.shape[1]), base).view(inputs.lanes, self._classes, -1)
+        if inputs.shift is not None and inputs.weight is not None:
+            slope.baddbmm_(torch.bmm(residual, inputs.shift.mT), inputs.weight)
+        parts = [slope.flatten(1)]
         if self._has_bias:
-            parts.append(residual.sum(1))
+            parts.append(residual.sum(-1))
         return torch.cat(parts, dim=1)
 
     def input_gradient(self, params: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +139,7 @@ class Problem:
     task: Task
     params: Tensor
 
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, x: Tensor | Inputs, y: Tensor) -> Tensor:
         return self.task.losses(self.params, x, y)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:

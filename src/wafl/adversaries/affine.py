@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, lane_scalar
+from wafl.inputs import Inputs, dense
 from wafl.task import Problem
 
 
@@ -35,8 +36,8 @@ class Affine:
         features = math.prod(input_shape)
         return torch.zeros(features * features + features)
 
-    def __call__(self, problem: Problem, x: Tensor, y: Tensor, state: AdversaryState | None = None) -> Move:
-        state = state or AdversaryState()
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        x, state = dense(x), state or AdversaryState()
         flat = x.flatten(2)
         features = flat.shape[-1]
         memory = state.memory

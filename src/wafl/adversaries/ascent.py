@@ -146,54 +146,60 @@ def backtrack(
     aim_at: Callable[[Tensor], Tensor],
     length: Callable[[Tensor], Tensor],
     start: Tensor,
+    origin: Tensor,
     steps: int,
     tolerance: float,
+    feature_dim: int,
 ) -> Ascent:
     """The fixed point with a damping of its own for each example: halved whenever a step would descend.
 
-    ``evaluate(point)`` gives objective and loss gradient, ``aim_at(gradient)`` the linear maximiser,
-    ``length`` the size of a move. An example that has converged is frozen.
+    Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
+    what ``aim_at`` needs to find the linear maximiser there, ``length`` the size of a move. An example that has
+    converged, within ``tolerance`` of its distance from the origin, is frozen by itself.
     """
-    point, (value, gradient) = start, evaluate(start)
+    point, (value, slope) = start, evaluate(start)
     damping = torch.ones_like(value)
-    aim = aim_at(gradient)
+    aim = aim_at(slope)
     settled = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(steps):
         if tolerance > 0:
-            settled = settled | (length(aim - point) <= tolerance * length(aim))
+            settled = settled | (length(aim - point) <= tolerance * length(aim - origin))
             if bool(settled.all()):
                 break
-        trial = point + damping[..., None] * (aim - point)
-        trial_value, trial_gradient = evaluate(trial)
+        trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
+        trial_value, slope = evaluate(trial)
         climbs = (trial_value >= value) & ~settled
-        point = torch.where(climbs[..., None], trial, point)
+        point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
         value = torch.where(climbs, trial_value, value)
-        aim = torch.where(climbs[..., None], aim_at(trial_gradient), aim)
+        aim = torch.where(climbs.unsqueeze(feature_dim), aim_at(slope), aim)
         damping = torch.where(climbs | settled, damping, damping / 2.0)
-    return Ascent(point, value, settled | (length(aim - point) <= _settling(tolerance, value) * length(aim)))
+    close = length(aim - point) <= _settling(tolerance, value) * length(aim - origin)
+    return Ascent(point, value, settled | close)
 
 
 def climb(
     aim_at: Callable[[Tensor], Tensor],
     length: Callable[[Tensor], Tensor],
     start: Tensor,
+    origin: Tensor,
     damping: Tensor,
     steps: int,
     tolerance: float,
+    feature_dim: int,
 ) -> tuple[Tensor, Tensor]:
-    """The fixed point with a damping that is known never to descend; the last point and whether it has settled."""
-    point = start
-    settled: Tensor | None = None
+    """The fixed point with a damping ``[L]`` known never to descend; the last point and whether it has settled."""
+    point, damping = start.clone(), damping[:, None, None]
+    aim = aim_at(point)
     for _ in range(steps):
-        move = aim_at(point).sub_(point)
         if tolerance > 0:
-            settled = length(move) <= tolerance * length(move + point)
+            settled = length(aim - point) <= tolerance * length(aim - origin)
             if bool(settled.all()):
                 return point, settled
-            move = move.masked_fill_(settled[..., None], 0.0)
-        point = torch.addcmul(point, move, damping)
-    move = aim_at(point) - point
-    return point, length(move) <= _settling(tolerance, point) * length(move + point)
+            point.lerp_(aim, damping * ~settled.unsqueeze(feature_dim))
+        else:
+            point.lerp_(aim, damping)
+        aim = aim_at(point)
+    return point, length(aim - point) <= _settling(tolerance, point) * length(aim - origin)
 
 
 def _settling(tolerance: float, like: Tensor) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from wafl.inputs import Inputs, dense
 from wafl.random import Key
 from wafl.task import Problem
 
@@ -32,11 +34,12 @@ class AdversaryState:
 class Move:
     """Where an adversary took the examples of every lane.
 
-    ``value`` is what it maximised, an example (for WAFL phi_gamma, the robust loss); ``cost`` the transport
-    cost it paid, ``d^p(z_adv, z)`` without gamma; ``concave`` whether the maximiser is known to be unique.
+    ``inputs`` are the moved examples (``x_adv`` as a plain tensor); ``value`` is what it maximised, an example (for
+    WAFL phi_gamma, the robust loss); ``cost`` the transport cost it paid, ``d^p(z_adv, z)`` without gamma;
+    ``concave`` whether the maximiser is known to be unique.
     """
 
-    x_adv: Tensor
+    inputs: Tensor | Inputs
     y_adv: Tensor
     value: Tensor
     cost: Tensor
@@ -44,11 +47,18 @@ class Move:
     concave: Tensor | None = None
     state: AdversaryState = field(default_factory=AdversaryState)
 
+    @cached_property
+    def x_adv(self) -> Tensor:
+        """The moved examples ``[L, B, ...]``."""
+        return dense(self.inputs)
+
 
 class Adversary(Protocol):
-    """Called with the models and the examples of every lane."""
+    """Called with the models and the examples of every lane; :func:`wafl.inputs.dense` makes x a plain tensor."""
 
-    def __call__(self, problem: Problem, x: Tensor, y: Tensor, state: AdversaryState | None = None) -> Move: ...
+    def __call__(
+        self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None
+    ) -> Move: ...
 
     def scalars(self) -> dict[str, float]:
         """Hyperparameters that may differ between lanes of one batched run."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.inputs import Inputs, dense
 from wafl.random import Key, Purpose, normal, uniform
 from wafl.task import Problem
 
@@ -53,8 +54,8 @@ class BoundedAscent:
     def initial_memory(self, input_shape: tuple[int, ...]) -> None:
         return None
 
-    def __call__(self, problem: Problem, x: Tensor, y: Tensor, state: AdversaryState | None = None) -> Move:
-        state = state or AdversaryState()
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        x, state = dense(x), state or AdversaryState()
         flat = x.flatten(2)
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from wafl.adversaries.ascent import Room, backtrack, climb, fixed_damping, linear_maximiser, power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.inputs import Inputs, shared
 from wafl.losses import CrossEntropy, SquaredError
 from wafl.random import Purpose, normal
 from wafl.task import Problem
@@ -64,9 +64,9 @@ class Wasserstein:
     def initial_memory(self, input_shape: tuple[int, ...]) -> None:
         return None
 
-    def __call__(self, problem: Problem, x: Tensor, y: Tensor, state: AdversaryState | None = None) -> Move:
-        state = state or AdversaryState()
-        gamma = lane_scalar(state, "gamma", self.gamma, x)
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        x, state = shared(x), state or AdversaryState()
+        gamma = lane_scalar(state, "gamma", self.gamma, problem.params)
         if math.isinf(self.label_cost):
             move = self._move_inputs(problem, x, y, gamma, state)
         elif y.is_floating_point():
@@ -94,7 +94,7 @@ class Wasserstein:
             return torch.zeros_like(gamma, dtype=torch.bool)
         return 2.0 * gamma > problem.curvature if problem.curvature is not None else None
 
-    def _move_inputs(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
+    def _move_inputs(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         if self.power == 1 and self.bounds is None:
             return _stay_or_escape(problem, x, y, gamma, self.norm)
         if self.norm == 2 and self.power == 2 and self.bounds is None and problem.linear is not None:
@@ -104,22 +104,22 @@ class Wasserstein:
         best = space.ascend(None, self.steps, self.tolerance)
         if self.restarts:
             lanes, *shape = space.shape
-            draws = normal(lane_key(state, x), Purpose.START, self.restarts * math.prod(shape)).to(x)
+            draws = normal(lane_key(state, gamma), Purpose.START, self.restarts * math.prod(shape)).to(gamma)
             for start in draws.view(lanes, self.restarts, *shape).unbind(1):
                 best = better(best, space.ascend(start, self.steps, self.tolerance))
         return best
 
-    def _move_classes(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
+    def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """One ascent a label, the best kept; a changed class costs ``gamma label_cost``."""
         best = self._move_inputs(problem, x, y, gamma, state)
         for label in range(_num_classes(problem, x)):
             other = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
-            toll = self.label_cost * (y != label).to(x)
+            toll = self.label_cost * (y != label).to(gamma)
             paid = replace(other, value=other.value - gamma[:, None] * toll, cost=other.cost + toll)
             best = better(best, paid)
         return best
 
-    def _move_targets(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
+    def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """Regression under the squared error: the best target for an input in closed form.
 
         ``sup over t of (f - t)^2 - gamma k (t - y)^2`` is ``c (f - y)^2`` with ``c = gamma k / (gamma k - 1)``,
@@ -136,7 +136,7 @@ class Wasserstein:
             )
         scale = price / (price - 1.0)
         move = self._move_inputs(problem, x, y, gamma / scale, state)
-        outputs = problem.task.outputs(problem.params, move.x_adv)
+        outputs = problem.task.outputs(problem.params, move.inputs)
         gap = outputs - (y if y.ndim == outputs.ndim else y[..., None])
         shift = (gap / (1.0 - price[:, None, None])).view_as(y)
         toll = self.label_cost * shift.square().view(*move.cost.shape, -1).sum(-1)
@@ -147,65 +147,80 @@ class _ClassSpace:
     """The l2 ascent of a linear model, in as many dimensions as it has outputs.
 
     Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
-    distance is ``u^T G u``, and the fixed point reads ``u <- u + a (dloss(s + G u) / 2 gamma - u)``.
+    distance is ``u^T G u``, and the fixed point reads ``v <- v + a (dloss(s + G u) - v)`` for ``v = 2 gamma u``.
+
+    Points are ``v + e``, shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). For
+    the cross-entropy, whose gradient is ``softmax - e_y``, the origin e is ``e_y``: then a point is a probability
+    vector, and the iteration is ``p <- p + a (softmax(s + G u) - p)``. Otherwise e is zero.
     """
 
-    def __init__(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor) -> None:
+    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> None:
         assert problem.linear is not None
-        self.problem, self.x, self.y, self.gamma = problem, x, y, gamma
-        self.weight, bias = problem.linear
-        self.gram = torch.bmm(self.weight, self.weight.mT)
-        self.outputs = torch.baddbmm(bias[:, None], x.flatten(2), self.weight.mT)
-        self.shape = self.outputs.shape
-        self.half_gamma = 0.5 / gamma[:, None, None]
-        self.hot = (
-            functional.one_hot(y, self.shape[-1]).to(x) if isinstance(problem.output_loss, CrossEntropy) else None
-        )
+        self.loss, self.curvature = problem.output_loss, problem.curvature
+        self.x, self.y, self.gamma = x, y, gamma
+        self.weight = problem.linear[0]
+        outputs = problem.task.outputs(problem.params, x).mT
+        self.shape = outputs.shape
+        self.origin = torch.zeros_like(outputs)
+        if isinstance(self.loss, CrossEntropy):
+            self.origin.scatter_(1, y[:, None], 1.0)
+        self.half_price = 0.5 / gamma
+        self.gram = torch.bmm(self.weight, self.weight.mT) * self.half_price[:, None, None]
+        self.base = torch.baddbmm(outputs, self.gram, self.origin, alpha=-1.0)
 
-    def at(self, u: Tensor) -> Tensor:
-        return torch.baddbmm(self.outputs, u, self.gram)
+    def outputs(self, point: Tensor) -> Tensor:
+        return torch.baddbmm(self.base, self.gram, point)
 
-    def aim_at(self, u: Tensor) -> Tensor:
-        outputs = self.at(u)
-        if self.hot is not None:  # the cross-entropy's gradient, without building the labels anew at each step
-            return outputs.softmax(-1).sub_(self.hot).mul_(self.half_gamma)
-        return self.problem.output_loss.gradient(outputs, self.y) * self.half_gamma
+    def aim_at(self, point: Tensor) -> Tensor:
+        outputs = self.outputs(point)
+        if isinstance(self.loss, CrossEntropy):
+            return outputs.softmax(1)
+        return self.loss.gradient(outputs.mT, self.y).mT
 
-    def squared(self, u: Tensor) -> Tensor:
-        return (torch.bmm(u, self.gram) * u).sum(-1).clamp_min(0.0)
+    def squared(self, move: Tensor) -> Tensor:
+        """``u^T G u`` of the difference of two points."""
+        return (torch.bmm(self.gram, move) * move).sum(1).clamp_min(0.0) * self.half_price[:, None]
 
-    def value(self, u: Tensor) -> Tensor:
-        return self.problem.output_loss.value(self.at(u), self.y) - self.gamma[:, None] * self.squared(u)
+    def length(self, move: Tensor) -> Tensor:
+        return self.squared(move).sqrt()
+
+    def value(self, point: Tensor) -> Tensor:
+        return self.loss.value(self.outputs(point).mT, self.y) - self.gamma[:, None] * self.squared(point - self.origin)
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        origin = torch.zeros_like(self.outputs)
-        u = origin if start is None else start * self.half_gamma
-        curvature = self.problem.curvature
-
-        def length(v: Tensor) -> Tensor:
-            return self.squared(v).sqrt()
-
-        if curvature is not None:
-            damping = fixed_damping(self.gamma, curvature)[:, None, None]
-            u, converged = climb(self.aim_at, length, u, damping, steps, tolerance)
+        begin = self.origin if start is None else self.origin + start
+        if self.curvature is not None:
+            damping = fixed_damping(self.gamma, self.curvature)
+            point, converged = climb(self.aim_at, self.length, begin, self.origin, damping, steps, tolerance, 1)
         else:
-            ascent = backtrack(lambda v: (self.value(v), self.aim_at(v)), lambda aim: aim, length, u, steps, tolerance)
-            u, converged = ascent.point, ascent.converged
-        value, at_rest = self.value(u), self.value(origin)
-        u = torch.where((value >= at_rest)[..., None], u, origin)
-        x_adv = self.x + torch.bmm(u, self.weight).view_as(self.x)
-        return Move(x_adv, self.y, torch.maximum(value, at_rest), self.squared(u), converged)
+            ascent = backtrack(
+                lambda point: (self.value(point), point),
+                self.aim_at,
+                self.length,
+                begin,
+                self.origin,
+                steps,
+                tolerance,
+                1,
+            )
+            point, converged = ascent.point, ascent.converged
+        value, at_rest = self.value(point), self.value(self.origin)
+        point = torch.where((value >= at_rest)[:, None], point, self.origin)
+        move = point - self.origin
+        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], self.outputs(point))
+        return Move(inputs, self.y, torch.maximum(value, at_rest), self.squared(move), converged)
 
 
 class _InputSpace:
     """The ascent on the inputs themselves: any model, norm, power and bounds."""
 
-    def __init__(self, problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, options: Wasserstein) -> None:
-        self.problem, self.x, self.y, self.gamma, self.options = problem, x, y, gamma, options
-        self.flat = x.flatten(2)
+    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, options: Wasserstein) -> None:
+        self.problem, self.y, self.gamma, self.options = problem, y, gamma, options
+        self.x = x.dense()
+        self.flat = self.x.flatten(2)
         self.shape = self.flat.shape
         low, high = options.bounds if options.bounds is not None else (-math.inf, math.inf)
-        if bool((x < low).any()) or bool((x > high).any()):
+        if bool((self.flat < low).any()) or bool((self.flat > high).any()):
             raise ValueError(f"examples lie outside bounds=({low}, {high}): widen the bounds or rescale the data")
         self.room = Room(self.flat - low, high - self.flat) if options.bounds is not None else None
 
@@ -230,13 +245,13 @@ class _InputSpace:
 
         curvature = self.problem.curvature
         if curvature is not None and self.options.norm == 2 and self.options.power == 2 and self.room is None:
-            damping = fixed_damping(self.gamma, curvature)[:, None, None]
+            damping = fixed_damping(self.gamma, curvature)
             delta, converged = climb(
-                lambda d: self.aim_at(self.evaluate(d)[1]), length, begin, damping, steps, tolerance
+                lambda d: self.aim_at(self.evaluate(d)[1]), length, begin, origin, damping, steps, tolerance, 2
             )
             value = self.evaluate(delta)[0]
         else:
-            ascent = backtrack(self.evaluate, self.aim_at, length, begin, steps, tolerance)
+            ascent = backtrack(self.evaluate, self.aim_at, length, begin, origin, steps, tolerance, 2)
             delta, value, converged = ascent.point, ascent.value, ascent.converged
         delta = torch.where((value >= at_rest)[..., None], delta, origin)
         x_adv = self.x + delta.view_as(self.x)
@@ -245,7 +260,7 @@ class _InputSpace:
         return Move(x_adv, self.y, torch.maximum(value, at_rest), self.cost(delta), converged)
 
 
-def _stay_or_escape(problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, norm: float) -> Move:
+def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:
     """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
 
     Along a unit vector v the cross-entropy of a linear model grows at most, and in the end exactly, by the
@@ -262,13 +277,13 @@ def _stay_or_escape(problem: Problem, x: Tensor, y: Tensor, gamma: Tensor, norm:
     slopes = torch.linalg.vector_norm(weight[:, :, None] - weight[:, None, :], ord=dual, dim=-1).amax(-1)
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
-    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(x), stays)
+    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays)
 
 
-def _num_classes(problem: Problem, x: Tensor) -> int:
+def _num_classes(problem: Problem, x: Inputs) -> int:
     if problem.linear is not None:
         return problem.linear[0].shape[1]
-    return problem.task.outputs(problem.params[:1], x[:1, :1]).shape[-1]
+    return problem.task.outputs(problem.params[:1], x.base[:1, :1]).shape[-1]
 
 
 def wasserstein(

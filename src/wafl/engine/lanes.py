@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,9 @@ from wafl.algorithms import Query, Replies
 from wafl.engine.local import ClientTask, LaneInput, LaneOutput, local_update, report_loss
 from wafl.engine.memory import lanes_that_fit
 from wafl.random import Key
+
+Place = tuple[int, int]
+"""Run and client."""
 
 
 class Lanes:
@@ -25,71 +29,71 @@ class Lanes:
             raise ValueError(f"chunk_size={chunk_size} must be at least 1")
         self.client = client
         self.chunk_size = chunk_size
-        self.memory: dict[tuple[int, int], Tensor] = {}
+        self.memory: dict[Place, Tensor] = {}
         """What an adversary lets each client keep, by run and client; filled as clients first take part."""
 
     def run(self, queries: Sequence[Query]) -> list[Replies]:
-        """The replies to each run's query; all queries are of one kind."""
+        """The replies to each run's query; all queries are of one kind and round."""
+        places = _places(queries)
         work = local_update if queries[0].kind == "train" else report_loss
-        lanes = self._lanes(queries)
+        lanes = self._lanes(queries, places)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
         output = _join([work(self.client, piece) for piece in lanes.split(self.chunk_size)])
-        self._remember(queries, output)
-        cuts = [len(query.clients) for query in queries]
-        rows = zip(
-            output.loss.split(cuts),
-            output.cost.split(cuts),
-            _split(output.params, cuts),
-            _split(output.snapshots, cuts),
-            strict=True,
-        )
-        return [Replies(query.clients, *row) for query, row in zip(queries, rows, strict=True)]
+        if output.memory is not None:
+            # Clones, because a view would keep the whole cohort's tensor alive.
+            self.memory.update((place, row.clone()) for place, row in zip(places, output.memory, strict=True))
+        return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
-    def _lanes(self, queries: Sequence[Query]) -> LaneInput:
-        device = queries[0].params.device
-        run = torch.tensor([index for index, query in enumerate(queries) for _ in query.clients])
+    def _lanes(self, queries: Sequence[Query], places: list[Place]) -> LaneInput:
+        device, dtype = queries[0].params.device, queries[0].params.dtype
+        run = torch.tensor([run for run, _ in places])
 
         def per_lane(values: Sequence[float], dtype: torch.dtype) -> Tensor:
             return torch.tensor(values, dtype=dtype)[run].to(device)
 
-        def whole(values: Sequence[int]) -> Tensor:
-            return per_lane(values, torch.int64)
-
-        clients = torch.tensor([client for query in queries for client in query.clients], device=device)
-        dtype = queries[0].params.dtype
-        scalars = {name: per_lane([query.scalars[name] for query in queries], dtype) for name in queries[0].scalars}
+        clients = torch.tensor([client for _, client in places], device=device)
         steps = [query.snapshot_step for query in queries if query.snapshot_step is not None]
         return LaneInput(
             params=torch.stack([query.params for query in queries])[run.to(device)],
             clients=clients,
-            scalars=scalars,
+            scalars={name: per_lane([query.scalars[name] for query in queries], dtype) for name in queries[0].scalars},
             key=Key(
-                whole([query.seed for query in queries]),
-                whole([query.round for query in queries]),
+                per_lane([query.seed for query in queries], torch.int64),
+                per_lane([query.round for query in queries], torch.int64),
                 clients,
                 torch.zeros_like(clients),
             ),
-            memory=self._recall(queries),
-            snapshot_step=whole(steps) if steps else None,
+            memory=self._recall(places, queries[0].params),
+            snapshot_step=per_lane(steps, torch.int64) if steps else None,
+            sharing=_sharing(queries, places),
         )
 
-    def _recall(self, queries: Sequence[Query]) -> Tensor | None:
+    def _recall(self, places: list[Place], like: Tensor) -> Tensor | None:
         adversary = self.client.adversary
         fresh = adversary.initial_memory(tuple(self.client.examples.x.shape[1:])) if adversary is not None else None
         if fresh is None:
             return None
-        fresh = fresh.to(queries[0].params)
-        return torch.stack([self.memory.get(place, fresh) for place in _places(queries)])
-
-    def _remember(self, queries: Sequence[Query], output: LaneOutput) -> None:
-        if output.memory is not None:
-            # Clones, because a view would keep the whole cohort's tensor alive.
-            self.memory.update((place, row.clone()) for place, row in zip(_places(queries), output.memory, strict=True))
+        fresh = fresh.to(like)
+        return torch.stack([self.memory.get(place, fresh) for place in places])
 
 
-def _places(queries: Sequence[Query]) -> list[tuple[int, int]]:
-    return [(run, client) for run, query in enumerate(queries) for client in query.clients]
+def _places(queries: Sequence[Query]) -> list[Place]:
+    """Run and client of each lane; lanes with the same client and seed, whose batches are the same, side by side."""
+    places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
+    return sorted(places, key=lambda place: (queries[place[0]].seed, place[1], place[0]))
+
+
+def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
+    """How many lanes share each batch, where that is the same number for all, and else 1."""
+    counts = set(Counter((queries[run].seed, client) for run, client in places).values())
+    return counts.pop() if len(counts) == 1 else 1
+
+
+def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
+    rows = [lane for lane, place in enumerate(places) if place[0] == run]
+    params, snapshots = (None if part is None else part[rows] for part in (output.params, output.snapshots))
+    return Replies(query.clients, output.loss[rows], output.cost[rows], params, snapshots)
 
 
 def _join(outputs: list[LaneOutput]) -> LaneOutput:
@@ -107,7 +111,3 @@ def _join(outputs: list[LaneOutput]) -> LaneOutput:
 def _cat(values: list[Tensor | None]) -> Tensor | None:
     present = [value for value in values if value is not None]
     return torch.cat(present) if present else None
-
-
-def _split(values: Tensor | None, cuts: list[int]) -> Sequence[Tensor | None]:
-    return [None] * len(cuts) if values is None else values.split(cuts)

@@ -15,6 +15,7 @@ from torch import Tensor
 from wafl.adversaries import Adversary, AdversaryState
 from wafl.engine.batches import draw_batches
 from wafl.federation import Examples
+from wafl.inputs import Inputs
 from wafl.random import Key
 from wafl.schedule import LocalWork
 from wafl.task import Problem, Task
@@ -29,16 +30,20 @@ class ClientTask:
     work: LocalWork
     examples: Examples
 
-    def fetch(self, rows: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Examples by row ``[L, B]``, in the parameters' floating-point type."""
-        x = self.examples.x[rows].to(like.dtype)
-        y = self.examples.y[rows]
-        return x, y.to(like.dtype) if y.is_floating_point() else y
+    def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
+        """Examples by row, ``[B]`` for each lanes that share them, in the parameters' floating-point type."""
+        dtype = lanes.params.dtype
+        x = self.examples.x.index_select(0, rows.flatten()).view(*rows.shape, *self.examples.x.shape[1:])
+        y = _each_lane(self.examples.y[rows], lanes)
+        return Inputs(x.to(dtype), len(lanes.params)), y.to(dtype) if y.is_floating_point() else y
 
 
 @dataclass(frozen=True)
 class LaneInput:
-    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key."""
+    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
+
+    Each ``sharing`` lanes in a row have the same client and key, and so the same batches.
+    """
 
     params: Tensor
     clients: Tensor
@@ -46,10 +51,12 @@ class LaneInput:
     key: Key
     memory: Tensor | None = None
     snapshot_step: Tensor | None = None
+    sharing: int = 1
 
     def split(self, chunk: int) -> list[LaneInput]:
-        """The same lanes in pieces of at most ``chunk``."""
-        return [self.take(rows) for rows in torch.arange(len(self.clients), device=self.clients.device).split(chunk)]
+        """The same lanes in pieces of at most ``chunk``, but never less than lanes that share their batches."""
+        size = max(chunk // self.sharing, 1) * self.sharing
+        return [self.take(rows) for rows in torch.arange(len(self.clients), device=self.clients.device).split(size)]
 
     def take(self, rows: Tensor) -> LaneInput:
         return LaneInput(
@@ -59,6 +66,7 @@ class LaneInput:
             key=Key(self.key.seed[rows], self.key.round[rows], self.key.client[rows], self.key.step[rows]),
             memory=None if self.memory is None else self.memory[rows],
             snapshot_step=None if self.snapshot_step is None else self.snapshot_step[rows],
+            sharing=self.sharing,
         )
 
 
@@ -75,9 +83,8 @@ class LaneOutput:
 
 def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step."""
-    first = client.examples.offsets[lanes.clients]
-    sizes = client.examples.offsets[lanes.clients + 1] - first
-    batches = draw_batches(client.work, lanes.key, sizes)
+    key, first, sizes = _distinct(client, lanes)
+    batches = draw_batches(client.work, key, sizes)
     params, memory = lanes.params, lanes.memory
     rate, momentum, decay = (lanes.scalars[name][:, None] for name in ("learning_rate", "momentum", "weight_decay"))
     has_momentum, has_decay = bool(momentum.any()), bool(decay.any())
@@ -85,14 +92,14 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     loss = cost = params.new_zeros(len(params))
     snapshots = params
     for step in range(batches.num_steps):
-        weight = batches.weight(step, params.dtype)
-        works = batches.real[:, step].any(1, keepdim=True)
-        x, y = client.fetch(first[:, None] + batches.index[:, step], params)
+        weight = _each_lane(batches.weight(step, params.dtype), lanes)
+        works = weight.any(1, keepdim=True)
+        x, y = client.fetch(first[:, None] + batches.index[:, step], lanes)
         problem = Problem(client.task, params)
         if client.adversary is not None:
             state = AdversaryState(lanes.scalars, lanes.key.at(step), weight, memory)
             move = client.adversary(problem, x, y, state)
-            x, y = move.x_adv, move.y_adv
+            x, y = move.inputs, move.y_adv
             if memory is not None and move.state.memory is not None:
                 memory = torch.where(works, move.state.memory, memory)
             if step == 0:
@@ -114,15 +121,14 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
 
 def report_loss(client: ClientTask, lanes: LaneInput, batch_size: int = 256) -> LaneOutput:
     """The mean over all examples of each lane's client of what it minimises, at the parameters it was sent."""
-    first = client.examples.offsets[lanes.clients]
-    sizes = client.examples.offsets[lanes.clients + 1] - first
+    _, first, sizes = _distinct(client, lanes)
     problem = Problem(client.task, lanes.params)
     loss = cost = lanes.params.new_zeros(len(lanes.params))
     for positions in torch.arange(int(sizes.max()), device=first.device).split(batch_size):
         real = positions < sizes[:, None]
         rows = first[:, None] + torch.where(real, positions, 0)
-        x, y = client.fetch(rows, lanes.params)
-        weight = real.to(lanes.params) / sizes[:, None]
+        x, y = client.fetch(rows, lanes)
+        weight = _each_lane(real.to(lanes.params) / sizes[:, None], lanes)
         if client.adversary is None:
             loss = loss + (weight * problem.loss(x, y)).sum(1)
         else:
@@ -130,3 +136,15 @@ def report_loss(client: ClientTask, lanes: LaneInput, batch_size: int = 256) -> 
             move = client.adversary(problem, x, y, state)
             loss, cost = loss + (weight * move.value).sum(1), cost + (weight * move.cost).sum(1)
     return LaneOutput(loss, cost)
+
+
+def _distinct(client: ClientTask, lanes: LaneInput) -> tuple[Key, Tensor, Tensor]:
+    """Key, first row and size of each group of lanes that share their batches."""
+    key = Key(*(part[:: lanes.sharing] for part in (lanes.key.seed, lanes.key.round, lanes.key.client, lanes.key.step)))
+    clients = lanes.clients[:: lanes.sharing]
+    first = client.examples.offsets[clients]
+    return key, first, client.examples.offsets[clients + 1] - first
+
+
+def _each_lane(values: Tensor, lanes: LaneInput) -> Tensor:
+    return values if lanes.sharing == 1 else values.repeat_interleave(lanes.sharing, dim=0)

@@ -24,7 +24,7 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
     """Parameters, gradient and their copies, the batch and its copies, and the activations autograd keeps."""
     batch = client.work.batch_size or int(client.examples.num_examples.max())
     params = lanes.params[:1]
-    x, _ = client.fetch(torch.zeros(1, batch, dtype=torch.int64, device=params.device), params)
+    x = client.examples.x[:1].to(params.dtype).expand(batch, *client.examples.x.shape[1:])
     kept = 0
 
     def count(tensor: torch.Tensor) -> torch.Tensor:
@@ -34,6 +34,6 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
         named = {name: value.requires_grad_() for name, value in client.task.unflatten(params[0].clone()).items()}
-        torch.func.functional_call(client.task.module, named, (x[0],))
+        torch.func.functional_call(client.task.module, named, (x,))
     memory = 0 if lanes.memory is None else lanes.memory[0].nbytes
     return 6 * params.nbytes + 8 * x.nbytes + 3 * kept + 4 * memory

@@ -1,0 +1,46 @@
+"""The examples of every lane, kept without repetition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Examples ``[L, B, ...]``: each of ``base [G, B, ...]`` serves the next ``L / G`` lanes.
+
+    Lanes of a sweep that differ in a gamma alone see the same batch. For a linear model an example may also be
+    moved along the rows of its weights W: then it is ``base + W^T shift``, ``shift [L, C, B]``, and the model's
+    outputs there, ``outputs [L, C, B]``, are known without a pixel being written.
+    """
+
+    base: Tensor
+    lanes: int
+    weight: Tensor | None = None
+    shift: Tensor | None = None
+    outputs: Tensor | None = None
+
+    def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Inputs:
+        return replace(self, weight=weight, shift=shift, outputs=outputs)
+
+    def dense(self) -> Tensor:
+        """One tensor ``[L, B, ...]``."""
+        x = self.base
+        if len(x) != self.lanes:
+            x = x.repeat_interleave(self.lanes // len(x), dim=0)
+        if self.shift is None or self.weight is None:
+            return x
+        return x + torch.bmm(self.shift.mT, self.weight).view_as(x)
+
+
+def dense(x: Tensor | Inputs) -> Tensor:
+    """A plain tensor ``[L, B, ...]``, whatever an adversary was handed."""
+    return x.dense() if isinstance(x, Inputs) else x
+
+
+def shared(x: Tensor | Inputs) -> Inputs:
+    """The structured form of plain examples: no two lanes share any."""
+    return x if isinstance(x, Inputs) else Inputs(x, len(x))

@@ -1,0 +1,162 @@
+"""What the code should give, straight from the equations, in plain Python, numpy and scipy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from hypothesis import settings
+from numpy.typing import NDArray
+from scipy import optimize
+from torch import Tensor, nn
+
+Array = NDArray[np.float64]
+
+quick = settings(deadline=None, derandomize=True, max_examples=40)
+
+
+def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> list[int]:
+    """Philox-4x32-10 with Python's unbounded integers."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        high0, low0 = divmod(0xD2511F53 * c0, 2**32)
+        high1, low1 = divmod(0xCD9E8D57 * c2, 2**32)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return [c0, c1, c2, c3]
+
+
+def linear_model(weight: Array, bias: Array | float = 0.0) -> nn.Linear:
+    """``W x + b`` in float64."""
+    outputs, features = weight.shape
+    layer = nn.Linear(features, outputs).double()
+    layer.weight.data = torch.from_numpy(np.array(weight, dtype=float))
+    layer.bias.data = torch.from_numpy(np.broadcast_to(np.asarray(bias, dtype=float), outputs).copy())
+    return layer
+
+
+class Hidden(nn.Module):
+    """The same function as a model, whose structure cannot be seen."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def cross_entropy(weight: Array, bias: Array | float, x: Array, y: int) -> Array:
+    """``log sum_j exp(<w_j - w_y, x> + b_j - b_y)`` for each row of x."""
+    logits = x @ weight.T + bias
+    gaps = logits - logits[..., y : y + 1]
+    top = gaps.max(-1, keepdims=True)
+    return np.log(np.exp(gaps - top).sum(-1)) + top[..., 0]
+
+
+def dual_order(norm: float) -> float:
+    return {1: math.inf, 2: 2, math.inf: 1}[norm]
+
+
+def steepest(weight: Array, y: int, norm: float) -> float:
+    """The largest slope of the cross-entropy along a unit vector: ``max_j ||w_j - w_y||_*``."""
+    return max(float(np.linalg.norm(row - weight[y], ord=dual_order(norm))) for row in weight)
+
+
+def phi_on_rays(
+    loss: Callable[[Array], Array], directions: Array, gamma: float, longest: float, cells: int = 200, zooms: int = 5
+) -> float:
+    """``max over t >= 0 and directions v of loss(t v) - gamma t^2``, by a grid that zooms in on every ray."""
+    low = np.zeros(len(directions))
+    width = np.full(len(directions), longest)
+    best = -math.inf
+    for zoom in range(zooms):
+        t = low[:, None] + width[:, None] * np.linspace(0.0, 1.0, cells + 1 if zoom == 0 else 21)
+        values = loss(t[..., None] * directions[:, None]) - gamma * t**2
+        best = max(best, float(values.max()))
+        peak = np.take_along_axis(t, values.argmax(1)[:, None], 1)[:, 0]
+        step = width / (t.shape[1] - 1)
+        low, width = np.maximum(peak - step, 0.0), 2.0 * step
+    return best
+
+
+def corners(norm: float, dimension: int) -> Array:
+    """The extreme points of a norm's unit ball: a convex loss is largest over the ball at one of them."""
+    if norm == math.inf:
+        return np.array(list(itertools.product((-1.0, 1.0), repeat=dimension)))
+    return np.concatenate([np.eye(dimension), -np.eye(dimension)])
+
+
+def cross_entropy_phi(weight: Array, bias: Array, x: Array, y: int, gamma: float, norm: float) -> float:
+    """phi_gamma of a linear model under the squared l1 or l_inf cost, by enumeration."""
+    longest = steepest(weight, y, norm) / (2.0 * gamma)
+    return phi_on_rays(
+        lambda delta: cross_entropy(weight, bias, x + delta, y), corners(norm, len(x)), gamma, 1.01 * longest
+    )
+
+
+def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low: Array, high: Array) -> float:
+    """``max <g, d> - gamma ||d||^power`` over ``low <= d <= high``, with the norm in smooth variables.
+
+    l1 splits d into its positive and negative part; l_inf bounds every coordinate by one level.
+    """
+    n = len(gradient)
+    if norm == 1:
+
+        def gain(v: Array) -> float:
+            return float(gradient @ (v[:n] - v[n:]) - gamma * v.sum() ** power)
+
+        box, limits = [*((0.0, up) for up in high), *((0.0, -down) for down in low)], []
+    elif norm == math.inf:
+
+        def gain(v: Array) -> float:
+            return float(gradient @ v[:n] - gamma * v[n] ** power)
+
+        box = [*zip(low, high, strict=True), (0.0, None)]
+        limits = [optimize.LinearConstraint(np.c_[sign * np.eye(n), np.ones(n)], lb=0.0) for sign in (1, -1)]
+    else:
+
+        def gain(v: Array) -> float:
+            return float(gradient @ v - gamma * np.linalg.norm(v) ** power)
+
+        box, limits = list(zip(low, high, strict=True)), []
+    best = 0.0
+    for length in (0.1, 1.0):  # the l2 norm has a kink at 0: start beside it
+        d = np.clip(length * np.sign(gradient), low, high)
+        start = {1: np.r_[d.clip(0), (-d).clip(0)], 2: d, math.inf: np.r_[d, np.abs(d).max()]}[norm]
+        found = optimize.minimize(
+            lambda v: -gain(v),
+            start,
+            method="SLSQP",
+            bounds=box,
+            constraints=limits,
+            options={"ftol": 1e-13, "maxiter": 300},
+        )
+        best = max(best, -float(found.fun)) if np.isfinite(found.fun) else best
+    return best
+
+
+def concave_maximum(objective: Callable[[Array], float], start: Array) -> tuple[Array, float]:
+    """Where and how large a smooth concave function is at its top."""
+    found = optimize.minimize(lambda v: -objective(v), start, method="BFGS", options={"gtol": 1e-10})
+    return found.x, -float(found.fun)
+
+
+def box_maximum(objective: Callable[[Array], Array], low: float, high: float, cells: int = 300) -> float:
+    """The maximum of a function over a square, by a dense grid that zooms in on its 20 best points."""
+    axis = np.linspace(low, high, cells + 1)
+    points = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    values = objective(points)
+    half = (high - low) / cells
+    centers = points[np.argsort(values)[-20:]]
+    for _ in range(6):
+        offsets = np.stack(np.meshgrid(*2 * (np.linspace(-half, half, 11),)), -1).reshape(-1, 2)
+        points = np.clip(centers[:, None] + offsets, low, high)
+        values = objective(points)
+        centers = np.take_along_axis(points, values.argmax(1)[:, None, None], 1)[:, 0]
+        half /= 5.0
+    return float(values.max())

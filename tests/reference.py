@@ -1,0 +1,492 @@
+"""What the papers say, as plainly as it can be written: one client after another, one example after another.
+
+Algorithm 1 of Nguyen et al. (WAFL), and the methods it is compared with, in ordinary autograd. It shares no
+code with the package: the generator is Philox on Python's integers, and the ascent walks in the inputs
+themselves. It is slow, and it is what the batched engine must agree with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+Params = dict[str, Tensor]
+Pair = tuple[Tensor, Tensor]
+Losses = Callable[[Tensor, Tensor], Tensor]
+"""Outputs ``[B, C]`` and labels to one loss an example."""
+
+COHORT, BATCH, SNAPSHOT, LOSS_COHORT = 1, 2, 3, 4
+
+
+# -- Random choices: a draw is a function of (seed, purpose, round, client, step) ---------------------------------
+
+
+def philox(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """Philox-4x32-10 (Salmon et al., SC 2011)."""
+    word = 2**32
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    for _ in range(10):
+        low, high = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (high // word) ^ c1 ^ k0, high % word, (low // word) ^ c3 ^ k1, low % word
+        k0, k1 = (k0 + 0x9E3779B9) % word, (k1 + 0xBB67AE85) % word
+    return [c0, c1, c2, c3]
+
+
+def draw(seed: int, purpose: int, round: int, client: int, step: int, count: int) -> list[int]:
+    words: list[int] = []
+    for block in range(math.ceil(count / 4)):
+        words += philox((block, step, round, client), (seed, purpose))
+    return words[:count]
+
+
+def order(seed: int, purpose: int, round: int, client: int, step: int, count: int) -> list[int]:
+    draws = draw(seed, purpose, round, client, step, count)
+    return sorted(range(count), key=lambda place: (draws[place], place))
+
+
+def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[int]:
+    return sorted(order(seed, purpose, round, 0, 0, total)[:count])
+
+
+def choose_by_weight(seed: int, round: int, weights: list[float], count: int) -> list[int]:
+    """With replacement: the client in whose stretch of [0, 1) a uniform number of 24 bits falls."""
+    drawn: list[int] = []
+    for bits in draw(seed, COHORT, round, 0, 0, count):
+        reached = 0.0
+        for client, weight in enumerate(weights):
+            reached += weight
+            if bits // 256 / 2**24 < reached:
+                drawn.append(client)
+                break
+    return drawn
+
+
+def cut_in_batches(seed: int, round: int, client: int, size: int, work: Work) -> list[list[int]]:
+    """Epoch after epoch in a new random order; the last batch of an epoch may be short."""
+    batch = work.batch_size or size
+    batches: list[list[int]] = []
+    epoch = 0
+    while epoch < work.local_epochs if work.local_epochs else len(batches) < work.local_steps:
+        rows = order(seed, BATCH, round, client, epoch, size)
+        batches += [rows[first : first + batch] for first in range(0, size, batch)]
+        epoch += 1
+    return batches if work.local_epochs else batches[: work.local_steps]
+
+
+# -- Losses ---------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, y, reduction="none")
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs - y.view_as(outputs)).square().sum(1)
+
+
+def mlr_curvature(params: Params) -> float:
+    """L_zz of the cross-entropy of ``W x + b``: the largest ``||w_j - w_k||^2 / 4``."""
+    rows = next(value for value in params.values() if value.ndim == 2)
+    return max(float((one - other).square().sum()) / 4 for one in rows for other in rows)
+
+
+def regression_curvature(params: Params) -> float:
+    """L_zz of ``||W x + b - y||^2``: twice the largest eigenvalue of ``W^T W``."""
+    weight = next(value for value in params.values() if value.ndim == 2)
+    return 2 * float(torch.linalg.eigvalsh(weight.T @ weight)[-1])
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A model with its loss, and L_zz where it is known."""
+
+    model: nn.Module
+    losses: Losses
+    curvature: Callable[[Params], float] | None
+
+    def at(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
+        return self.losses(functional_call(self.model, params, (x,)), y)
+
+    def with_input_gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
+        """Of a single example."""
+        x = x.detach().requires_grad_()
+        loss = self.at(params, x[None], y[None]).sum()
+        return float(loss.detach()), torch.autograd.grad(loss, x)[0]
+
+
+# -- Adversaries ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A batch after the adversary; what it maximised and what it paid, means over the batch."""
+
+    x: Tensor
+    y: Tensor
+    value: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Nobody:
+    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        return Moved(x, y, float(objective.at(params, x, y).mean()), 0.0)
+
+
+@dataclass(frozen=True)
+class Transport:
+    """WAFL's: ``sup over (x', y') of loss - gamma (||x' - x||^power + label_cost [y' != y])``, an example."""
+
+    gamma: float = 1.0
+    radius: float | None = None
+    norm: float = 2
+    power: int = 2
+    label_cost: float = math.inf
+    steps: int = 15
+    tolerance: float = 1e-3
+    bounds: tuple[float, float] | None = None
+    num_classes: int = 0
+
+    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        moved = [self.move_one(objective, params, *pair, gamma) for pair in zip(x, y, strict=True)]
+        xs, ys, values, costs = zip(*moved, strict=True)
+        return Moved(torch.stack(xs), torch.stack(ys), sum(values) / len(values), sum(costs) / len(costs))
+
+    def move_one(
+        self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float
+    ) -> tuple[Tensor, Tensor, float, float]:
+        if math.isinf(self.label_cost):
+            delta, value = self.ascend(objective, params, x, y, gamma)
+            return x + delta, y, value, self.cost(delta)
+        if y.is_floating_point():
+            return self.move_target(objective, params, x, y, gamma)
+        tries: list[tuple[Tensor, Tensor, float, float]] = []
+        for label in range(self.num_classes):
+            toll = self.label_cost if label != int(y) else 0.0
+            delta, value = self.ascend(objective, params, x, torch.tensor(label), gamma)
+            tries.append((x + delta, torch.tensor(label), value - gamma * toll, self.cost(delta) + toll))
+        return max(tries, key=lambda one: one[2])
+
+    def move_target(
+        self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float
+    ) -> tuple[Tensor, Tensor, float, float]:
+        """Squared error: over t, ``(f - t)^2 - gamma k (t - y)^2`` is stationary where ``t - f = gamma k (t - y)``."""
+        price = gamma * self.label_cost
+        scale = price / (price - 1)
+
+        def best_target(outputs: Tensor, y: Tensor) -> Tensor:
+            return (price * y.view_as(outputs) - outputs) / (price - 1)
+
+        def over_targets(outputs: Tensor, y: Tensor) -> Tensor:
+            target = best_target(outputs, y)
+            paid = self.label_cost * (target - y.view_as(outputs)).square().sum(1)
+            return squared_error(outputs, target) - gamma * paid
+
+        steeper = objective.curvature and (lambda params: scale * objective.curvature(params))
+        delta, value = self.ascend(Objective(objective.model, over_targets, steeper), params, x, y, gamma)
+        outputs = functional_call(objective.model, params, ((x + delta)[None],)).detach()
+        target = best_target(outputs, y[None]).view_as(y)
+        return x + delta, target, value, self.cost(delta) + self.label_cost * float((target - y).square().sum())
+
+    def ascend(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float) -> tuple[Tensor, float]:
+        """``delta <- delta + a (linear maximiser - delta)``; the best of where it ends and where it began."""
+
+        def evaluate(delta: Tensor) -> tuple[float, Tensor]:
+            loss, gradient = objective.with_input_gradient(params, x + delta, y)
+            return loss - gamma * self.cost(delta), self.linear_maximiser(gradient, x, gamma)
+
+        start = torch.zeros_like(x)
+        at_rest, aim = evaluate(start)
+        if objective.curvature is not None and self.norm == 2 and self.power == 2 and self.bounds is None:
+            delta, value = self._fixed_damping(evaluate, start, gamma, objective.curvature(params))
+        else:
+            delta, value = self._halving(evaluate, start, at_rest, aim)
+        return (delta, value) if value >= at_rest else (start, at_rest)
+
+    def _fixed_damping(
+        self, evaluate: Callable[[Tensor], tuple[float, Tensor]], delta: Tensor, gamma: float, curvature: float
+    ) -> tuple[Tensor, float]:
+        """Gradient ascent on a function whose second derivatives lie in [-2 gamma, L_zz - 2 gamma]."""
+        concave = 2 * gamma > curvature
+        step = 2 / (4 * gamma - curvature) if concave else 1 / max(2 * gamma, curvature - 2 * gamma)
+        for _ in range(self.steps):
+            aim = evaluate(delta)[1]
+            if self._settled(delta, aim):
+                break
+            delta = delta + step * (2 * gamma * aim - 2 * gamma * delta)
+        return delta, evaluate(delta)[0]
+
+    def _halving(
+        self, evaluate: Callable[[Tensor], tuple[float, Tensor]], delta: Tensor, value: float, aim: Tensor
+    ) -> tuple[Tensor, float]:
+        damping = 1.0
+        for _ in range(self.steps):
+            if self._settled(delta, aim):
+                break
+            trial = delta + damping * (aim - delta)
+            trial_value, trial_aim = evaluate(trial)
+            if trial_value >= value:
+                delta, value, aim = trial, trial_value, trial_aim
+            else:
+                damping /= 2
+        return delta, value
+
+    def _settled(self, delta: Tensor, aim: Tensor) -> bool:
+        return self.tolerance > 0 and self.length(aim - delta) <= self.tolerance * self.length(aim)
+
+    def length(self, delta: Tensor) -> float:
+        return float(torch.linalg.vector_norm(delta.flatten(), ord=self.norm))
+
+    def cost(self, delta: Tensor) -> float:
+        return self.length(delta) ** self.power
+
+    def linear_maximiser(self, gradient: Tensor, x: Tensor, gamma: float) -> Tensor:
+        """``argmax <g, d> - gamma ||d||^power`` over d that keep ``x + d`` within the bounds."""
+        g = gradient.flatten().tolist()
+        low, high = self.bounds or (-math.inf, math.inf)
+        space = [high - at if slope >= 0 else at - low for slope, at in zip(g, x.flatten().tolist(), strict=True)]
+        lengths = {1: self._l1_lengths, 2: self._l2_lengths, math.inf: self._linf_lengths}[self.norm]
+        far = lengths([abs(slope) for slope in g], space, gamma)
+        delta = [math.copysign(length, slope) if slope else 0.0 for length, slope in zip(far, g, strict=True)]
+        return torch.tensor(delta, dtype=x.dtype).view_as(x)
+
+    def _l2_lengths(self, sizes: list[float], space: list[float], gamma: float) -> list[float]:
+        if self.power == 2:  # each coordinate by itself
+            return [min(size / (2 * gamma), room) for size, room in zip(sizes, space, strict=True)]
+
+        def clipped(t: float) -> list[float]:
+            return [min(t * size, room) for size, room in zip(sizes, space, strict=True)]
+
+        # Stationary: d = clip(t g) with t = ||d|| / gamma. ||clip(t g)|| / t only falls, so one t at most.
+        low, high = 0.0, math.hypot(*space) / gamma
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.hypot(*clipped(middle)) > gamma * middle else (low, middle)
+        return clipped(high)
+
+    def _l1_lengths(self, sizes: list[float], space: list[float], gamma: float) -> list[float]:
+        """Along the steepest coordinate until a further unit costs more than it gains, then the next."""
+        far, spent = [0.0] * len(sizes), 0.0
+        for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+            far[place] = min(self._worth(sizes[place], spent, gamma), space[place])
+            spent += far[place]
+        return far
+
+    def _linf_lengths(self, sizes: list[float], space: list[float], gamma: float) -> list[float]:
+        """All coordinates together, until the gain of those that still move is less than the cost."""
+        level = 0.0
+        for reach in sorted(set(space)):
+            gain = sum(size for size, room in zip(sizes, space, strict=True) if room >= reach)
+            level += min(self._worth(gain, level, gamma), reach - level)
+        return [min(level, room) for room in space]
+
+    def _worth(self, gain: float, spent: float, gamma: float) -> float:
+        """How much further it pays to go: until the gain of a unit is ``2 gamma t`` (power 2) or gamma (power 1)."""
+        if self.power == 2:
+            return max(0.0, gain / (2 * gamma) - spent)
+        return math.inf if gain > gamma else 0.0
+
+    def next_gamma(self, gamma: float, cost: float, round: int) -> float:
+        """``log gamma`` moves by ``log(achieved / radius)``, damped with the rounds, by a factor of 2 at most."""
+        if self.radius is None:
+            return gamma
+        ratio = min(max(cost ** (1 / self.power) / self.radius, 1e-6), 1e6)
+        return gamma * min(max(ratio ** (1 / math.sqrt(1 + round / 4)), 0.5), 2.0)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Projected gradient ascent (Madry et al. 2018); one step of length epsilon is FGSM (Goodfellow et al. 2015)."""
+
+    epsilon: float
+    step_size: float
+    steps: int
+    norm: float = math.inf
+    bounds: tuple[float, float] | None = None
+
+    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        moved = torch.stack([self.move_one(objective, params, *pair) for pair in zip(x, y, strict=True)])
+        distances = torch.linalg.vector_norm((moved - x).flatten(1), ord=self.norm, dim=1)
+        return Moved(moved, y, float(objective.at(params, moved, y).mean()), float(distances.square().mean()))
+
+    def move_one(self, objective: Objective, params: Params, x: Tensor, y: Tensor) -> Tensor:
+        moved = x
+        for _ in range(self.steps):
+            gradient = objective.with_input_gradient(params, moved, y)[1]
+            direction = gradient.sign() if self.norm == math.inf else functional.normalize(gradient.flatten(), dim=0)
+            delta = moved + self.step_size * direction.view_as(x) - x
+            if self.norm == math.inf:
+                delta = delta.clamp(-self.epsilon, self.epsilon)
+            elif float(delta.norm()) > self.epsilon:
+                delta = delta * (self.epsilon / delta.norm())
+            moved = x + delta if self.bounds is None else (x + delta).clamp(*self.bounds)
+        return moved
+
+
+@dataclass
+class AffineMaps:
+    """FedRobust's (Reisizadeh et al. 2020): ``x -> A x + b``, one map a client, a step of ascent a local step."""
+
+    penalty: float
+    step_size: float
+    maps: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        flat = x.flatten(1)
+        identity = torch.eye(flat.shape[1], dtype=x.dtype)
+        linear, offset = self.maps.get(client, (identity, torch.zeros_like(flat[0])))
+        linear, offset = linear.requires_grad_(), offset.requires_grad_()
+        moved = (flat @ linear.T + offset).view_as(x)
+        away = (linear - identity).square().sum() + offset.square().sum()
+        value = objective.at(params, moved, y).mean() - self.penalty * away
+        up = torch.autograd.grad(value, (linear, offset))
+        self.maps[client] = tuple(
+            (old + self.step_size * slope).detach() for old, slope in zip((linear, offset), up, strict=True)
+        )
+        moved = moved.detach()
+        return Moved(moved, y, float(value.detach()), float((moved - x).flatten(1).square().sum(1).mean()))
+
+
+Adversary = Nobody | Transport | Ball | AffineMaps
+
+
+# -- Training -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    local_steps: int = 0
+    local_epochs: int = 0
+    batch_size: int | None = 64
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Client weights that climb the losses: by AFL's rule or by DRFA's."""
+
+    rule: str
+    step: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client makes in a round: parameters after each local step (the first are those it was sent)."""
+
+    path: list[Params]
+    loss: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    params: Params
+    client_weights: list[float]
+    gamma: float
+    cohorts: list[list[int]]
+
+
+def train(
+    objective: Objective,
+    params: Params,
+    clients: Sequence[Pair],
+    work: Work,
+    *,
+    rounds: int,
+    adversary: Adversary,
+    weights: Sequence[float] | Learned,
+    learning_rate: Callable[[int], float],
+    server_learning_rate: float = 1.0,
+    cohort: int | None = None,
+    seed: int = 0,
+) -> Trained:
+    total = len(clients)
+    cohort = cohort or total
+    learned = weights if isinstance(weights, Learned) else None
+    lam = [1 / total] * total if learned else [weight / sum(weights) for weight in weights]
+    gamma = getattr(adversary, "gamma", 0.0)
+    cohorts: list[list[int]] = []
+    for t in range(rounds):
+        rate = learning_rate(t)
+        if learned and learned.rule == "DRFA":
+            asked = sorted(choose_by_weight(seed, t, lam, cohort))
+            shares = [1 / cohort] * cohort
+        else:
+            asked = choose(seed, COHORT, t, total, cohort)
+            shares = [lam[client] / sum(lam[client] for client in asked) for client in asked]
+        cohorts.append(asked)
+        updates = [
+            local_training(objective, params, clients[client], work, adversary, rate, gamma, seed, t, client)
+            for client in asked
+        ]
+        mean = weighted_sum(shares, [update.path[-1] for update in updates])
+        started, before = params, gamma
+        params = {name: value + server_learning_rate * (mean[name] - value) for name, value in started.items()}
+        if isinstance(adversary, Transport):
+            cost = sum(share * update.cost for share, update in zip(shares, updates, strict=True))
+            gamma = adversary.next_gamma(before, cost, t)
+        if learned and learned.rule == "AFL":
+            lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
+        if learned and learned.rule == "DRFA":
+            most = max(len(cut_in_batches(seed, 0, 0, len(x), work)) for x, _ in clients)
+            step = draw(seed, SNAPSHOT, t, 0, 0, 1)[0] % most + 1
+            snapshot = weighted_sum(shares, [update.path[min(step, len(update.path) - 1)] for update in updates])
+            reporting = choose(seed, LOSS_COHORT, t, total, cohort)
+            climbed = list(lam)
+            for client in reporting:
+                loss = adversary.move(objective, snapshot, *clients[client], gamma, client).value
+                climbed[client] += most * learned.step * total / cohort * loss
+            lam = project(climbed)
+    return Trained(params, lam, gamma, cohorts)
+
+
+def local_training(
+    objective: Objective,
+    params: Params,
+    examples: Pair,
+    work: Work,
+    adversary: Adversary,
+    rate: float,
+    gamma: float,
+    seed: int,
+    round: int,
+    client: int,
+) -> Update:
+    """Lines 3 to 8 of Algorithm 1; momentum and weight decay as in torch.optim.SGD."""
+    x, y = examples
+    path = [params]
+    velocity = {name: torch.zeros_like(value) for name, value in params.items()}
+    first: Moved | None = None
+    for rows in cut_in_batches(seed, round, client, len(x), work):
+        moved = adversary.move(objective, params, x[rows], y[rows], gamma, client)
+        first = first or moved
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        loss = objective.at(leaves, moved.x, moved.y).mean()
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        velocity = {
+            name: work.momentum * velocity[name] + gradients[name] + work.weight_decay * params[name] for name in params
+        }
+        params = {name: params[name] - rate * velocity[name] for name in params}
+        path.append(params)
+    assert first is not None
+    return Update(path, first.value, first.cost)
+
+
+def weighted_sum(shares: list[float], models: list[Params]) -> Params:
+    return {name: sum(s * model[name] for s, model in zip(shares, models, strict=True)) for name in models[0]}
+
+
+def project(values: list[float]) -> list[float]:
+    """The nearest point of the simplex: all lowered by one amount and cut off at 0, found by bisection."""
+    low, high = min(values) - 1, max(values)
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(max(v - middle, 0) for v in values) > 1 else (low, middle)
+    return [max(v - high, 0.0) for v in values]

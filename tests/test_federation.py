@@ -1,0 +1,182 @@
+"""Packing and splitting: every example goes to exactly one place, next to its own label."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wafl
+
+
+def client_arrays(client: int, count: int, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are all different, with a label that can be read off the row."""
+    tag = 10_000 * client + np.arange(count)
+    return np.stack([tag, -tag], axis=1).astype(np.float64), tag % classes
+
+
+def federation_of(sizes: list[int], **options) -> wafl.Federation:
+    return wafl.Federation.from_arrays([client_arrays(i, n) for i, n in enumerate(sizes)], **options)
+
+
+def tags(x: torch.Tensor) -> list[int]:
+    return sorted(int(value) for value in x[:, 0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    fraction=st.floats(0, 0.99),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_split_is_disjoint_complete_and_of_the_asked_size(sizes, fraction, seed):
+    clients = federation_of(sizes, test_fraction=fraction, seed=seed)
+    assert clients.num_examples == sizes
+    for client, size in enumerate(sizes):
+        (x, y), (x_test, y_test) = clients.train.of(client), clients.test.of(client)
+        assert sorted(tags(x) + tags(x_test)) == [10_000 * client + row for row in range(size)]
+        assert len(x) >= 1
+        assert abs(len(x_test) - fraction * size) <= 0.5 + 1e-9 or len(x) == 1
+        for examples, labels in ((x, y), (x_test, y_test)):
+            assert torch.equal(examples[:, 0], -examples[:, 1])
+            assert torch.equal(examples[:, 0].long() % 3, labels)
+
+
+def test_a_client_of_one_example_trains_on_it():
+    clients = federation_of([1, 4], test_fraction=0.9)
+    assert clients.train.num_examples.tolist() == [1, 1]
+    assert clients.test.num_examples.tolist() == [0, 3]
+
+
+def test_no_test_examples_at_fraction_zero():
+    clients = federation_of([3, 2], test_fraction=0)
+    assert clients.train.num_examples.tolist() == [3, 2]
+    assert len(clients.test.x) == 0
+
+
+def test_clients_of_very_different_sizes():
+    sizes = [1, 5000, 2, 37]
+    clients = federation_of(sizes)
+    assert clients.num_examples == sizes
+    assert clients.train.offsets.tolist() == np.cumsum([0, 1, 3750, 2, 28]).tolist()
+    assert [tags(clients.train.of(i)[0])[0] // 10_000 for i in range(4)] == [0, 1, 2, 3]
+
+
+def test_more_clients_than_one_block():
+    count = 1500
+    clients = wafl.Federation.from_arrays(([[float(i)], [i + 0.5]], [0, 1]) for i in range(count))
+    assert clients.num_clients == count
+    assert torch.equal(clients.train.x[:, 0].floor().unique(), torch.arange(count, dtype=torch.float64))
+
+
+def test_split_is_random_seeded_and_each_clients_own():
+    def held_out(sizes: list[int], seed: int) -> list[int]:
+        return tags(federation_of(sizes, seed=seed).test.of(0)[0])
+
+    assert held_out([40], 3) == held_out([40], 3)
+    assert held_out([40], 3) != held_out([40], 4)
+    assert held_out([40], 3) == held_out([40, 300, 7], 3), "another client's size must not change this one's split"
+    assert held_out([40], 3) != list(range(10)), "the first rows are not a random sample"
+
+
+def test_clients_of_one_size_are_split_differently():
+    clients = federation_of([40, 40])
+    first, second = ([tag % 10_000 for tag in tags(clients.test.of(i)[0])] for i in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch", "lists", "read-only", "reversed view"])
+def test_every_form_of_input_packs_the_same(form):
+    pairs = [client_arrays(i, n) for i, n in enumerate([5, 8])]
+    wanted = wafl.Federation.from_arrays(pairs)
+    if form == "torch":
+        pairs = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs]
+    elif form == "lists":
+        pairs = [(x.tolist(), y.tolist()) for x, y in pairs]
+    elif form == "read-only":
+        for x, y in pairs:
+            x.setflags(write=False)
+            y.setflags(write=False)
+    elif form == "reversed view":
+        pairs = [(x[::-1].copy()[::-1], y[::-1].copy()[::-1]) for x, y in pairs]
+    clients = wafl.Federation.from_arrays(pair for pair in pairs)
+    for got, want in ((clients.train, wanted.train), (clients.test, wanted.test)):
+        assert torch.equal(got.x, want.x)
+        assert torch.equal(got.y, want.y)
+
+
+def test_a_generator_is_read_once():
+    visits = []
+
+    def generate():
+        for client in range(3):
+            visits.append(client)
+            yield client_arrays(client, 4)
+
+    assert wafl.Federation.from_arrays(generate()).num_clients == 3
+    assert visits == [0, 1, 2]
+
+
+def test_the_federation_keeps_its_own_copy():
+    x, y = client_arrays(1, 4)
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
+    x[:] = -1.0
+    assert tags(clients.train.x) == [10_000, 10_001, 10_002, 10_003]
+
+
+@pytest.mark.parametrize(
+    ("given_type", "packed"),
+    [("float32", torch.float32), ("float64", torch.float64), ("uint8", torch.float32), ("int64", torch.float32)],
+)
+def test_dtype_of_inputs(given_type, packed):
+    x = np.arange(8).reshape(4, 2).astype(given_type)
+    clients = wafl.Federation.from_arrays([(x, np.array([0, 1, 0, 1], dtype="int8"))])
+    assert clients.train.x.dtype == packed
+    assert clients.train.y.dtype == torch.int64
+
+
+@pytest.mark.parametrize("labels", [np.array([True, False, True]), np.array([1, 0, 1], dtype="uint8")])
+def test_integer_like_labels_are_classes(labels):
+    clients = wafl.Federation.from_arrays([(np.zeros((3, 1)), labels)], test_fraction=0)
+    assert clients.train.y.tolist() == [1, 0, 1]
+    assert clients.num_classes == 2
+
+
+def test_num_classes_is_found_over_all_clients_or_given():
+    pairs = [(np.zeros((2, 1)), [0, 1]), (np.zeros((2, 1)), [4, 0])]
+    assert wafl.Federation.from_arrays(pairs).num_classes == 5
+    assert wafl.Federation.from_arrays(pairs, num_classes=7).num_classes == 7
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3)])
+def test_regression_targets_stay_beside_their_inputs(shape):
+    x = np.arange(6, dtype=np.float32)[:, None]
+    y = (np.arange(6, dtype=np.float64) * 10).reshape(6, *[1] * (len(shape) - 1)) * np.ones(shape)
+    clients = wafl.Federation.from_arrays([(x, y)])
+    assert clients.num_classes is None
+    assert clients.train.y.dtype == torch.float32, "targets take the inputs' type"
+    for examples in (clients.train, clients.test):
+        assert examples.y.shape[1:] == shape[1:]
+        wanted = (10 * examples.x).view(-1, *[1] * (len(shape) - 1)).expand(examples.y.shape)
+        assert torch.equal(examples.y, wanted)
+
+
+def test_images_keep_their_shape():
+    clients = wafl.Federation.from_arrays([(np.zeros((4, 3, 5, 6)), [0, 1, 0, 1])])
+    assert clients.input_shape == (3, 5, 6)
+    assert clients.train.x.shape == (3, 3, 5, 6)
+
+
+def test_names_unit_and_bounds_are_kept():
+    clients = federation_of([2, 2], names=["north", "south"], unit="volts", bounds=(-2e4, 2e4))
+    assert clients.names == ("north", "south")
+    assert (clients.unit, clients.bounds) == ("volts", (-2e4, 2e4))
+    assert federation_of([2, 2]).names == ("client 0", "client 1")
+
+
+def test_repr():
+    assert (
+        repr(federation_of([8, 8, 8])) == "Federation(3 clients, 18 training and 6 test examples of shape (2,), 3 classes)"
+    )
+    regression = wafl.Federation.from_arrays([(np.zeros((4, 2, 2)), np.zeros(4))])
+    assert repr(regression) == "Federation(1 clients, 3 training and 1 test examples of shape (2, 2), regression)"

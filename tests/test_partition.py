@@ -1,0 +1,102 @@
+"""Clients that know a few labels each."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wafl
+from wafl.data.partition import labels_per_client
+
+
+def dataset_of(counts: list[int]) -> wafl.Dataset:
+    """``counts[label]`` examples of each label; the only pixel of an example is its number."""
+    y = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
+    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
+    x = torch.arange(len(y), dtype=torch.float32).view(-1, 1, 1, 1)
+    cut = len(y) // 2
+    return wafl.Dataset("numbers", x[:cut], y[:cut], x[cut:], y[cut:], "counts", None, len(counts))
+
+
+@st.composite
+def cases(draw):
+    classes = draw(st.integers(1, 7))
+    count = draw(st.integers(1, classes))
+    num_clients = draw(st.integers(-(-classes // count), 12))
+    holders = -(-num_clients * count // classes)
+    sizes = draw(st.lists(st.integers(holders, holders + 30), min_size=classes, max_size=classes))
+    return sizes, num_clients, count, draw(st.integers(0, 2**32 - 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases())
+def test_disjoint_complete_exact_and_balanced(case):
+    sizes, num_clients, count, seed = case
+    data = dataset_of(sizes)
+    clients = data.partition(num_clients, labels_per_client=count, seed=seed)
+    truth = torch.cat([data.y_train, data.y_test])
+    seen: list[int] = []
+    holders: Counter[int] = Counter()
+    for client in range(num_clients):
+        x, y = (torch.cat(parts) for parts in zip(clients.train.of(client), clients.test.of(client), strict=True))
+        numbers = x.flatten().long()
+        assert torch.equal(truth[numbers], y), "an example lost its label"
+        labels = set(y.tolist())
+        assert len(labels) == count
+        holders.update(labels)
+        seen += numbers.tolist()
+    assert sorted(seen) == list(range(len(truth)))
+    assert set(holders) == set(range(len(sizes)))
+    assert max(holders.values()) - min(holders.values()) <= 1
+
+
+def test_the_seed_decides():
+    def shares(seed: int) -> list[list[int]]:
+        rows = labels_per_client(torch.arange(400) % 5, 8, 2, 5, seed)
+        return [sorted(part.tolist()) for part in rows]
+
+    assert shares(1) == shares(1)
+    assert shares(1) != shares(2)
+
+
+def test_sizes_are_unequal_as_in_the_paper():
+    """MNIST's 70,000 images on 100 clients of 2 labels: the paper has mean 700 and standard deviation 313.4."""
+    spreads = []
+    for seed in range(3):
+        rows = labels_per_client(torch.arange(70_000) % 10, 100, 2, 10, seed)
+        sizes = torch.tensor([float(len(part)) for part in rows])
+        assert float(sizes.mean()) == 700.0
+        spreads.append(float(sizes.std()))
+    assert 313.4 * 0.75 < sum(spreads) / 3 < 313.4 * 1.25
+
+
+def test_digits_carry_their_unit():
+    clients = wafl.load_dataset("digits").partition(10, labels_per_client=3, test_fraction=0.5, seed=4)
+    assert sum(clients.num_examples) == 1797
+    assert (clients.unit, clients.bounds, clients.num_classes) == ("pixels in [0, 1]", (0.0, 1.0), 10)
+    assert all(
+        abs(test - train) <= 1
+        for test, train in zip(clients.test.num_examples.tolist(), clients.train.num_examples.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "count", "message"),
+    [
+        (0, 1, "num_clients=0 must be at least 1"),
+        (3, 0, r"labels_per_client=0 must lie in 1 \.\. 4"),
+        (3, 5, r"labels_per_client=5 must lie in 1 \.\. 4"),
+        (3, 1, "3 clients with 1 labels each cannot hold all 4 labels: raise one of the two"),
+        (40, 4, "label 0 has 6 examples for 40 clients: use fewer clients or labels"),
+    ],
+)
+def test_impossible_partitions(num_clients, count, message):
+    with pytest.raises(ValueError, match=message):
+        dataset_of([6, 6, 6, 6]).partition(num_clients, labels_per_client=count)
+
+
+def test_unknown_dataset():
+    with pytest.raises(ValueError, match="unknown data set 'imagenet': there is digits"):
+        wafl.load_dataset("imagenet")

@@ -1,0 +1,289 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import oracles
+from wafl import robust_loss
+from wafl.adversaries import AdversaryState, wasserstein
+from wafl.adversaries.wasserstein import _ClassSpace, _InputSpace
+from wafl.inputs import shared
+from wafl.losses import output_loss
+from wafl.models import CNN
+from wafl.random import Key
+from wafl.task import Problem, make_task
+
+NORMS = (1, 2, math.inf)
+
+
+def random_linear(seed, classes=3, features=4, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return rng, scale * rng.normal(size=(classes, features)), rng.normal(size=classes)
+
+
+def limit(weight):
+    """Half of L_zz of the cross-entropy: above this gamma the inner problem is concave."""
+    return max(float(np.sum((a - b) ** 2)) for a in weight for b in weight) / 8.0
+
+
+def lanes_problem(seed, lanes=3, batch=5, classes=3, features=6, loss="cross_entropy", dtype=torch.float64):
+    """As many linear models as lanes, each with examples of its own."""
+    task = make_task(nn.Linear(features, classes).to(dtype), loss)
+    draw = torch.Generator().manual_seed(seed)
+    params = torch.randn(lanes, task.num_params, generator=draw, dtype=dtype)
+    x = torch.randn(lanes, batch, features, generator=draw, dtype=dtype)
+    if loss == "squared_error":
+        return Problem(task, params), x, torch.randn(lanes, batch, classes, generator=draw, dtype=dtype)
+    return Problem(task, params), x, torch.randint(classes, (lanes, batch), generator=draw)
+
+
+# The two spaces.
+
+
+def quartic(outputs, y):
+    """A smooth convex loss whose curvature is not known."""
+    return (functional.cross_entropy(outputs, y, reduction="none")) + 0.1 * outputs.square().sum(-1)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error", quartic])
+@pytest.mark.parametrize("above", [0.3, 1.5])
+@pytest.mark.parametrize("steps", [1, 4, 30])
+def test_class_space_walks_as_input_space_does(loss, above, steps):
+    problem, x, y = lanes_problem(0, loss=loss)
+    curvature = problem.curvature if problem.curvature is not None else problem.params.new_tensor([9.0, 3.0, 6.0])
+    gamma = above * curvature / 2.0
+    in_classes = _ClassSpace(problem, shared(x), y, gamma).ascend(None, steps, 0.0)
+    in_inputs = _InputSpace(problem, shared(x), y, gamma, wasserstein(gamma=1.0)).ascend(None, steps, 0.0)
+    length = (in_inputs.x_adv - x).norm(dim=-1).max()
+    for name in ("x_adv", "value", "cost"):
+        torch.testing.assert_close(
+            getattr(in_classes, name), getattr(in_inputs, name), rtol=1e-9, atol=1e-9 * max(1.0, float(length))
+        )
+    assert torch.equal(in_classes.converged, in_inputs.converged)
+
+
+def test_class_space_is_as_good_in_float32():
+    problem, x, y = lanes_problem(1, features=784, classes=10, dtype=torch.float32)
+    problem = Problem(problem.task, problem.params / 28.0)
+    gamma = 0.7 * problem.curvature
+    moves = [
+        space.ascend(None, 15, 0.0).x_adv
+        for space in (
+            _ClassSpace(problem, shared(x), y, gamma),
+            _InputSpace(problem, shared(x), y, gamma, wasserstein(gamma=1.0)),
+        )
+    ]
+    torch.testing.assert_close(moves[0], moves[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
+def test_a_model_that_hides_its_linearity_is_moved_to_the_same_place(loss, seed):
+    rng, weight, bias = random_linear(seed)
+    model = oracles.linear_model(weight, bias)
+    x = rng.normal(size=(4, 4))
+    y = rng.integers(3, size=4) if loss == "cross_entropy" else rng.normal(size=(4, 3))
+    gamma = 1.3 * (limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2)
+    options = {"gamma": gamma, "steps": 400, "tolerance": 0.0, "loss": loss}
+    seen, unseen = robust_loss(model, x, y, **options), robust_loss(oracles.Hidden(model), x, y, **options)
+    torch.testing.assert_close(seen.x_adv, unseen.x_adv, rtol=0, atol=1e-6)
+    torch.testing.assert_close(seen.value, unseen.value, rtol=0, atol=1e-9)
+    assert (seen.concave, unseen.concave) == (True, None)
+    assert bool(seen.converged.all())
+
+
+# What phi_gamma is.
+
+
+@st.composite
+def cases(draw):
+    kind = draw(st.sampled_from(["mlr", "regression", "tanh", "cnn"]))
+    bounds = draw(st.sampled_from([None, (0.0, 1.0), (-0.3, 1.4)]))
+    power = draw(st.sampled_from([1, 2] if bounds or kind == "mlr" else [2]))
+    gamma = draw(st.sampled_from([0.02, 0.1, 0.5, 2.0, 10.0]))
+    tolls = [math.inf, 1.5 / gamma, 20.0 / gamma] if kind == "regression" else [math.inf, 0.05, 1.0]
+    return {
+        "kind": kind,
+        "seed": draw(st.integers(0, 10**6)),
+        "bounds": bounds,
+        "power": power,
+        "gamma": gamma,
+        "norm": draw(st.sampled_from(NORMS)),
+        "label_cost": draw(st.sampled_from(tolls)),
+        "restarts": draw(st.integers(0, 1)),
+        "steps": draw(st.sampled_from([1, 3, 15])),
+    }
+
+
+def build(kind, seed):
+    draw = torch.Generator().manual_seed(seed)
+    shape = (1, 4, 4) if kind == "cnn" else (5,)
+    model = {
+        "mlr": lambda: nn.Linear(5, 3),
+        "regression": lambda: nn.Linear(5, 1),
+        "tanh": lambda: nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)),
+        "cnn": lambda: CNN((1, 4, 4), 3, (2, 2)),
+    }[kind]().double()
+    for value in model.parameters():
+        value.data = torch.randn(value.shape, generator=draw, dtype=torch.float64)
+        value.data *= 1.5 / math.sqrt(value[0].numel())
+    x = torch.rand(3, *shape, generator=draw, dtype=torch.float64)
+    if kind == "regression":
+        return model, x, torch.randn(3, generator=draw, dtype=torch.float64), "squared_error"
+    return model, x, torch.randint(3, (3,), generator=draw), "cross_entropy"
+
+
+@oracles.settings(oracles.quick, max_examples=120)
+@given(cases())
+def test_phi_is_at_least_the_loss_and_is_what_its_point_is_worth(case):
+    kind, seed = case.pop("kind"), case.pop("seed")
+    model, x, y, loss = build(kind, seed)
+    robust = robust_loss(model, x, y, loss=loss, **case)
+
+    def value(x, y):
+        return output_loss(loss).value(model(x).detach(), y)
+
+    assert bool((robust.value >= value(x, y) - 1e-12).all())
+    if case["bounds"] is not None:
+        assert float(robust.x_adv.min()) >= case["bounds"][0]
+        assert float(robust.x_adv.max()) <= case["bounds"][1]
+    if bool(torch.isfinite(robust.value).all()):
+        cost = torch.linalg.vector_norm((robust.x_adv - x).flatten(1), ord=case["norm"], dim=-1) ** case["power"]
+        if math.isfinite(case["label_cost"]):
+            shift = robust.y_adv - y
+            cost += case["label_cost"] * (shift.square() if loss == "squared_error" else (shift != 0).double())
+        worth = value(robust.x_adv, robust.y_adv) - case["gamma"] * cost
+        scale = 1.0 + float(value(robust.x_adv, robust.y_adv).max())
+        torch.testing.assert_close(robust.value, worth, rtol=1e-8, atol=1e-10 * scale)
+        assert robust.achieved_radius == pytest.approx(float(cost.mean()) ** (1.0 / case["power"]), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_more_steps_never_lower_phi(norm):
+    model, x, y, _ = build("tanh", 3)
+    for options in ({}, {"bounds": (0.0, 1.0)}, {"bounds": (0.0, 1.0), "power": 1}):
+        values = torch.stack(
+            [
+                robust_loss(model, x, y, gamma=0.05, norm=norm, steps=steps, tolerance=0.0, **options).value
+                for steps in (1, 2, 3, 5, 8, 20, 50)
+            ]
+        )
+        assert bool((values.diff(dim=0) >= 0.0).all())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gradient_meets_the_price_where_the_problem_is_concave(seed):
+    rng, weight, bias = random_linear(seed)
+    model, x, y = oracles.linear_model(weight, bias), torch.from_numpy(rng.normal(size=(6, 4))), torch.arange(6) % 3
+    gamma = 1.05 * limit(weight)
+    robust = robust_loss(model, x, y, gamma=gamma, steps=1000, tolerance=1e-12)
+    moved = robust.x_adv.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(model(moved), y, reduction="sum"), moved)
+    assert bool(robust.converged.all())
+    torch.testing.assert_close(2.0 * gamma * (robust.x_adv - x), gradient, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_phi_is_the_maximum_where_the_problem_is_concave(seed):
+    rng, weight, bias = random_linear(seed)
+    x, y, gamma = rng.normal(size=4), int(rng.integers(3)), 1.2 * limit(weight)
+    point, top = oracles.concave_maximum(
+        lambda z: float(oracles.cross_entropy(weight, bias, z, y)) - gamma * float(np.sum((z - x) ** 2)), x
+    )
+    robust = robust_loss(oracles.linear_model(weight, bias), x[None], [y], gamma=gamma, steps=1000, tolerance=1e-12)
+    assert float(robust.value[0]) == pytest.approx(top, abs=1e-9)
+    np.testing.assert_allclose(robust.x_adv[0], point, rtol=0, atol=1e-6)
+
+
+@oracles.settings(oracles.quick, max_examples=25)
+@given(st.integers(0, 10**6), st.sampled_from(["cross_entropy", "squared_error"]))
+def test_the_achieved_radius_falls_as_gamma_rises(seed, loss):
+    rng, weight, bias = random_linear(seed)
+    x = rng.normal(size=(5, 4))
+    y = rng.integers(3, size=5) if loss == "cross_entropy" else rng.normal(size=(5, 3))
+    base = limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2
+    radii = [
+        robust_loss(oracles.linear_model(weight, bias), x, y, gamma=base * above, loss=loss).achieved_radius
+        for above in (1.1, 1.3, 2.0, 5.0, 30.0)
+    ]
+    assert radii == sorted(radii, reverse=True)
+    assert radii[0] > radii[-1] > 0.0
+
+
+# When it is sure.
+
+
+def test_concave_is_said_exactly_above_half_the_curvature():
+    for seed in range(5):
+        _, weight, bias = random_linear(seed)
+        model, edge = oracles.linear_model(weight, bias), limit(weight)
+
+        def says(gamma, model=model, **options):
+            return robust_loss(model, np.zeros((1, 4)), [0], gamma=gamma, steps=1, **options).concave
+
+        assert says(edge * (1 + 1e-9)) is True
+        assert says(edge * (1 - 1e-9)) is False
+        assert says(edge * 9, bounds=(-1.0, 1.0)) is True
+        assert says(edge * 9, norm=1) is False
+        assert says(edge * 9, norm=math.inf) is False
+        assert says(edge * 9, power=1, bounds=(-1.0, 1.0)) is False
+        assert says(edge * 9, model=nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double()) is None
+        assert says(edge * 9, loss=quartic) is None
+
+
+@pytest.mark.parametrize(("above", "sure"), [(1.01, True), (0.99, False)])
+def test_concave_counts_the_target_that_moves_too(above, sure):
+    """With ``c = gamma k / (gamma k - 1)`` the problem in (x, y) is concave exactly if ``gamma > c ||w||^2``."""
+    weight = np.array([[1.0, 2.0]])
+    label_cost = 0.5
+    edge = 5.0 + 1.0 / label_cost  # gamma = c ||w||^2 solved for gamma
+    gamma = above * edge
+    hessian = np.zeros((3, 3))
+    hessian[:2, :2] = 2.0 * weight.T @ weight - 2.0 * gamma * np.eye(2)
+    hessian[2, :2] = hessian[:2, 2] = -2.0 * weight[0]
+    hessian[2, 2] = 2.0 - 2.0 * gamma * label_cost
+    assert (np.linalg.eigvalsh(hessian)[-1] < 0) == sure
+    robust = robust_loss(
+        oracles.linear_model(weight), np.ones((1, 2)), [1.0], gamma=gamma, label_cost=label_cost, loss="squared_error"
+    )
+    assert robust.concave is sure
+
+
+def test_an_infinite_supremum_is_never_called_converged():
+    """Below the limit the squared error grows faster than its price."""
+    for dtype in (torch.float32, torch.float64):
+        model = oracles.linear_model(np.array([[1.0, 2.0]])).to(dtype)
+        for norm in NORMS:
+            robust = robust_loss(model, np.ones((2, 2)), [0.0, 1.0], gamma=0.5, norm=norm, steps=3000, loss="squared_error")
+            assert not bool(robust.converged.any())
+            assert bool((robust.value > 1e6).all())
+            assert robust.concave is False
+
+
+def share_reached(norm, restarts, cases=30):
+    """How many of random problems are solved to 1e-6; never may a value exceed the enumerated maximum."""
+    reached = 0
+    for case in range(cases):
+        rng = np.random.default_rng(case)
+        weight = rng.normal(size=(int(rng.integers(2, 5)), int(rng.integers(2, 11))))
+        bias, x, y = rng.normal(size=len(weight)), rng.normal(size=weight.shape[1]), int(rng.integers(len(weight)))
+        gamma = float(np.exp(rng.uniform(np.log(0.05), np.log(5.0))))
+        exact = oracles.cross_entropy_phi(weight, bias, x, y, gamma, norm)
+        robust = robust_loss(
+            oracles.linear_model(weight, bias), x[None], [y], gamma=gamma, norm=norm, restarts=restarts, tolerance=1e-8
+        )
+        assert robust.concave is False
+        assert float(robust.value[0]) <= exact + 1e-9
+        reached += float(robust.value[0]) >= exact - 1e-6
+    return reached
+
+
+@pytest.mark.parametrize(("norm", "restarts", "least"), [(math.inf, 0, 20), (math.inf, 8, 28), (1, 0, 26), (1, 8, 29)])
+def test_l1_and_linf_mostly_reach_the_enumerated_maximum(norm, restarts, least):
+    assert share_reached(norm, restarts) >= least
