@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 Array = NDArray[np.float64]
 
+torch.set_num_threads(1)  # the problems are tiny: threads cost more than they bring
 quick = settings(deadline=None, derandomize=True, max_examples=40)
 
 
@@ -153,7 +154,7 @@ def box_maximum(objective: Callable[[Array], Array], low: float, high: float, ce
     values = objective(points)
     half = (high - low) / cells
     centers = points[np.argsort(values)[-20:]]
-    for _ in range(6):
+    for _ in range(9):
         offsets = np.stack(np.meshgrid(*2 * (np.linspace(-half, half, 11),)), -1).reshape(-1, 2)
         points = np.clip(centers[:, None] + offsets, low, high)
         values = objective(points)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from wafl.adversaries.ascent import Room, fixed_damping, linear_maximiser, power_norm
+from wafl.adversaries.ascent import Room, linear_maximiser, power_norm
 
 NORMS = (1, 2, math.inf)
 SLOPES = st.floats(-3, 3).map(lambda value: round(value, 2))
@@ -90,17 +90,3 @@ def test_power_norm_is_numpys():
         for power in (1, 2):
             expected = np.linalg.norm(delta, ord=norm, axis=-1) ** power
             np.testing.assert_allclose(power_norm(torch.from_numpy(delta), norm, power).numpy(), expected, rtol=1e-14)
-
-
-@oracles.quick
-@given(st.floats(0.05, 5), st.floats(0, 10))
-def test_fixed_damping_contracts_at_the_best_rate_or_climbs(gamma, curvature):
-    """On a quadratic with curvature h the iteration multiplies the distance by ``1 + a (h - 2 gamma) / 2 gamma``."""
-    damping = float(fixed_damping(torch.tensor([gamma]).double(), torch.tensor([curvature]).double()))
-    factors = 1.0 + damping * (np.linspace(0.0, curvature, 101) - 2.0 * gamma) / (2.0 * gamma)
-    if 2.0 * gamma > curvature:
-        ends = np.array([-1.0, curvature / (2.0 * gamma) - 1.0])
-        assert np.abs(factors).max() <= min(np.abs(1.0 + a * ends).max() for a in np.linspace(0, 2, 201)) + 1e-9
-        assert np.abs(factors).max() < 1.0
-    else:  # a gradient step climbs if it is at most 2 / the largest absolute second derivative
-        assert 0.0 < damping / (2.0 * gamma) <= 2.0 / max(2.0 * gamma, curvature - 2.0 * gamma)

@@ -175,8 +175,7 @@ def test_names_unit_and_bounds_are_kept():
 
 
 def test_repr():
-    assert (
-        repr(federation_of([8, 8, 8])) == "Federation(3 clients, 18 training and 6 test examples of shape (2,), 3 classes)"
-    )
+    wanted = "Federation(3 clients, 18 training and 6 test examples of shape (2,), 3 classes)"
+    assert repr(federation_of([8, 8, 8])) == wanted
     regression = wafl.Federation.from_arrays([(np.zeros((4, 2, 2)), np.zeros(4))])
     assert repr(regression) == "Federation(1 clients, 3 training and 1 test examples of shape (2, 2), regression)"

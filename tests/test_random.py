@@ -39,9 +39,7 @@ def test_philox_is_that_of_unbounded_integers(counter: tuple[int, ...], key: tup
 
 @oracles.quick
 @given(st.tuples(WORDS, WORDS, WORDS, WORDS), st.sampled_from(Purpose), st.integers(1, 9))
-def test_bits_are_the_words_of_successive_blocks(
-    parts: tuple[int, int, int, int], purpose: Purpose, count: int
-):
+def test_bits_are_the_words_of_successive_blocks(parts: tuple[int, int, int, int], purpose: Purpose, count: int):
     seed, round_, client, step = parts
     blocks = [oracles.philox((block, step, round_, client), (seed, purpose)) for block in range(3)]
     assert bits(Key.of(*parts), purpose, count).tolist() == [word for block in blocks for word in block][:count]

@@ -41,7 +41,7 @@ def test_weights_reach_the_run():
 
 
 def test_step_sizes_may_be_functions_of_the_round():
-    assert agnostic(lambda round: 1.0 / (1 + round)).step(3) == 0.25
+    assert agnostic(lambda t: 1.0 / (1 + t)).step(3) == 0.25
     assert snapshot(0.5).step(3) == 0.5
 
 

@@ -34,9 +34,11 @@ class Room:
 
 def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
     """``||delta||^power`` over the last dimension."""
-    if norm == 2 and power == 2:
-        return delta.square().sum(-1)
-    return torch.linalg.vector_norm(delta, ord=norm, dim=-1) ** power
+    if norm == 2:
+        squared = delta.square().sum(-1)
+        return squared if power == 2 else squared.sqrt()
+    length = delta.abs().sum(-1) if norm == 1 else delta.abs().amax(-1)
+    return length.square() if power == 2 else length
 
 
 def linear_maximiser(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
@@ -76,12 +78,10 @@ def _l2_maximiser(gradient: Tensor, gamma: Tensor, power: int, room: Room | None
     # A free coordinate satisfies g = gamma d / ||d||, so d = clip(t g) with t = ||d|| / gamma. Doubling
     # from the largest useful t down, the largest fixed point is found by bisection.
     low = torch.zeros_like(gradient[..., :1])
-    high = torch.linalg.vector_norm(room.along(gradient), dim=-1, keepdim=True) / gamma[:, None, None]
+    high = power_norm(room.along(gradient), 2, 1)[..., None] / gamma[:, None, None]
     for _ in range(60):
         middle = (low + high) / 2.0
-        longer = (
-            torch.linalg.vector_norm(room.clip(middle * gradient), dim=-1, keepdim=True) / gamma[:, None, None] > middle
-        )
+        longer = power_norm(room.clip(middle * gradient), 2, 1)[..., None] / gamma[:, None, None] > middle
         low, high = torch.where(longer, middle, low), torch.where(longer, high, middle)
     return room.clip(high * gradient)
 

@@ -13,6 +13,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from wafl.adversaries.ascent import power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
 from wafl.inputs import Inputs, dense
 from wafl.random import Key, Purpose, normal, uniform
@@ -75,21 +76,21 @@ class BoundedAscent:
         x_adv = (flat + delta).view_as(x)
         if self.bounds is not None:
             x_adv = x_adv.clamp(*self.bounds)
-        cost = torch.linalg.vector_norm(delta, ord=self.norm, dim=-1).square()
+        cost = power_norm(delta, self.norm, 2)
         value = problem.loss(x_adv, y)
         return Move(x_adv, y, value, cost, torch.ones_like(value, dtype=torch.bool))
 
     def _direction(self, gradient: Tensor) -> Tensor:
         if self.norm == math.inf:
             return gradient.sign()
-        length = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+        length = power_norm(gradient, 2, 1)[..., None]
         return gradient / torch.where(length > 0, length, 1.0)
 
     def _project(self, flat: Tensor, delta: Tensor, epsilon: Tensor) -> Tensor:
         if self.norm == math.inf:
             delta = torch.maximum(torch.minimum(delta, epsilon), -epsilon)
         else:
-            length = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
+            length = power_norm(delta, 2, 1)[..., None]
             delta = delta * (epsilon / torch.where(length > 0, length, 1.0)).clamp_max(1.0)
         if self.bounds is not None:
             delta = (flat + delta).clamp(*self.bounds) - flat

@@ -205,9 +205,10 @@ class _ClassSpace:
             )
             point, converged = ascent.point, ascent.converged
         value, at_rest = self.value(point), self.value(self.origin)
-        point = torch.where((value >= at_rest)[:, None], point, self.origin)
-        move = point - self.origin
-        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], self.outputs(point))
+        climbed = (value >= at_rest)[:, None]  # but for rounding always so
+        move = torch.where(climbed, point - self.origin, 0.0)
+        outputs = self.outputs(torch.where(climbed, point, self.origin))
+        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], outputs)
         return Move(inputs, self.y, torch.maximum(value, at_rest), self.squared(move), converged)
 
 
@@ -234,30 +235,18 @@ class _InputSpace:
     def aim_at(self, gradient: Tensor) -> Tensor:
         return linear_maximiser(gradient, self.gamma, self.options.norm, self.options.power, self.room)
 
+    def length(self, move: Tensor) -> Tensor:
+        return power_norm(move, self.options.norm, 1)
+
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         origin = torch.zeros_like(self.flat)
-        at_rest, gradient = self.evaluate(origin)
         # A random start lies as far away as the first step goes, in a direction the norm favours.
-        begin = origin if start is None else self.aim_at(start * gradient.norm(dim=-1, keepdim=True))
-
-        def length(v: Tensor) -> Tensor:
-            return torch.linalg.vector_norm(v, ord=self.options.norm, dim=-1)
-
-        curvature = self.problem.curvature
-        if curvature is not None and self.options.norm == 2 and self.options.power == 2 and self.room is None:
-            damping = fixed_damping(self.gamma, curvature)
-            delta, converged = climb(
-                lambda d: self.aim_at(self.evaluate(d)[1]), length, begin, origin, damping, steps, tolerance, 2
-            )
-            value = self.evaluate(delta)[0]
-        else:
-            ascent = backtrack(self.evaluate, self.aim_at, length, begin, origin, steps, tolerance, 2)
-            delta, value, converged = ascent.point, ascent.value, ascent.converged
-        delta = torch.where((value >= at_rest)[..., None], delta, origin)
-        x_adv = self.x + delta.view_as(self.x)
+        begin = origin if start is None else self.aim_at(start * power_norm(self.evaluate(origin)[1], 2, 1)[..., None])
+        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2)
+        x_adv = self.x + ascent.point.view_as(self.x)
         if self.options.bounds is not None:
             x_adv = x_adv.clamp(*self.options.bounds)
-        return Move(x_adv, self.y, torch.maximum(value, at_rest), self.cost(delta), converged)
+        return Move(x_adv, self.y, ascent.value, self.cost(ascent.point), ascent.converged)
 
 
 def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:

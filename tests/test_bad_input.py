@@ -1,0 +1,561 @@
+"""Bad input is refused before any work, with the value that was given and the way out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wafl
+
+NAN, INF = math.nan, math.inf
+
+
+def classes(shape: tuple[int, ...] = (4,), test_fraction: float = 0.25) -> wafl.Federation:
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((n, *shape), dtype=np.float32), np.arange(n) % 3) for n in (5, 9, 7)]
+    return wafl.Federation.from_arrays(pairs, test_fraction=test_fraction)
+
+
+def targets() -> wafl.Federation:
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((n, 4), dtype=np.float32), rng.random(n, dtype=np.float32)) for n in (5, 9, 7)]
+    return wafl.Federation.from_arrays(pairs)
+
+
+def images() -> wafl.Federation:
+    return classes((1, 4, 4))
+
+
+def call(function, grid: dict | None = None, **changes):
+    """One valid call, with changes; the first round that ends fails the test."""
+
+    def worked(place, record, state):
+        pytest.fail("a round was trained before the input was refused")
+
+    clients = changes.pop("clients", None) or classes()
+    model = changes.pop("model", None) or wafl.models.mlr(clients)
+    arguments = {"rounds": 1, "local_steps": 1, "on_round": worked, **changes}
+    method = arguments.pop("method", wafl.WAFL(gamma=1.0))
+    return function(model, clients, method, *([grid] if grid is not None else []), **arguments)
+
+
+def test_the_call_is_valid_without_changes():
+    rounds = []
+    call(wafl.fit, on_round=lambda *about: rounds.append(about))
+    call(wafl.sweep, {"gamma": [1.0, 2.0]}, on_round=lambda *about: rounds.append(about))
+    assert len(rounds) == 3
+
+
+# ---------------------------------------------------------------- federations
+
+GOOD = (np.zeros((3, 2)), np.array([0, 1, 2]))
+
+
+def changed(x=None, y=None):
+    return (GOOD[0] if x is None else x, GOOD[1] if y is None else y)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([], "there are no clients: pass at least one"),
+        ([GOOD, changed(x=np.array([[0, 1], [NAN, 0], [0, 0]]))], "client 1 has NaN or infinity in x: clean or drop"),
+        ([GOOD, changed(x=np.array([[0, 1], [INF, 0], [0, 0]]))], "client 1 has NaN or infinity in x: clean or drop"),
+        ([changed(y=np.array([0.0, NAN, 1.0]))], "client 0 has NaN or infinity in y: clean or drop"),
+        ([GOOD, (np.zeros((0, 2)), np.zeros(0, int))], "client 1 is empty: leave it out"),
+        ([GOOD, changed(x=np.zeros((4, 2)))], "client 1 has 4 examples but 3 labels"),
+        ([GOOD, changed(x=np.zeros((3, 5)))], r"client 1 has examples of shape \(5,\).*client 0 of shape \(2,\)"),
+        ([GOOD, changed(x=np.zeros((3, 2), "float32"))], r"client 1 .*float32, client 0 .*float64: all clients must"),
+        ([GOOD, changed(y=np.zeros(3))], r"client 1 has labels .*float64, client 0 .*int64: all clients must agree"),
+        ([changed(x=np.zeros(3))], r"client 0 has x of shape \(3,\): examples need at least one feature"),
+        ([changed(y=np.zeros((3, 2), int))], r"client 0 has labels of shape \(3, 2\): integer labels are one-dim"),
+        ([changed(y=np.array([0, -1, 2]))], r"client 0 has labels from -1 to 2: they must lie in 0 \.\. 2"),
+        ([changed(y=np.array(["a", "b", "c"]))], r"client 0 is not a pair of arrays \(x, y\)"),
+        ([GOOD, (np.zeros((3, 2)),)], r"client 1 is not a pair of arrays \(x, y\)"),
+        ([GOOD, 7], r"client 1 is not a pair of arrays \(x, y\)"),
+        ([GOOD, (np.float64(1.0), np.float64(1.0))], "client 1"),
+    ],
+)
+def test_bad_examples(pairs, message):
+    with pytest.raises(ValueError, match=message):
+        wafl.Federation.from_arrays(pairs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 2}, r"client 0 has labels from 0 to 2: they must lie in 0 \.\. 1"),
+        ({"num_classes": 0}, "num_classes=0|must lie in"),
+        ({"test_fraction": 1.0}, r"test_fraction=1.0 must lie in \[0, 1\)"),
+        ({"test_fraction": -0.1}, "test_fraction=-0.1 must lie in"),
+        ({"test_fraction": NAN}, "test_fraction=nan must lie in"),
+        ({"names": ["a"]}, "1 client names for 2 clients: give each client one name of its own"),
+        ({"names": ["a", "a"]}, "give each client one name of its own"),
+        ({"bounds": (1.0, 0.0)}, r"bounds=\(1.0, 0.0\) must be \(low, high\) with low < high"),
+        ({"bounds": (1.0, 2.0)}, r"client 0 has values from 0 to 0, outside bounds=\(1.0, 2.0\)"),
+        ({"seed": -1}, r"seed=-1 must lie in 0 \.\. 2\*\*32 - 1"),
+        ({"seed": 2**32}, r"seed=4294967296 must lie in 0 \.\. 2\*\*32 - 1"),
+    ],
+)
+def test_bad_options_of_a_federation(options, message):
+    with pytest.raises(ValueError, match=message):
+        wafl.Federation.from_arrays([GOOD, GOOD], **options)
+
+
+def test_num_classes_of_a_regression():
+    with pytest.raises(ValueError, match="num_classes is for integer labels"):
+        wafl.Federation.from_arrays([changed(y=np.zeros(3))], num_classes=2)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_bad_seed_of_a_partition(seed):
+    x, y = torch.zeros(4, 1, 1, 1), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=f"seed={seed} must lie in"):
+        wafl.Dataset("one", x, y, x, y, "pixels", None, 1).partition(2, labels_per_client=1, seed=seed)
+
+
+def test_unknown_dataset():
+    with pytest.raises(ValueError, match="unknown data set 'mnits': there is digits"):
+        wafl.load_dataset("mnits")
+
+
+# ------------------------------------------------------ methods and adversaries
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *[
+            (lambda gamma=gamma: wafl.WAFL(gamma=gamma), f"gamma={gamma} must be positive and finite")
+            for gamma in (0, -1.0, NAN, INF)
+        ],
+        *[
+            (lambda radius=radius: wafl.WAFL(radius=radius), f"radius={radius} must be positive and finite.*FedAvg")
+            for radius in (0, -0.5, NAN, INF)
+        ],
+        (lambda: wafl.WAFL(norm=3), "norm=3 must be 1, 2 or inf"),
+        (lambda: wafl.WAFL(power=3), "power=3 must be 1 or 2"),
+        (lambda: wafl.WAFL(label_cost=0), "label_cost=0 must be positive; inf keeps labels"),
+        (lambda: wafl.WAFL(steps=0), "steps=0 must be at least 1"),
+        (lambda: wafl.WAFL(tolerance=-1), r"tolerance=-1 must lie in \[0, 1\)"),
+        (lambda: wafl.WAFL(restarts=-1), "restarts=-1 must be at least 0"),
+        (lambda: wafl.WAFL(bounds=(1, 0)), r"bounds=\(1, 0\) must be \(low, high\) with low < high"),
+        (lambda: wafl.WAFL(gamma=1.0, strict=True), "strict=True goes with radius="),
+        (lambda: wafl.FedPGM(epsilon=-0.1), "epsilon=-0.1 must be finite and at least 0"),
+        (lambda: wafl.FedPGM(epsilon=NAN), "epsilon=nan must be finite and at least 0"),
+        (lambda: wafl.FedPGM(norm=1), "norm=1 must be 2 or inf"),
+        (lambda: wafl.FedPGM(steps=0), "steps=0"),
+        (lambda: wafl.FedPGM(step_size=0), "step_size=0 must be positive and finite"),
+        (lambda: wafl.FedFGSM(epsilon=-0.1), "epsilon=-0.1 must be finite and at least 0"),
+        (lambda: wafl.FedFGSM(bounds=(2, 1)), r"bounds=\(2, 1\) must be"),
+        (lambda: wafl.FedRobust(penalty=0), "penalty=0 must be positive and finite"),
+        (lambda: wafl.FedRobust(step_size=-1), "step_size=-1 must be positive and finite"),
+        (lambda: wafl.AFL(weights_step=0), "=0 .*must be positive and finite"),
+        (lambda: wafl.DRFA(weights_step=NAN), "=nan .*must be positive and finite"),
+        (lambda: wafl.PGD(epsilon=-1), "epsilon=-1 must be finite and at least 0"),
+        (lambda: wafl.PGD(epsilon=1, norm=3), "norm=3 must be 2 or inf"),
+        (lambda: wafl.PGD(epsilon=1, restarts=3), "restarts=3 without random_start=True"),
+        (lambda: wafl.FGSM(epsilon=NAN), "epsilon=nan must be finite"),
+        (lambda: wafl.WassersteinShift(radius=-1), "radius=-1 must be finite and at least 0"),
+        (lambda: wafl.weights.fixed([1, -1]), "client 1 has weight -1.*at least 0"),
+        (lambda: wafl.weights.fixed([0, 0]), "all client weights are 0"),
+    ],
+)
+def test_bad_method(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# ------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rounds": 0}, "rounds=0 must be a whole number, at least 1"),
+        ({"rounds": 1.5}, "rounds=1.5 must be a whole number, at least 1"),
+        ({"cohort": 0}, "cohort=0 must be a whole number, at least 1"),
+        ({"cohort": 4}, "cohort=4 is larger than the number of clients, 3: lower it"),
+        ({"local_steps": 0}, "local_steps=0 must be"),
+        ({"local_steps": None}, r"give local_steps or local_epochs, one of them \(local_steps=None, local_epochs=None"),
+        ({"local_epochs": 2}, r"give local_steps or local_epochs, one of them \(local_steps=1, local_epochs=2"),
+        ({"batch_size": 0}, "batch_size=0 must be"),
+        ({"learning_rate": 0}, "learning_rate=0 must be positive and finite"),
+        ({"learning_rate": -0.1}, "learning_rate=-0.1 must be positive and finite"),
+        ({"learning_rate": NAN}, "learning_rate=nan must be positive and finite"),
+        ({"learning_rate": lambda t: -0.1}, "learning_rate=-0.1"),
+        ({"learning_rate": lambda t: NAN}, "learning_rate=nan"),
+        ({"method": wafl.AFL(weights_step=lambda t: -0.1)}, "=-0.1 .*must be positive"),
+        ({"method": wafl.DRFA(weights_step=lambda t: NAN)}, "=nan .*must be positive"),
+        ({"momentum": 1.0}, r"momentum=1.0 must lie in \[0, 1\)"),
+        ({"weight_decay": -1}, "weight_decay=-1 must be finite and at least 0"),
+        ({"server_learning_rate": 0}, "server_learning_rate=0 must be positive"),
+        ({"seed": -1}, r"seed=-1 must lie in 0 \.\. 2\*\*32 - 1"),
+        ({"seed": 2**32}, r"seed=4294967296 must lie in 0 \.\. 2\*\*32 - 1"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
+        (
+            {"method": wafl.AFL(), "local_steps": None, "local_epochs": 1},
+            "pass local_steps=1 instead of local_epochs=1",
+        ),
+        ({"method": wafl.AFL(), "local_steps": 2}, "pass local_steps=1 instead of .*local_steps=2"),
+        ({"method": wafl.AFL(), "cohort": 2}, "AFL asks all 3 clients each round: leave cohort=2 out; DRFA samples"),
+        ({"client_weights": wafl.weights.fixed([0.5, 0.5])}, "2 client weights for 3 clients: give one a client"),
+    ],
+)
+def test_bad_schedule(changes, message):
+    with pytest.raises(ValueError, match=message):
+        call(wafl.fit, **changes)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    run = call(wafl.fit, rounds=np.int64(1), batch_size=np.int64(2), seed=np.int64(3), on_round=None)
+    assert len(run.history) == 1
+    assert run.settings["schedule"]["seed"] == 3
+
+
+@pytest.mark.parametrize("weights", [[0.2, 0.3, 0.5], "uniform"])
+def test_plain_values_as_client_weights_point_to_the_rules(weights):
+    with pytest.raises((TypeError, ValueError), match=r"weights\.(fixed|uniform)"):
+        call(wafl.fit, client_weights=weights)
+    with pytest.raises((TypeError, ValueError), match=r"weights\.(fixed|uniform)"):
+        call(wafl.fit, method=wafl.FedAvg(client_weights=weights))
+
+
+@pytest.mark.parametrize("method", ["WAFL", None, wafl.WAFL])
+@pytest.mark.parametrize(("function", "grid"), [(wafl.fit, None), (wafl.sweep, {"seed": [1]})])
+def test_unknown_method(function, grid, method):
+    with pytest.raises(TypeError, match=r"unknown method .*use one of wafl\.WAFL\(\.\.\.\), .*wafl\.DRFA"):
+        call(function, grid, method=method)
+
+
+@pytest.mark.parametrize(
+    ("grid", "changes", "message"),
+    [
+        ({}, {}, "has no combination: give every name at least one value"),
+        ({"gamma": []}, {}, "has no combination: give every name at least one value"),
+        ({"gamma": 1.0}, {}, "gamma"),
+        ({"epsilon": [0.1]}, {}, "WAFL has no option 'epsilon'; it has: gamma"),
+        ({"gamma": [1.0], "radius": [0.1]}, {}, "not both"),
+        # The bad value comes last, in a batch of its own: the good ones must not be trained first.
+        ({"gamma": [1.0, -1.0]}, {}, "gamma=-1.0 must be positive"),
+        ({"norm": [2, 3]}, {}, "norm=3 must be 1, 2 or inf"),
+        ({"batch_size": [4, 0]}, {}, "batch_size=0 must be"),
+        ({"cohort": [1, 4]}, {}, "cohort=4 is larger than the number of clients, 3"),
+        ({"seed": [0, -1]}, {}, "seed=-1 must lie in"),
+        ({"bounds": [None, (0.0, 0.5)]}, {}, r"outside bounds=\(0.0, 0.5\)"),
+        ({"power": [2, 1]}, {"clients": images, "model": wafl.models.cnn}, "power=1 without bounds is known only for"),
+        ({"local_steps": [1, 2]}, {"method": wafl.AFL()}, "exactly one step a round: pass local_steps=1"),
+    ],
+)
+def test_bad_grid(grid, changes, message):
+    if "clients" in changes:
+        clients = changes["clients"]()
+        changes = {"clients": clients, "model": changes["model"](clients)}
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(wafl.sweep, grid, **changes)
+
+
+def test_unknown_argument_of_a_sweep_is_named():
+    with pytest.raises(TypeError, match="roundz"):
+        call(wafl.sweep, {"gamma": [1.0]}, roundz=3)
+
+
+# ------------------------------------------------------------ models and losses
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x), x
+
+
+def mean_loss(outputs, y):
+    return nn.functional.cross_entropy(outputs, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), r"BatchNorm1d at '1' .*GroupNorm or torch\.nn\.LayerNorm"),
+        (
+            nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)),
+            "BatchNorm1d at '0' mixes .*Group",
+        ),
+        (nn.Sequential(nn.Sequential(nn.Dropout(0.5)), nn.Linear(4, 3)), r"Dropout at '0\.0' .*set p=0"),
+        (nn.Linear(7, 3), r"the model does not take examples of shape \(4,\)"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), "the model does not take examples of shape"),
+        (nn.Sequential(nn.Flatten(3), nn.Linear(4, 3)), "the model does not take examples of shape"),
+        (nn.Linear(4, 2), "the model has 2 outputs for 3 classes: give it one a class"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), "the model gives an output of shape|does not take"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (3, 1))), r"output of shape \(3, 1\) .*must give one vector"),
+        (Pair(), "vector|tensor"),
+        (nn.Flatten(), "Flatten has no trainable parameters"),
+    ],
+)
+def test_bad_model(model, message):
+    with pytest.raises(ValueError, match=message):
+        call(wafl.fit, model=model, method=wafl.FedAvg())
+
+
+def test_layers_without_hidden_state_are_welcome():
+    model = nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Dropout(0.0), nn.LayerNorm(6), nn.Linear(6, 3))
+    call(wafl.fit, model=model, method=wafl.FedAvg(), on_round=None)
+
+
+class OwnLayer(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+class OwnSequence(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(4, 3)
+    layer.register_forward_hook(lambda module, inputs, output: output.tanh())
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OwnLayer(4, 3),
+        lambda: nn.Sequential(nn.Flatten(), OwnLayer(4, 3)),
+        lambda: OwnSequence(nn.Linear(4, 3)),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),
+        hooked,
+    ],
+    ids=["layer", "last layer", "sequence", "weight norm", "hook"],
+)
+def test_a_forward_of_ones_own_is_not_taken_for_a_linear_layer(make):
+    """One step of FedAvg with one client and all its examples is one step of gradient descent on ``model(x)``."""
+    model, clients = make(), classes(test_fraction=0)
+    x, y = clients.train.of(0)
+    alone = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
+    run = call(
+        wafl.fit, model=model, clients=alone, method=wafl.FedAvg(), learning_rate=0.5, batch_size=None, on_round=None
+    )
+    nn.functional.cross_entropy(model(x), y).backward()
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(run.params[name], (value - 0.5 * value.grad).detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_cnn_needs_images():
+    with pytest.raises(ValueError, match=r"cnn wants images .*not \(4,\): use mlr"):
+        wafl.models.cnn(classes())
+
+
+@pytest.mark.parametrize(
+    ("clients", "loss", "message"),
+    [
+        (classes, "hinge", "unknown loss 'hinge': use one of cross_entropy, squared_error, or a function"),
+        (
+            classes,
+            "squared_error",
+            r"'squared_error' wants floating-point targets.* got 3 outputs, 1 targets of .*int64",
+        ),
+        (targets, "cross_entropy", "'cross_entropy' wants integer labels.*use loss='squared_error'"),
+        (classes, mean_loss, r"loss mean_loss returned shape \(\) .*one loss an example.*reduction='none'"),
+        (classes, lambda outputs, y: outputs, "one loss an example"),
+    ],
+)
+@pytest.mark.parametrize("model", [None, "deep"])
+def test_bad_loss(clients, loss, message, model):
+    clients = clients()
+    outputs = clients.num_classes or 1
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, outputs)) if model else None
+    with pytest.raises(ValueError, match=message):
+        call(wafl.fit, model=net, clients=clients, loss=loss, method=wafl.FedAvg())
+
+
+def test_one_target_an_output():
+    with pytest.raises(ValueError, match="got 2 outputs, 1 targets"):
+        call(wafl.fit, model=nn.Linear(4, 2), clients=targets(), loss="squared_error")
+
+
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        ({"1.weight": torch.zeros(3, 4)}, r"parameter names differ from the model's: 1\.bias"),
+        ({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3), "extra": torch.zeros(1)}, "names differ.*extra"),
+        ({"1.weight": torch.zeros(4, 3), "1.bias": torch.zeros(3)}, r"1\.weight has shape \(4, 3\), .*wants \(3, 4\)"),
+        ({"1.weight": torch.full((3, 4), NAN), "1.bias": torch.zeros(3)}, "starting parameters hold NaN or infinity"),
+        ({"1.weight": torch.zeros(3, 4), "1.bias": torch.full((3,), INF)}, "starting parameters hold NaN or infinity"),
+    ],
+)
+def test_bad_start(init, message):
+    with pytest.raises(ValueError, match=message):
+        call(wafl.fit, init=init)
+
+
+def test_cuda_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for function, grid in ((wafl.fit, None), (wafl.sweep, {"gamma": [1.0]})):
+        with pytest.raises(ValueError, match=r"device='cuda' asks for CUDA.*use device='cpu'"):
+            call(function, grid, device="cuda")
+
+
+def test_unknown_device_is_named():
+    with pytest.raises((RuntimeError, ValueError), match="abacus"):
+        call(wafl.fit, device="abacus")
+
+
+# -------------------------------------------------- adversaries against a model
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        wafl.WAFL(gamma=1.0, bounds=(0.0, 0.5)),
+        wafl.WAFL(gamma=1.0, norm=INF, bounds=(0.0, 0.5)),
+        wafl.FedPGM(bounds=(0.0, 0.5)),
+        wafl.FedFGSM(bounds=(0.0, 0.5)),
+    ],
+)
+def test_examples_outside_the_adversarys_bounds(method):
+    with pytest.raises(ValueError, match=r"lie in \[0\.\d+, 0\.9\d+\], outside bounds=\(0.0, 0.5\): widen them"):
+        call(wafl.fit, method=method)
+
+
+def test_bounds_may_be_a_list():
+    run = call(wafl.fit, method=wafl.WAFL(gamma=1.0, bounds=[0.0, 1.0]), on_round=None)
+    assert run.settings["method"]["adversary"]["bounds"] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("bounds", [(0.0,), 1.0, (0.0, 0.5, 1.0), (0.0, NAN)])
+@pytest.mark.parametrize("make", [wafl.WAFL, wafl.FedPGM, wafl.FedFGSM])
+def test_bounds_that_are_no_pair(make, bounds):
+    with pytest.raises((TypeError, ValueError), match="bounds"):
+        make(bounds=bounds)
+
+
+def test_power_one_without_bounds_needs_a_linear_classifier():
+    clients = images()
+    message = r"power=1 without bounds .*give bounds=\(low, high\)"
+    with pytest.raises(ValueError, match=message):
+        call(wafl.fit, model=wafl.models.cnn(clients, channels=(2, 2)), clients=clients, method=wafl.WAFL(power=1))
+    with pytest.raises(ValueError, match=message):
+        call(wafl.fit, clients=targets(), loss="squared_error", method=wafl.WAFL(power=1))
+
+
+def test_power_one_with_too_small_a_gamma_is_unbounded():
+    init = {"1.weight": torch.eye(3, 4), "1.bias": torch.zeros(3)}
+    with pytest.raises(wafl.UnboundedError, match=r"round 0, client 0: .*power=1 and gamma=0.5 .*raise gamma"):
+        call(wafl.fit, method=wafl.WAFL(power=1, gamma=0.5), init=init)
+
+
+def test_label_cost_in_a_regression():
+    with pytest.raises(ValueError, match=r"gamma \* label_cost = 0.5 must exceed 1.*raise label_cost"):
+        call(wafl.fit, clients=targets(), loss="squared_error", method=wafl.WAFL(gamma=1.0, label_cost=0.5))
+    with pytest.raises(ValueError, match="label_cost needs classes or loss='squared_error'"):
+        call(
+            wafl.fit,
+            clients=targets(),
+            loss=lambda outputs, y: (outputs[:, 0] - y).abs(),
+            method=wafl.WAFL(gamma=1.0, label_cost=2.0),
+        )
+
+
+def test_regression_data_of_another_precision_than_the_model():
+    """Arrays of numpy are float64 and models of torch float32."""
+    rng = np.random.default_rng(0)
+    clients = wafl.Federation.from_arrays([(rng.random((5, 4)), rng.random(5))] * 2)
+    for method in (wafl.FedAvg(), wafl.WAFL(gamma=5.0), wafl.WAFL(gamma=5.0, label_cost=2.0), wafl.FedPGM()):
+        call(wafl.fit, clients=clients, method=method, loss="squared_error", on_round=None)
+
+
+# ------------------------------------------------------------- NaN and infinity
+
+
+class Broken(Pair):
+    def forward(self, x):
+        return self.layer(x) * NAN
+
+
+def test_a_model_that_predicts_nan_is_not_blamed_on_the_learning_rate():
+    with pytest.raises((ValueError, wafl.DivergedError)) as caught:
+        call(wafl.fit, model=Broken(), method=wafl.FedAvg())
+    assert "NaN" in str(caught.value) or "not finite" in str(caught.value)
+    assert "learning_rate" not in str(caught.value), "no step was taken yet"
+
+
+def test_divergence_has_the_round_the_client_and_the_cause():
+    with pytest.raises(wafl.DivergedError, match=r"round \d+, client \d: .*learning_rate=1000 is likely too large"):
+        call(
+            wafl.fit,
+            clients=targets(),
+            method=wafl.FedAvg(),
+            loss="squared_error",
+            rounds=30,
+            learning_rate=1e3,
+            on_round=None,
+        )
+
+
+# ------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attacked": 1.5}, "attacked=1.5 is a share of the clients"),
+        ({"attacked": -0.1}, "attacked=-0.1 is a share of the clients"),
+        ({"seed": -1}, r"seed=-1 must lie in 0 \.\. 2\*\*32 - 1"),
+        ({"seed": 2**32}, r"seed=4294967296 must lie in 0 \.\. 2\*\*32 - 1"),
+        ({"loss": "hinge"}, "unknown loss 'hinge'"),
+        ({"loss": mean_loss}, "one loss an example"),
+    ],
+)
+def test_bad_evaluation(options, message):
+    clients = classes()
+    with pytest.raises(ValueError, match=message):
+        wafl.evaluate(wafl.models.mlr(clients), clients, attack=wafl.FGSM(epsilon=0.1), **options)
+
+
+def test_evaluation_needs_test_examples():
+    clients = classes(test_fraction=0)
+    with pytest.raises(ValueError, match=r"no client has test examples: .*test_fraction > 0"):
+        wafl.evaluate(wafl.models.mlr(clients), clients)
+
+
+@pytest.mark.parametrize(
+    ("clients", "model", "message"),
+    [
+        (targets, nn.Linear(4, 1), "squared_error"),
+        (classes, nn.Linear(7, 3), r"does not take examples of shape \(4,\)"),
+        (classes, nn.Linear(4, 2), "2 outputs for 3 classes"),
+        (classes, Broken(), "NaN|not finite"),
+    ],
+)
+def test_evaluation_of_a_model_that_does_not_suit(clients, model, message):
+    with pytest.raises((ValueError, wafl.DivergedError), match=message):
+        wafl.evaluate(model, clients())
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (torch.zeros(2, 4), torch.zeros(3, dtype=torch.int64), "2 examples and 3 labels"),
+        (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), "0 examples and 0 labels: .*at least one"),
+        (torch.full((1, 4), NAN), torch.tensor([0]), "x holds NaN or infinity"),
+        (torch.zeros(1, 4), torch.tensor([3]), "label"),
+        (torch.zeros(1, 4), torch.tensor([-1]), "label"),
+    ],
+)
+def test_bad_examples_of_a_robust_loss(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        wafl.robust_loss(nn.Linear(4, 3), x, y, gamma=1.0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_bad_seed_of_a_robust_loss(seed):
+    with pytest.raises(ValueError, match=f"seed={seed} must lie in"):
+        wafl.robust_loss(nn.Linear(4, 3), torch.zeros(1, 4), torch.tensor([0]), gamma=1.0, restarts=1, seed=seed)

@@ -1,0 +1,142 @@
+"""Each named method is the adversary and the client weights that its paper says."""
+
+import math
+
+import pytest
+
+import wafl
+from wafl import adversaries, weights
+from wafl.adversaries import Affine, BoundedAscent, Wasserstein
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "adversary", "client_weights"),
+    [
+        (wafl.FedAvg(), "FedAvg", None, weights.ByExamples),
+        (wafl.WAFL(gamma=2.0), "WAFL", Wasserstein, weights.ByExamples),
+        (wafl.FedPGM(epsilon=0.2), "FedPGM", BoundedAscent, weights.ByExamples),
+        (wafl.FedFGSM(epsilon=0.2), "FedFGSM", BoundedAscent, weights.ByExamples),
+        (wafl.FedRobust(), "FedRobust", Affine, weights.ByExamples),
+        (wafl.AFL(), "AFL", None, weights.Learned),
+        (wafl.DRFA(), "DRFA", None, weights.Learned),
+    ],
+)
+def test_presets(method, name, adversary, client_weights):
+    assert method.name == name
+    assert method.adversary is None if adversary is None else isinstance(method.adversary, adversary)
+    assert isinstance(method.client_weights, client_weights)
+    assert wafl.METHODS[name] is getattr(wafl, name)
+
+
+def test_all_presets_are_listed():
+    assert set(wafl.METHODS) == {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
+
+
+def test_learned_weights_know_their_rule():
+    assert wafl.AFL(weights_step=0.3).client_weights == weights.agnostic(0.3)
+    assert wafl.DRFA(weights_step=0.3).client_weights == weights.snapshot(0.3)
+    assert weights.agnostic(0.3) != weights.snapshot(0.3)
+
+
+def test_options_reach_the_adversary():
+    options = {"norm": 1, "power": 1, "label_cost": 4.0, "steps": 3, "tolerance": 0.1, "restarts": 2, "bounds": (0, 1)}
+    given = wafl.WAFL(gamma=3.0, **options).adversary
+    assert {name: getattr(given, name) for name in options} == options
+    assert (given.gamma, given.radius) == (3.0, None)
+    strict = wafl.WAFL(radius=0.7, strict=True).adversary
+    assert (strict.radius, strict.strict) == (0.7, True)
+
+    pgm = wafl.FedPGM(epsilon=0.3, step_size=0.05, steps=7, norm=2, random_start=True, bounds=(-1, 1)).adversary
+    assert (pgm.epsilon, pgm.step_size, pgm.steps, pgm.norm) == (0.3, 0.05, 7, 2)
+    assert (pgm.random_start, pgm.bounds) == (True, (-1, 1))
+
+    fgsm = wafl.FedFGSM(epsilon=0.3, norm=2, bounds=(-1, 1)).adversary
+    assert (fgsm.epsilon, fgsm.steps, fgsm.norm, fgsm.bounds) == (0.3, 1, 2, (-1, 1))
+    assert fgsm.scalars()["step_size"] == 0.3, "its one step goes to the surface of the ball"
+
+    affine = wafl.FedRobust(penalty=5.0, step_size=0.2).adversary
+    assert (affine.penalty, affine.step_size) == (5.0, 0.2)
+
+
+def test_papers_defaults():
+    assert wafl.WAFL().adversary.gamma == 0.5
+    assert wafl.WAFL().adversary.norm == 2
+    assert wafl.WAFL().adversary.label_cost == math.inf
+    assert wafl.FedPGM().adversary.norm == math.inf
+
+
+def test_pgm_can_cross_its_whole_ball():
+    scalars = wafl.FedPGM(epsilon=0.3, steps=40).adversary.scalars()
+    assert 40 * scalars["step_size"] >= 2 * 0.3
+
+
+@pytest.mark.parametrize("make", [wafl.FedAvg, wafl.WAFL, wafl.FedPGM, wafl.FedFGSM, wafl.FedRobust])
+def test_any_adversary_goes_with_any_weights(make):
+    assert make(client_weights=weights.snapshot(0.5)).client_weights == weights.snapshot(0.5)
+    assert make(client_weights=weights.fixed([1, 2])).client_weights == weights.fixed([1, 2])
+
+
+@pytest.mark.parametrize("make", [wafl.WAFL, adversaries.wasserstein])
+def test_gamma_and_radius_exclude_each_other(make):
+    with pytest.raises(ValueError, match=r"give gamma or radius, not both \(gamma=0.5, radius=0.1\)"):
+        make(gamma=0.5, radius=0.1)
+
+
+def test_an_adversary_needs_gamma_or_radius():
+    with pytest.raises(ValueError, match=r"give gamma .* or radius"):
+        adversaries.wasserstein()
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        (wafl.WAFL(gamma=1.0), {"gamma": 2.0, "steps": 4}),
+        (wafl.FedPGM(), {"epsilon": 0.9, "norm": 2}),
+        (wafl.FedFGSM(), {"epsilon": 0.9}),
+        (wafl.FedRobust(), {"penalty": 9.0}),
+    ],
+)
+def test_with_options_changes_only_what_it_is_told(method, changes):
+    changed = method.with_options(**changes)
+    assert {name: getattr(changed.adversary, name) for name in changes} == changes
+    assert (changed.name, changed.client_weights) == (method.name, method.client_weights)
+    back = changed.with_options(**{name: getattr(method.adversary, name) for name in changes})
+    assert back == method
+    assert method.with_options() == method
+
+
+def test_with_options_changes_the_weights_step():
+    assert wafl.AFL(weights_step=0.1).with_options(weights_step=0.7) == wafl.AFL(weights_step=0.7)
+    both = wafl.WAFL(gamma=1.0, client_weights=weights.snapshot(0.1)).with_options(gamma=2.0, weights_step=0.7)
+    assert both == wafl.WAFL(gamma=2.0, client_weights=weights.snapshot(0.7))
+
+
+def test_with_options_goes_from_radius_to_gamma_and_back():
+    assert wafl.WAFL(radius=0.3).with_options(gamma=2.0).adversary.radius is None
+    assert wafl.WAFL(gamma=2.0).with_options(radius=0.3).adversary.radius == 0.3
+
+
+def test_with_options_refuses_gamma_and_radius_together():
+    with pytest.raises(ValueError, match="not both"):
+        wafl.WAFL(gamma=1.0).with_options(gamma=2.0, radius=0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "known"),
+    [
+        (wafl.WAFL(), "epsilon", "gamma, radius, norm"),
+        (wafl.FedPGM(), "gamma", "epsilon"),
+        (wafl.FedAvg(), "weights_step", "none"),
+        (wafl.AFL(), "gamma", "weights_step"),
+    ],
+)
+def test_unknown_option_is_named_beside_the_known(method, name, known):
+    with pytest.raises(ValueError, match=f"{method.name} has no option '{name}'; it has: .*{known}"):
+        method.with_options(**{name: 1.0})
+
+
+def test_with_options_checks_the_values():
+    with pytest.raises(ValueError, match="gamma=-1"):
+        wafl.WAFL().with_options(gamma=-1)
+    with pytest.raises(ValueError, match=r"=0 .*positive"):
+        wafl.DRFA().with_options(weights_step=0)
