@@ -64,8 +64,8 @@ class Run:
             "history": self.history.to_json(),
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.params.items()}
-        _write(folder / "params.safetensors", save(tensors))
-        _write(folder / "run.json", json.dumps(about, indent=1).encode())
+        write_whole(folder / "params.safetensors", save(tensors))
+        write_whole(folder / "run.json", json.dumps(about, indent=1).encode())
         return folder
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ def with_params(model: nn.Module, params: dict[str, Tensor]) -> nn.Module:
     return model
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Whole or not at all: a temporary name, synced, then renamed."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

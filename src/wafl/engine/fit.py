@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -194,7 +195,8 @@ class _Trainer:
         training: list[tuple[Query, Replies]] = []
         began = time.perf_counter()
         while (queries := _ask_all(algorithms, states)) is not None:
-            replies = engine.run(queries)
+            with _full_precision(self.device):
+                replies = engine.run(queries)
             if queries[0].kind == "train":
                 training = list(zip(queries, replies, strict=True))
             for index, (algorithm, query, reply) in enumerate(zip(algorithms, queries, replies, strict=True)):
@@ -273,6 +275,20 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={name!r} asks for CUDA, which torch does not find here: use device='cpu'")
     return device
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """float32 means float32: convolutions on a GPU would else round their inputs to TF32's 10 bits."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _check_fit(task: Task, start: Tensor, clients: Federation) -> None:

@@ -1,0 +1,1 @@
+"""What a study looks like: tables and figures."""
