@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wafl.attacks import Attack
 from wafl.federation import Federation
-from wafl.random import Purpose, choose
+from wafl.random import Purpose, check_seed, choose
 from wafl.run import Run
 from wafl.surrogate import single_lane
 from wafl.task import Loss, Problem
@@ -60,6 +60,7 @@ def evaluate(
     """
     if not 0.0 <= attacked <= 1.0:
         raise ValueError(f"attacked={attacked} is a share of the clients and must lie in [0, 1]")
+    check_seed(seed)
     present = [client for client, count in enumerate(clients.test.num_examples.tolist()) if count > 0]
     if not present:
         raise ValueError("no client has test examples: make the federation with test_fraction > 0")

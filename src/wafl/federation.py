@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wafl.random import Key, Purpose, permutation
+from wafl.random import Key, Purpose, check_seed, permutation
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,24 @@ class Federation:
         """
         if not 0.0 <= test_fraction < 1.0:
             raise ValueError(f"test_fraction={test_fraction} must lie in [0, 1): 0.25 holds a quarter out")
-        pairs = [_read_pair(client, pair) for client, pair in enumerate(arrays)]
-        if not pairs:
+        check_seed(seed)
+        packers = _Packer(), _Packer()
+        shapes = _Agreement(num_classes, bounds)
+        for block in _blocks(arrays, 256):
+            pairs = [_read_pair(client, pair) for client, pair in block]
+            for (client, _), (x, y) in zip(block, pairs, strict=True):
+                shapes.check(client, x, y)
+            for (x, y), rows in zip(pairs, _split(block[0][0], pairs, test_fraction, seed), strict=True):
+                for packer, part in zip(packers, rows, strict=True):
+                    packer.add(x[part], y[part])
+        train, test = (packer.finish() for packer in packers)
+        count = train.num_clients
+        if count == 0:
             raise ValueError("there are no clients: pass at least one (x, y) pair")
-        names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(len(pairs)))
-        if len(names) != len(pairs) or len(set(names)) != len(names):
-            raise ValueError(
-                f"{len(names)} client names for {len(pairs)} clients: give each client one name of its own"
-            )
-        _check_alike(pairs)
-        num_classes = _check_labels([y for _, y in pairs], num_classes)
-        _check_bounds([x for x, _ in pairs], bounds)
-        train, test = _split(pairs, test_fraction, seed)
-        return cls(train, test, names, unit, bounds, num_classes)
+        names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(count))
+        if len(names) != count or len(set(names)) != count:
+            raise ValueError(f"{len(names)} client names for {count} clients: give each client one name of its own")
+        return cls(train, test, names, unit, bounds, shapes.num_classes())
 
     @property
     def num_clients(self) -> int:
@@ -113,7 +119,9 @@ class Federation:
 
 def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     try:
-        x, y = (value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value)) for value in pair)
+        x, y = (
+            value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value)) for value in pair
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
     if not x.is_floating_point():
@@ -138,65 +146,84 @@ def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _check_alike(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    x0, y0 = pairs[0]
-    for client, (x, y) in enumerate(pairs):
-        for name, value, first in (("examples", x, x0), ("labels", y, y0)):
+class _Agreement:
+    """What all clients must have in common."""
+
+    def __init__(self, num_classes: int | None, bounds: tuple[float, float] | None) -> None:
+        if bounds is not None and not bounds[0] < bounds[1]:
+            raise ValueError(f"bounds={bounds} must be (low, high) with low < high")
+        self._given, self._bounds = num_classes, bounds
+        self._first: tuple[Tensor, Tensor] | None = None
+        self._highest = -1
+
+    def check(self, client: int, x: Tensor, y: Tensor) -> None:
+        self._first = self._first or (x[:1].clone(), y[:1].clone())
+        for name, value, first in zip(("examples", "labels"), (x, y), self._first, strict=True):
             if value.shape[1:] != first.shape[1:] or value.dtype != first.dtype:
                 raise ValueError(
                     f"client {client} has {name} of shape {tuple(value.shape[1:])} and type {value.dtype}, "
                     f"client 0 of shape {tuple(first.shape[1:])} and type {first.dtype}: all clients must agree"
                 )
-
-
-def _check_labels(labels: list[Tensor], num_classes: int | None) -> int | None:
-    if labels[0].is_floating_point():
-        if num_classes is not None:
-            raise ValueError("num_classes is for integer labels, but these are floating-point targets")
-        return None
-    found = max(int(y.max()) for y in labels) + 1
-    num_classes = num_classes or found
-    for client, y in enumerate(labels):
+        if self._bounds is not None and (float(x.min()) < self._bounds[0] or float(x.max()) > self._bounds[1]):
+            raise ValueError(
+                f"client {client} has values from {float(x.min()):g} to {float(x.max()):g}, "
+                f"outside bounds={self._bounds}"
+            )
+        if y.is_floating_point():
+            if self._given is not None:
+                raise ValueError("num_classes is for integer labels, but these are floating-point targets")
+            return
         low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= num_classes:
-            raise ValueError(
-                f"client {client} has labels from {low} to {high}: they must lie in 0 .. {num_classes - 1}"
-            )
-    return num_classes
+        self._highest = max(self._highest, high)
+        if low < 0 or (self._given is not None and high >= self._given):
+            last = self._highest if self._given is None else self._given - 1
+            raise ValueError(f"client {client} has labels from {low} to {high}: they must lie in 0 .. {last}")
+
+    def num_classes(self) -> int | None:
+        """None for a regression."""
+        if self._first is not None and self._first[1].is_floating_point():
+            return None
+        return self._given if self._given is not None else self._highest + 1
 
 
-def _check_bounds(xs: list[Tensor], bounds: tuple[float, float] | None) -> None:
-    if bounds is None:
-        return
-    low, high = bounds
-    if not low < high:
-        raise ValueError(f"bounds={bounds} must be (low, high) with low < high")
-    for client, x in enumerate(xs):
-        if float(x.min()) < low or float(x.max()) > high:
-            raise ValueError(
-                f"client {client} has values from {float(x.min()):g} to {float(x.max()):g}, outside bounds={bounds}"
-            )
+class _Packer:
+    """Rows appended to one array that grows in place, so that packing never holds the data twice."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._ends = [0]
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        end = self._ends[-1] + len(x)
+        if not self._arrays:
+            self._arrays = [np.empty((0, *values.shape[1:]), values.numpy().dtype) for values in (x, y)]
+        for array, values in zip(self._arrays, (x, y), strict=True):
+            if end > len(array):
+                array.resize((end + end // 8, *array.shape[1:]), refcheck=False)
+            array[self._ends[-1] : end] = values.numpy()
+        self._ends.append(end)
+
+    def finish(self) -> Examples:
+        for array in self._arrays:
+            array.resize((self._ends[-1], *array.shape[1:]), refcheck=False)
+        x, y = (torch.from_numpy(array) for array in self._arrays) if self._arrays else (torch.empty(0),) * 2
+        return Examples(x, y, torch.tensor(self._ends))
 
 
-def _split(pairs: list[tuple[Tensor, Tensor]], test_fraction: float, seed: int) -> tuple[Examples, Examples]:
-    """Copy every row once, straight to its place in the training or the test pack."""
+def _blocks(arrays: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[int, tuple[Any, Any]]]]:
+    numbered = enumerate(arrays)
+    while block := list(itertools.islice(numbered, size)):
+        yield block
+
+
+def _split(
+    first: int, pairs: list[tuple[Tensor, Tensor]], test_fraction: float, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Training and test rows of consecutive clients, each a random part of the client's own, in ascending order."""
     sizes = torch.tensor([len(x) for x, _ in pairs])
     num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
-    packs = [_allocate(pairs[0], count) for count in (sizes - num_test, num_test)]
-    # Blocks of clients keep the table of draws small when there are very many.
-    for block in torch.arange(len(pairs)).split(1024):
-        key = Key(*(torch.full_like(block, value) for value in (seed, 0)), client=block, step=torch.zeros_like(block))
-        orders = permutation(key, Purpose.SPLIT, sizes[block], int(sizes[block].max()))
-        for client, order in zip(block.tolist(), orders, strict=True):
-            x, y = pairs[client]
-            order, held_out = order[: len(x)], int(num_test[client])
-            for pack, rows in zip(packs, (order[held_out:], order[:held_out]), strict=True):
-                place = slice(int(pack.offsets[client]), int(pack.offsets[client + 1]))
-                rows = rows.sort().values
-                pack.x[place], pack.y[place] = x[rows], y[rows]
-    return packs[0], packs[1]
-
-
-def _allocate(like: tuple[Tensor, Tensor], sizes: Tensor) -> Examples:
-    x, y = (values.new_empty(int(sizes.sum()), *values.shape[1:]) for values in like)
-    return Examples(x, y, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+    clients = torch.arange(first, first + len(pairs))
+    key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))
+    orders = permutation(key, Purpose.SPLIT, sizes, int(sizes.max()))
+    for order, size, held_out in zip(orders, sizes.tolist(), num_test.tolist(), strict=True):
+        yield order[held_out:size].sort().values, order[:held_out].sort().values

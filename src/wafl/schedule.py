@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from wafl.random import check_seed
+
 LearningRate = float | Callable[[int], float]
 
 
@@ -59,8 +61,7 @@ class Schedule:
             raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
         if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
             raise ValueError(f"weight_decay={self.weight_decay} must be finite and at least 0")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed={self.seed} must lie in 0 .. 2**32 - 1")
+        check_seed(self.seed)
 
     @property
     def local_work(self) -> LocalWork:

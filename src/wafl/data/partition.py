@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.random import Key, Purpose, bits, normal, permutation
+from wafl.random import Key, Purpose, bits, check_seed, normal, permutation
 
 SIZE_SPREAD = 0.6
 """Standard deviation of the logarithm of a client's share of a label; gives the paper's spread of sizes on MNIST."""
@@ -16,6 +16,7 @@ def labels_per_client(y: Tensor, num_clients: int, count: int, num_classes: int,
 
     Labels are dealt so that each is held by equally many clients, up to one.
     """
+    check_seed(seed)
     if num_clients < 1:
         raise ValueError(f"num_clients={num_clients} must be at least 1")
     if not 1 <= count <= num_classes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -278,7 +278,7 @@ def _device(name: str) -> torch.device:
 
 
 @contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
+def _full_precision(device: torch.device) -> Generator[None, None, None]:
     """float32 means float32: convolutions on a GPU would else round their inputs to TF32's 10 bits."""
     if device.type != "cuda":
         yield
