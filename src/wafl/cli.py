@@ -63,7 +63,7 @@ def run(
     The digits come with scikit-learn; nothing is downloaded. Each client knows a few labels only. The trained models
     are tested on held-out data of all clients while a growing share of the clients is attacked.
     """
-    from wafl import PGD, load_dataset, models, study
+    from wafl import PGD, DivergedError, UnboundedError, load_dataset, models, study
 
     try:
         changes: dict[str, Any] = {"local_epochs": local_epochs, "batch_size": batch_size}
@@ -81,7 +81,7 @@ def run(
         _train_and_show(
             builders[model](federation), federation, chosen, attack, range(seed, seed + seeds), folder, device
         )
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, DivergedError, UnboundedError) as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(2) from error
 
@@ -168,7 +168,6 @@ def _new_folder(output: Path, name: str | None) -> Path:
     else:
         folders = (output / ("digits" if count == 1 else f"digits-{count}") for count in range(1, 100_000))
         folder = next(folder for folder in folders if not folder.exists())
-    folder.mkdir(parents=True)
     return folder
 
 

@@ -39,7 +39,11 @@ class Method:
             weights = replace(weights, step_size=changes.pop("weights_step"))
         adversary: Any = self.adversary
         if "gamma" in changes:
-            changes = {"radius": None, **changes}
+            if changes.get("radius") is not None:
+                raise ValueError(
+                    f"give gamma or radius, not both (gamma={changes['gamma']}, radius={changes['radius']})"
+                )
+            changes["radius"] = None
         return replace(self, adversary=replace(adversary, **changes) if changes else adversary, client_weights=weights)
 
 
