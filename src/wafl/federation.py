@@ -4,23 +4,48 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wafl.preprocessing import Preprocessing
 from wafl.random import Key, Purpose, check_seed, permutation
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``."""
+    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
 
-    x: Tensor
+    ``raw`` is how they are kept (images as bytes); ``rows`` prepares those that are asked for, ``x`` all of them.
+    """
+
+    raw: Tensor
     y: Tensor
     offsets: Tensor
+    prepare: Preprocessing = field(default_factory=Preprocessing)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of prepared examples: float32 unless the raw ones are float64."""
+        return self.raw.dtype if self.raw.is_floating_point() else torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return tuple(self.raw.shape[1:])
+
+    @property
+    def x(self) -> Tensor:
+        """All examples as the model sees them: a copy, if they are kept as bytes."""
+        return self.prepare(self.raw, self.dtype)
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Prepared examples by row, ``[*index.shape, *shape]``."""
+        picked = self.raw.index_select(0, index.flatten()).view(*index.shape, *self.shape)
+        return self.prepare(picked, dtype)
 
     @property
     def num_examples(self) -> Tensor:
@@ -30,12 +55,17 @@ class Examples:
     def num_clients(self) -> int:
         return len(self.offsets) - 1
 
+    def span(self) -> tuple[float, float]:
+        """The lowest and the highest value of prepared examples."""
+        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(4096)]
+        return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
+
     def of(self, client: int) -> tuple[Tensor, Tensor]:
         rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
-        return self.x[rows], self.y[rows]
+        return self.prepare(self.raw[rows], self.dtype), self.y[rows]
 
     def to(self, device: torch.device) -> Examples:
-        return Examples(self.x.to(device), self.y.to(device), self.offsets.to(device))
+        return replace(self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device))
 
 
 @dataclass(frozen=True)
@@ -107,12 +137,12 @@ class Federation:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.train.x.shape[1:])
+        return self.train.shape
 
     def __repr__(self) -> str:
         task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
         return (
-            f"Federation({self.num_clients} clients, {len(self.train.x)} training and {len(self.test.x)} test "
+            f"Federation({self.num_clients} clients, {len(self.train.y)} training and {len(self.test.y)} test "
             f"examples of shape {self.input_shape}, {task})"
         )
 

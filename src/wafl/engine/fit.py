@@ -177,7 +177,7 @@ class _Trainer:
             if adversary is not None:
                 bounds = getattr(adversary, "bounds", None)
                 if bounds is not None:
-                    low, high = float(self.clients.train.x.min()), float(self.clients.train.x.max())
+                    low, high = self.clients.train.span()
                     if low < bounds[0] or high > bounds[1]:
                         raise ValueError(
                             f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them"

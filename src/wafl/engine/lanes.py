@@ -71,7 +71,7 @@ class Lanes:
 
     def _recall(self, places: list[Place], like: Tensor) -> Tensor | None:
         adversary = self.client.adversary
-        fresh = adversary.initial_memory(tuple(self.client.examples.x.shape[1:])) if adversary is not None else None
+        fresh = adversary.initial_memory(self.client.examples.shape) if adversary is not None else None
         if fresh is None:
             return None
         fresh = fresh.to(like)

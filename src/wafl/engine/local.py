@@ -33,9 +33,9 @@ class ClientTask:
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """Examples by row, ``[B]`` for each lanes that share them, in the parameters' floating-point type."""
         dtype = lanes.params.dtype
-        x = self.examples.x.index_select(0, rows.flatten()).view(*rows.shape, *self.examples.x.shape[1:])
+        x = self.examples.rows(rows, dtype)
         y = _each_lane(self.examples.y[rows], lanes)
-        return Inputs(x.to(dtype), len(lanes.params)), y.to(dtype) if y.is_floating_point() else y
+        return Inputs(x, len(lanes.params)), y.to(dtype) if y.is_floating_point() else y
 
 
 @dataclass(frozen=True)

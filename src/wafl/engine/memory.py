@@ -24,7 +24,7 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
     """Parameters, gradient and their copies, the batch and its copies, and the activations autograd keeps."""
     batch = client.work.batch_size or int(client.examples.num_examples.max())
     params = lanes.params[:1]
-    x = client.examples.x[:1].to(params.dtype).expand(batch, *client.examples.x.shape[1:])
+    x = params.new_zeros(batch, *client.examples.shape)
     kept = 0
 
     def count(tensor: torch.Tensor) -> torch.Tensor:

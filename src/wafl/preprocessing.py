@@ -1,0 +1,67 @@
+"""What is done to raw examples before a model sees them; every epsilon and radius is in its unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NAMES = ("unit", "symmetric", "zscore", "zscore_pooled")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """``(raw - shift) / scale``, one number or one a pixel; ``bounds`` is the box the values lie in, if it is known."""
+
+    name: str = "none"
+    unit: str = "input units"
+    bounds: tuple[float, float] | None = None
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+
+    def __call__(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
+        """Raw examples ``[..., *shape]`` as the model sees them."""
+        x = raw.to(dtype)
+        if self.shift is not None:
+            x = x - self.shift.to(x)
+        return x if self.scale is None else x / self.scale.to(x)
+
+    def describe(self) -> dict[str, object]:
+        """In plain values; statistics are not repeated."""
+        return {"name": self.name, "unit": self.unit, "bounds": None if self.bounds is None else list(self.bounds)}
+
+
+def make_preprocessing(
+    name: str, max_value: float, statistics: Callable[[bool], tuple[Tensor, Tensor]]
+) -> Preprocessing:
+    """By name, for raw values in ``[0, max_value]``; ``statistics(pooled)`` gives mean and deviation a pixel.
+
+    ``zscore`` takes the statistics of the training examples, ``zscore_pooled`` of all examples, as the code released
+    with the paper does. A pixel that never varies is only centered.
+    """
+    if name == "unit":
+        return Preprocessing(name, "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(max_value))
+    if name == "symmetric":
+        half = torch.tensor(max_value / 2.0)
+        return Preprocessing(name, "pixels in [-1, 1]", (-1.0, 1.0), half, half)
+    if name in ("zscore", "zscore_pooled"):
+        pooled = name == "zscore_pooled"
+        mean, deviation = statistics(pooled)
+        of = "all examples" if pooled else "the training examples"
+        scale = torch.where(deviation > 0, deviation, 1.0)
+        return Preprocessing(name, f"standard deviations a pixel, over {of}", None, mean, scale)
+    raise ValueError(f"unknown preprocessing {name!r}: use one of {', '.join(NAMES)}")
+
+
+def pixel_statistics(packs: list[Tensor], chunk: int = 4096) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation a pixel, float64, without a float copy of the data."""
+    count = sum(len(pack) for pack in packs)
+    total = square = torch.zeros(packs[0].shape[1:], dtype=torch.float64)
+    for pack in packs:
+        for part in pack.split(chunk):
+            values = part.to(torch.float64)
+            total, square = total + values.sum(0), square + values.square().sum(0)
+    mean = total / count
+    return mean, (square / count - mean.square()).clamp_min(0.0).sqrt()
