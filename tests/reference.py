@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 Params = dict[str, Tensor]
@@ -110,8 +109,21 @@ class Objective:
     losses: Losses
     curvature: Callable[[Params], float] | None
 
+    def outputs(self, params: Params, x: Tensor) -> Tensor:
+        for name, value in self.model.named_parameters():
+            value.data = params[name]
+        return self.model(x)
+
     def at(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
-        return self.losses(functional_call(self.model, params, (x,)), y)
+        return self.losses(self.outputs(params, x), y)
+
+    def mean(self, params: Params, x: Tensor, y: Tensor) -> float:
+        return float(self.at(params, x, y).mean().detach())
+
+    def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
+        """Of the mean over a batch, in the parameters."""
+        slopes = torch.autograd.grad(self.at(params, x, y).mean(), list(self.model.parameters()))
+        return dict(zip(params, slopes, strict=True))
 
     def with_input_gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
         """Of a single example."""
@@ -136,7 +148,7 @@ class Moved:
 @dataclass(frozen=True)
 class Nobody:
     def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
-        return Moved(x, y, float(objective.at(params, x, y).mean()), 0.0)
+        return Moved(x, y, objective.mean(params, x, y), 0.0)
 
 
 @dataclass(frozen=True)
@@ -190,7 +202,7 @@ class Transport:
 
         steeper = objective.curvature and (lambda params: scale * objective.curvature(params))
         delta, value = self.ascend(Objective(objective.model, over_targets, steeper), params, x, y, gamma)
-        outputs = functional_call(objective.model, params, ((x + delta)[None],)).detach()
+        outputs = objective.outputs(params, (x + delta)[None]).detach()
         target = best_target(outputs, y[None]).view_as(y)
         return x + delta, target, value, self.cost(delta) + self.label_cost * float((target - y).square().sum())
 
@@ -313,7 +325,7 @@ class Ball:
     def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
         moved = torch.stack([self.move_one(objective, params, *pair) for pair in zip(x, y, strict=True)])
         distances = torch.linalg.vector_norm((moved - x).flatten(1), ord=self.norm, dim=1)
-        return Moved(moved, y, float(objective.at(params, moved, y).mean()), float(distances.square().mean()))
+        return Moved(moved, y, objective.mean(params, moved, y), float(distances.square().mean()))
 
     def move_one(self, objective: Objective, params: Params, x: Tensor, y: Tensor) -> Tensor:
         moved = x
@@ -467,9 +479,7 @@ def local_training(
     for rows in cut_in_batches(seed, round, client, len(x), work):
         moved = adversary.move(objective, params, x[rows], y[rows], gamma, client)
         first = first or moved
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        loss = objective.at(leaves, moved.x, moved.y).mean()
-        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        gradients = objective.gradient(params, moved.x, moved.y)
         velocity = {
             name: work.momentum * velocity[name] + gradients[name] + work.weight_decay * params[name] for name in params
         }

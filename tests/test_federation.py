@@ -135,6 +135,14 @@ def test_dtype_of_inputs(given_type, packed):
     assert clients.train.y.dtype == torch.int64
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_tensors_are_packed(dtype):
+    x = torch.arange(8.0).view(4, 2)
+    clients = wafl.Federation.from_arrays([(x.to(dtype), [0, 1, 0, 1])], test_fraction=0)
+    assert clients.train.x.is_floating_point()
+    assert torch.equal(clients.train.x.float(), x)
+
+
 @pytest.mark.parametrize("labels", [np.array([True, False, True]), np.array([1, 0, 1], dtype="uint8")])
 def test_integer_like_labels_are_classes(labels):
     clients = wafl.Federation.from_arrays([(np.zeros((3, 1)), labels)], test_fraction=0)

@@ -61,6 +61,13 @@ def test_the_seed_decides():
     assert shares(1) != shares(2)
 
 
+def test_the_seed_decides_which_examples_not_only_how_many():
+    """Two clients share one label. Cut at different points of one and the same order, their shares would be nested."""
+    first, other = (set(labels_per_client(torch.zeros(400), 2, 1, 1, seed)[0].tolist()) for seed in (1, 2))
+    assert not first <= other
+    assert not other <= first
+
+
 def test_sizes_are_unequal_as_in_the_paper():
     """MNIST's 70,000 images on 100 clients of 2 labels: the paper has mean 700 and standard deviation 313.4."""
     spreads = []

@@ -73,6 +73,8 @@ def test_normal_is_normal_and_independent():
     assert draws.shape == (100_001,)
     assert bool(torch.isfinite(draws).all())
     assert stats.kstest(draws.numpy(), "norm").pvalue > 1e-3
+    assert abs(float(draws.var()) - 1.0) < 4.0 * np.sqrt(2.0 / 100_001)
+    assert 3.5 < float(draws.abs().max()) < 6.5
     halves = draws[:50_000].numpy(), draws[50_001:].numpy()
     assert abs(np.corrcoef(*halves)[0, 1]) < 4.0 / np.sqrt(50_000)
     assert abs(np.corrcoef(draws[:-1].numpy(), draws[1:].numpy())[0, 1]) < 4.0 / np.sqrt(100_000)

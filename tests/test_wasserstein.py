@@ -12,8 +12,6 @@ from torch.nn import functional
 import oracles
 from wafl import robust_loss
 from wafl.adversaries import AdversaryState, wasserstein
-from wafl.adversaries.wasserstein import _ClassSpace, _InputSpace
-from wafl.inputs import shared
 from wafl.losses import output_loss
 from wafl.models import CNN
 from wafl.random import Key
@@ -43,7 +41,7 @@ def lanes_problem(seed, lanes=3, batch=5, classes=3, features=6, loss="cross_ent
     return Problem(task, params), x, torch.randint(classes, (lanes, batch), generator=draw)
 
 
-# The two spaces.
+# A linear model is moved in as many dimensions as it has outputs: it must look as if it were done on the inputs.
 
 
 def ridged(outputs, y):
@@ -51,36 +49,52 @@ def ridged(outputs, y):
     return functional.cross_entropy(outputs, y, reduction="none") + 0.1 * outputs.square().sum(-1)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error", ridged])
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
 @pytest.mark.parametrize("above", [0.3, 1.5])
+def test_the_ascent_is_that_on_the_inputs(loss, above):
+    """``d <- d + a (gradient / 2 gamma - d)``: the first step shows the damping a, the others must follow from it."""
+    rng, weight, bias = random_linear(0)
+    x = rng.normal(size=(5, 4))
+    y = rng.integers(3, size=5) if loss == "cross_entropy" else rng.normal(size=(5, 3))
+    gamma = above * (limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2)
+
+    def moved(steps):
+        model = oracles.linear_model(weight, bias)
+        return robust_loss(model, x, y, gamma=gamma, steps=steps, tolerance=0.0, loss=loss).x_adv.numpy() - x
+
+    aim = oracles.input_gradient(weight, bias, x, y, loss) / (2.0 * gamma)
+    damping = np.sum(moved(1) * aim) / np.sum(aim**2)
+    delta = np.zeros_like(x)
+    for step in range(1, 31):
+        delta += damping * (oracles.input_gradient(weight, bias, x + delta, y, loss) / (2.0 * gamma) - delta)
+        if step in (1, 2, 5, 30):
+            np.testing.assert_allclose(moved(step), delta, rtol=1e-9, atol=1e-9)
+
+
+def test_the_ascent_is_as_good_in_float32():
+    rng, weight, bias = random_linear(1, classes=10, features=784, scale=1 / 28)
+    x, y, gamma = rng.normal(size=(5, 784)), rng.integers(10, size=5), 1.4 * limit(weight)
+    single, double = (
+        robust_loss(oracles.linear_model(weight, bias).to(dtype), x, y, gamma=gamma, steps=15, tolerance=0.0).x_adv
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("steps", [1, 4, 30])
-def test_class_space_walks_as_input_space_does(loss, above, steps):
-    problem, x, y = lanes_problem(0, loss=loss)
-    curvature = problem.curvature if problem.curvature is not None else problem.params.new_tensor([9.0, 3.0, 6.0])
-    gamma = above * curvature / 2.0
-    in_classes = _ClassSpace(problem, shared(x), y, gamma).ascend(None, steps, 0.0)
-    in_inputs = _InputSpace(problem, shared(x), y, gamma, wasserstein(gamma=1.0)).ascend(None, steps, 0.0)
-    close = 1e-6 if loss is ridged else 1e-9  # comparing values to find a step leaves half of the digits
-    for name in ("x_adv", "value", "cost"):
-        torch.testing.assert_close(getattr(in_classes, name), getattr(in_inputs, name), rtol=close, atol=close)
-    assert torch.equal(in_classes.converged, in_inputs.converged)
-
-
-def test_class_space_is_as_good_in_float32():
-    problem, x, y = lanes_problem(1, features=784, classes=10, dtype=torch.float32)
-    problem = Problem(problem.task, problem.params / 28.0)
-    gamma = 0.7 * problem.curvature
-    moves = [
-        space.ascend(None, 15, 0.0).x_adv
-        for space in (
-            _ClassSpace(problem, shared(x), y, gamma),
-            _InputSpace(problem, shared(x), y, gamma, wasserstein(gamma=1.0)),
+def test_with_an_unknown_curvature_hidden_linearity_changes_nothing(steps):
+    rng, weight, bias = random_linear(2)
+    x, y, model = rng.normal(size=(5, 4)), rng.integers(3, size=5), oracles.linear_model(weight, bias)
+    for gamma in (0.3 * limit(weight), 2.0 * limit(weight)):
+        seen, unseen = (
+            robust_loss(m, x, y, gamma=gamma, steps=steps, tolerance=0.0, loss=ridged)
+            for m in (model, oracles.Hidden(model))
         )
-    ]
-    torch.testing.assert_close(moves[0], moves[1], rtol=0, atol=1e-6)
+        torch.testing.assert_close(seen.x_adv, unseen.x_adv, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(seen.value, unseen.value, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
 def test_a_model_that_hides_its_linearity_is_moved_to_the_same_place(loss, seed):
     rng, weight, bias = random_linear(seed)
@@ -88,7 +102,7 @@ def test_a_model_that_hides_its_linearity_is_moved_to_the_same_place(loss, seed)
     x = rng.normal(size=(4, 4))
     y = rng.integers(3, size=4) if loss == "cross_entropy" else rng.normal(size=(4, 3))
     gamma = 1.3 * (limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2)
-    options = {"gamma": gamma, "steps": 400, "tolerance": 0.0, "loss": loss}
+    options = {"gamma": gamma, "steps": 150, "tolerance": 0.0, "loss": loss}
     seen, unseen = robust_loss(model, x, y, **options), robust_loss(oracles.Hidden(model), x, y, **options)
     torch.testing.assert_close(seen.x_adv, unseen.x_adv, rtol=0, atol=1e-6)
     torch.testing.assert_close(seen.value, unseen.value, rtol=0, atol=1e-9)
@@ -137,7 +151,7 @@ def build(kind, seed):
     return model, x, torch.randint(3, (3,), generator=draw), "cross_entropy"
 
 
-@oracles.settings(oracles.quick, max_examples=120)
+@oracles.settings(oracles.quick, max_examples=60)
 @given(cases())
 def test_phi_is_at_least_the_loss_and_is_what_its_point_is_worth(case):
     kind, seed = case.pop("kind"), case.pop("seed")
@@ -162,13 +176,23 @@ def test_phi_is_at_least_the_loss_and_is_what_its_point_is_worth(case):
         assert robust.achieved_radius == pytest.approx(float(cost.mean()) ** (1.0 / case["power"]), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("gamma", [1e-2, 1e-4, 1e-6])
+def test_phi_is_at_least_the_loss_in_float32_at_a_tiny_gamma(gamma):
+    rng, weight, bias = random_linear(0, features=6)
+    x, y = rng.normal(size=(50, 6)), rng.integers(3, size=50)
+    model = oracles.linear_model(weight, bias).float()
+    loss = functional.cross_entropy(model(torch.from_numpy(x).float()).detach(), torch.from_numpy(y), reduction="none")
+    for steps in (1, 15):
+        assert bool((robust_loss(model, x, y, gamma=gamma, steps=steps).value >= loss - 1e-6).all())
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("kind", ["mlr", "tanh"])
 def test_more_steps_never_lower_phi(kind, norm):
     model, x, y, _ = build(kind, 3)
     for options in ({}, {"gamma": 1.0}, {"bounds": (0.0, 1.0)}, {"bounds": (0.0, 1.0), "power": 1}):
         options = {"gamma": 0.05, "norm": norm, "tolerance": 0.0, **options}
-        values = [robust_loss(model, x, y, steps=steps, **options).value for steps in (1, 2, 3, 5, 8, 20, 50)]
+        values = [robust_loss(model, x, y, steps=steps, **options).value for steps in (1, 2, 5, 20)]
         assert bool((torch.stack(values).diff(dim=0) >= -1e-14).all())
 
 
@@ -285,7 +309,7 @@ def share_reached(norm, restarts, cases=30):
         gamma = float(np.exp(rng.uniform(np.log(0.05), np.log(5.0))))
         exact = oracles.cross_entropy_phi(weight, bias, x, y, gamma, norm)
         robust = robust_loss(
-            oracles.linear_model(weight, bias), x[None], [y], gamma=gamma, norm=norm, restarts=restarts, tolerance=1e-8
+            oracles.linear_model(weight, bias), x[None], [y], gamma=gamma, norm=norm, restarts=restarts, tolerance=1e-6
         )
         assert robust.concave is False
         assert float(robust.value[0]) <= exact + 1e-9
@@ -312,7 +336,7 @@ def test_restarts_rescue_an_example_that_the_model_is_sure_of():
 @pytest.mark.parametrize("norm", NORMS)
 def test_within_a_box_the_best_of_restarts_is_that_of_a_dense_search(norm, power):
     reached = 0
-    for case in range(10):
+    for case in range(5):
         rng = np.random.default_rng(case)
         weight, bias, x = 4.0 * rng.normal(size=(3, 2)), rng.normal(size=3), rng.uniform(size=2)
         y, gamma = int(rng.integers(3)), float(rng.uniform(0.2, 5.0))
@@ -324,11 +348,11 @@ def test_within_a_box_the_best_of_restarts_is_that_of_a_dense_search(norm, power
         exact = oracles.box_maximum(objective, 0.0, 1.0)
         robust = robust_loss(
             oracles.linear_model(weight, bias), x[None], [y], gamma=gamma, norm=norm, power=power, bounds=(0.0, 1.0),
-            restarts=8, tolerance=1e-8,
+            restarts=4, tolerance=1e-8,
         )  # fmt: skip
         assert float(robust.value[0]) <= exact + 1e-7
         reached += float(robust.value[0]) >= exact - 1e-6
-    assert reached >= 9
+    assert reached == 5
 
 
 # Power 1 without bounds.
@@ -531,6 +555,7 @@ def test_gamma_moves_towards_the_radius():
         ({"gamma": 1.0, "restarts": -1}, "restarts=-1"),
         ({"gamma": 1.0, "strict": True}, "strict=True goes with radius"),
         ({"gamma": 1.0, "bounds": (1.0, 0.0)}, "low < high"),
+        ({"gamma": 1.0, "power": 1, "bounds": (0.0, math.inf)}, "finite"),
     ],
 )
 def test_bad_options_get_a_message(options, message):

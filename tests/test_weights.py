@@ -21,6 +21,7 @@ vectors = st.lists(st.floats(-100, 100), min_size=1, max_size=12)
         (fixed([2, 0, 6]), [0.25, 0, 0.75]),
         (fixed(torch.tensor([1.0, 1.0, 2.0])), [0.25, 0.25, 0.5]),
         (fixed(np.array([1e-300, 1e-300, 0])), [0.5, 0.5, 0]),
+        (fixed([1e308, 1e308, 1e308]), [1 / 3, 1 / 3, 1 / 3]),
         (agnostic(), [1 / 3, 1 / 3, 1 / 3]),
         (snapshot(), [1 / 3, 1 / 3, 1 / 3]),
     ],

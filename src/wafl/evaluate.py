@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from wafl.attacks import Attack
+from wafl.checks import check_seed
 from wafl.federation import Federation
-from wafl.random import Purpose, check_seed, choose
+from wafl.random import Purpose, choose
 from wafl.run import Run
 from wafl.surrogate import single_lane
 from wafl.task import Loss, Problem
@@ -76,6 +77,12 @@ def evaluate(
         x = x.clone()
         x[:, rows] = attack.move(problem, x[:, rows], y[:, rows], seed)
     correct, losses = _test(problem, x, y, clients.num_classes is not None)
+    if not bool(torch.isfinite(losses).all()):
+        row = int((~torch.isfinite(losses)).nonzero()[0])
+        client = int(torch.searchsorted(clients.test.offsets, row, right=True)) - 1
+        raise ValueError(
+            f"the loss is NaN or infinite on {clients.names[client]}: the model's parameters are not usable"
+        )
     scores = [
         ClientScore(
             clients.names[client],

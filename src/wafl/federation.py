@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wafl.checks import check_bounds, check_seed
 from wafl.preprocessing import Preprocessing
-from wafl.random import Key, Purpose, check_seed, permutation
+from wafl.random import Key, Purpose, permutation
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,14 @@ class Federation:
 
 def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     try:
-        x, y = (
-            value.detach().cpu() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value)) for value in pair
-        )
+        x, y = (_read_array(values) for values in pair)
     except (TypeError, ValueError) as error:
         raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
+    if x.ndim < 2 or y.ndim < 1:
+        raise ValueError(
+            f"client {client} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
+            "x wants examples with at least one feature dimension, y one label an example"
+        )
     if not x.is_floating_point():
         x = x.to(torch.float32)
     if y.is_floating_point():
@@ -166,23 +170,28 @@ def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
         raise ValueError(f"client {client} has {len(x)} examples but {len(y)} labels")
     if len(x) == 0:
         raise ValueError(f"client {client} is empty: leave it out or give it at least one example")
-    if x.ndim < 2:
-        raise ValueError(
-            f"client {client} has x of shape {tuple(x.shape)}: examples need at least one feature dimension"
-        )
     for name, values in (("x", x), ("y", y)):
         if values.is_floating_point() and not bool(torch.isfinite(values).all()):
             raise ValueError(f"client {client} has NaN or infinity in {name}: clean or drop those examples")
     return x, y
 
 
+def _read_array(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+    else:
+        array = np.asarray(values)
+        writable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+        tensor = torch.from_numpy(array if writable else array.copy())
+    # Half precision is for storage, not for an ascent.
+    return tensor.to(torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
 class _Agreement:
     """What all clients must have in common."""
 
     def __init__(self, num_classes: int | None, bounds: tuple[float, float] | None) -> None:
-        if bounds is not None and not bounds[0] < bounds[1]:
-            raise ValueError(f"bounds={bounds} must be (low, high) with low < high")
-        self._given, self._bounds = num_classes, bounds
+        self._given, self._bounds = num_classes, check_bounds(bounds)
         self._first: tuple[Tensor, Tensor] | None = None
         self._highest = -1
 

@@ -23,6 +23,13 @@ class Method:
     adversary: Adversary | None
     client_weights: ClientWeights
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.client_weights, ClientWeights):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"client_weights={self.client_weights!r} is no rule: use wafl.weights.fixed([...]), "
+                "wafl.weights.uniform() or wafl.weights.by_examples()"
+            )
+
     def options(self) -> list[str]:
         """What :func:`wafl.sweep` may vary of this method."""
         own = [field.name for field in fields(self.adversary)] if is_dataclass(self.adversary) else []

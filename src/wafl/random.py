@@ -99,11 +99,6 @@ def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor
     return draws.masked_fill(padding, WORD + 1).sort(dim=-1, stable=True).indices
 
 
-def check_seed(seed: int) -> None:
-    if not 0 <= seed <= WORD:
-        raise ValueError(f"seed={seed} must lie in 0 .. 2**32 - 1")
-
-
 def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
     """``count`` of ``total`` without replacement, in ascending order.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +60,17 @@ class Run:
             "method": self.method,
             "model": models.spec(self.model),
             "num_classes": self.num_classes,
+            "trained": list(self.params),
             "loss": self.loss if isinstance(self.loss, str) else None,
             "settings": self.settings,
             "client_weights": self.client_weights.tolist(),
             "history": self.history.to_json(),
         }
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.params.items()}
-        write_whole(folder / "params.safetensors", save(tensors))
-        write_whole(folder / "run.json", json.dumps(about, indent=1).encode())
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.model.named_parameters()}
+        content = save(tensors)
+        description = json.dumps({**about, "sha256": sha256(content).hexdigest()}, indent=1).encode()
+        write_whole(folder / "params.safetensors", content)
+        write_whole(folder / "run.json", description)
         return folder
 
     def __repr__(self) -> str:
@@ -79,7 +84,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     the function.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     folder = Path(path)
     for name in ("run.json", "params.safetensors"):
@@ -87,37 +92,42 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
     try:
         about = json.loads((folder / "run.json").read_text())
-        params = load_file(folder / "params.safetensors")
-    except (json.JSONDecodeError, SafetensorError, UnicodeDecodeError) as error:
+        if about["format"] != FORMAT:
+            raise ValueError(f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
+        content = (folder / "params.safetensors").read_bytes()
+        if sha256(content).hexdigest() != about["sha256"]:
+            raise ValueError("params.safetensors is not the file that run.json was written with")
+        saved = load(content)
+        history = History.from_json(about["history"])
+        weights = torch.tensor(about["client_weights"], dtype=torch.float64)
+        method, settings, num_classes = about["method"], about["settings"], about["num_classes"]
+        architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
+        params = {name: saved[name] for name in trained}
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{folder} has format {about.get('format')}, this version reads {FORMAT}: update wafl-learn")
     if model is None:
-        if about["model"] is None:
+        if architecture is None:
             raise ValueError(f"{folder} holds a model that wafl did not build: pass it, load_run(path, model=...)")
-        model = models.build(about["model"])
-    loss = loss if loss is not None else about["loss"]
+        model = models.build(architecture)
+    loss = loss if loss is not None else own_loss
     if loss is None:
         raise ValueError(f"{folder} was trained with a loss of its own: pass it, load_run(path, loss=...)")
-    return Run(
-        method=about["method"],
-        params=params,
-        model=with_params(model, params),
-        history=History.from_json(about["history"]),
-        client_weights=torch.tensor(about["client_weights"], dtype=torch.float64),
-        settings=about["settings"],
-        num_classes=about["num_classes"],
-        loss=loss,
-    )
+    return Run(method, params, with_params(model, saved), history, weights, settings, num_classes, loss)
 
 
-def with_params(model: nn.Module, params: dict[str, Tensor]) -> nn.Module:
-    """A copy of the model that holds these parameters."""
+def with_params(model: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the model that holds these parameters, all of its own and no others."""
     model = copy.deepcopy(model)
     own = dict(model.named_parameters())
+    for name in own.keys() ^ params.keys():
+        raise ValueError(
+            f"parameter {name} is in {'the model' if name in own else 'the file'} alone: pass the model that was saved"
+        )
     for name, value in params.items():
-        if name not in own or own[name].shape != value.shape:
-            raise ValueError(f"the saved parameter {name} of shape {tuple(value.shape)} does not fit the model")
+        if own[name].shape != value.shape:
+            raise ValueError(
+                f"parameter {name} has shape {tuple(value.shape)} in the file and {tuple(own[name].shape)} in the model"
+            )
         own[name].data = value.detach().clone()
     return model
 

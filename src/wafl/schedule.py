@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
-from wafl.random import check_seed
+from wafl.checks import check_positive, check_seed
 
 LearningRate = float | Callable[[int], float]
 
@@ -47,30 +48,32 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("rounds", "cohort", "local_steps", "local_epochs", "batch_size"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is None:
+                continue
+            if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+            object.__setattr__(self, name, int(value))
         if (self.local_steps is None) == (self.local_epochs is None):
             raise ValueError(
                 f"give local_steps or local_epochs, one of them (local_steps={self.local_steps}, "
                 f"local_epochs={self.local_epochs})"
             )
         if not callable(self.learning_rate):
-            _check_positive("learning_rate", self.learning_rate)
-        _check_positive("server_learning_rate", self.server_learning_rate)
+            check_positive("learning_rate", self.learning_rate)
+        check_positive("server_learning_rate", self.server_learning_rate)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
         if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
             raise ValueError(f"weight_decay={self.weight_decay} must be finite and at least 0")
-        check_seed(self.seed)
+        object.__setattr__(self, "seed", check_seed(self.seed))
 
     @property
     def local_work(self) -> LocalWork:
         return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
 
     def rate(self, round: int) -> float:
-        return self.learning_rate(round) if callable(self.learning_rate) else self.learning_rate
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name}={value} must be positive and finite")
+        if not callable(self.learning_rate):
+            return self.learning_rate
+        rate = self.learning_rate(round)
+        check_positive(f"round {round}: learning_rate", rate)
+        return rate

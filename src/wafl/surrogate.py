@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from wafl.adversaries import Adversary, Move, Wasserstein
 from wafl.adversaries.base import AdversaryState
+from wafl.checks import check_seed
+from wafl.fitness import check_fitness
 from wafl.random import Key
 from wafl.run import Run
 from wafl.task import Loss, Problem, make_task
@@ -81,11 +83,20 @@ def single_lane(model: nn.Module | Run, x: Any, y: Any, loss: Loss | None = None
         raise ValueError(f"{len(inputs)} examples and {len(labels)} labels: give as many of each, at least one")
     if not bool(torch.isfinite(inputs).all()):
         raise ValueError("x holds NaN or infinity")
-    labels = labels.to(params) if labels.is_floating_point() else labels.to(torch.int64)
-    return Problem(task, params[None]), inputs[None], labels[None]
+    num_classes = None
+    if labels.is_floating_point():
+        labels = labels.to(params)
+    else:
+        labels, num_classes = labels.to(torch.int64), int(labels.max()) + 1
+        if int(labels.min()) < 0:
+            raise ValueError(f"y holds the label {int(labels.min())}: labels start at 0")
+    problem = Problem(task, params[None])
+    check_fitness(problem, inputs[None, :1], labels[None, :1], num_classes)
+    return problem, inputs[None], labels[None]
 
 
 def move_one_lane(adversary: Adversary, problem: Problem, x: Tensor, y: Tensor, seed: int = 0) -> Move:
+    check_seed(seed)
     key = Key(*(torch.tensor([value], device=x.device) for value in (seed, 0, 0, 0)))
     return adversary(problem, x, y, AdversaryState(key=key))
 

@@ -195,10 +195,21 @@ def _refuse_hidden_state(model: nn.Module) -> None:
 
 
 def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
-    layers = list(module.children()) if isinstance(module, nn.Sequential) else [module]
+    """The layer of a model that is surely ``W x + b``: a plain Linear, after nothing but flattening."""
+    layers = list(module.children()) if _plain(module, nn.Sequential) else [module]
     *before, last = layers or [module]
-    flat = all(
-        isinstance(layer, nn.Identity) or (isinstance(layer, nn.Flatten) and layer.start_dim == 1) for layer in before
+    flattens = all(
+        _plain(layer, nn.Identity)
+        or (isinstance(layer, nn.Flatten) and _plain(layer, nn.Flatten) and layer.start_dim == 1)
+        for layer in before
     )
-    trained = isinstance(last, nn.Linear) and all(value.requires_grad for value in last.parameters())
-    return last if flat and trained and isinstance(last, nn.Linear) else None
+    if flattens and isinstance(last, nn.Linear) and _plain(last, nn.Linear):
+        return last if all(value.requires_grad for value in last.parameters()) else None
+    return None
+
+
+def _plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether the module computes what its kind computes: no forward of its own, no hooks, no parametrization."""
+    hooked = bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+    parametrized = nn.utils.parametrize.is_parametrized(module)
+    return isinstance(module, kind) and type(module).forward is kind.forward and not hooked and not parametrized

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.checks import check_positive
+
 StepSize = float | Callable[[int], float]
 
 
@@ -59,13 +61,17 @@ class Learned:
 
     def __post_init__(self) -> None:
         if not callable(self.step_size) and not (self.step_size > 0 and math.isfinite(self.step_size)):
-            raise ValueError(f"step_size={self.step_size} of the client weights must be positive and finite")
+            raise ValueError(f"weights_step={self.step_size} must be positive and finite")
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return _normalised([1.0] * len(num_examples))
 
     def step(self, round: int) -> float:
-        return self.step_size(round) if callable(self.step_size) else self.step_size
+        if not callable(self.step_size):
+            return self.step_size
+        step = self.step_size(round)
+        check_positive(f"round {round}: weights_step", step)
+        return step
 
 
 ClientWeights = ByExamples | Uniform | Fixed | Learned
@@ -102,6 +108,7 @@ def project_to_simplex(values: Tensor) -> Tensor:
     >>> project_to_simplex(torch.tensor([0.9, 0.5]))
     tensor([0.7000, 0.3000])
     """
+    values = values - values.max()  # changes no projection, and keeps large values exact
     ordered = values.sort(descending=True).values
     excess = (ordered.cumsum(0) - 1.0) / torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
     threshold = excess[int((ordered > excess).sum()) - 1]
@@ -110,4 +117,5 @@ def project_to_simplex(values: Tensor) -> Tensor:
 
 def _normalised(values: Sequence[float]) -> Tensor:
     weights = torch.tensor(values, dtype=torch.float64)
+    weights = weights / weights.max()  # or the sum of huge weights would overflow
     return weights / weights.sum()

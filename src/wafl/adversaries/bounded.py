@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.checks import check_bounds
 from wafl.inputs import Inputs, dense
 from wafl.random import Key, Purpose, normal, uniform
 from wafl.task import Problem
@@ -43,8 +44,7 @@ class BoundedAscent:
             raise ValueError(f"norm={self.norm} must be 2 or inf")
         if self.restarts > 1 and not self.random_start:
             raise ValueError(f"restarts={self.restarts} without random_start=True would repeat the same ascent")
-        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
-            raise ValueError(f"bounds={self.bounds} must be (low, high) with low < high")
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
 
     def scalars(self) -> dict[str, float]:
         if self.step_size is not None:

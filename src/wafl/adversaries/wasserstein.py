@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import Room, backtrack, climb, fixed_damping, linear_maximiser, power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.checks import check_bounds
 from wafl.inputs import Inputs, shared
 from wafl.losses import CrossEntropy, SquaredError
 from wafl.random import Purpose, normal
@@ -55,8 +56,7 @@ class Wasserstein:
             raise ValueError(f"restarts={self.restarts} must be at least 0")
         if self.strict and self.radius is None:
             raise ValueError("strict=True goes with radius=: a gamma that is given is never changed")
-        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
-            raise ValueError(f"bounds={self.bounds} must be (low, high) with low < high")
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": self.gamma}

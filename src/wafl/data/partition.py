@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.random import Key, Purpose, bits, check_seed, normal, permutation
+from wafl.checks import check_seed
+from wafl.random import Key, Purpose, bits, normal, permutation
 
 SIZE_SPREAD = 0.6
 """Standard deviation of the logarithm of a client's share of a label; gives the paper's spread of sizes on MNIST."""

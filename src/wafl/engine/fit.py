@@ -20,11 +20,12 @@ from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.watch import Watch, concavity_limit
 from wafl.federation import Federation
+from wafl.fitness import check_fitness
 from wafl.history import History, Record
 from wafl.methods import METHODS, Method
 from wafl.run import Run, with_params
 from wafl.schedule import LearningRate, Schedule
-from wafl.task import Loss, Problem, Task, make_task
+from wafl.task import Loss, Problem, make_task
 from wafl.weights import ClientWeights, Learned
 
 OnRound = Callable[[int, Record, State], None]
@@ -95,8 +96,8 @@ def sweep(
     lanes of one batched run; those that differ in shape (``batch_size``, ``norm``, ...) are batched among
     themselves. Each run equals the one that :func:`fit` gives alone. What varied is in ``run.settings["sweep"]``.
     """
-    if not grid or not all(len(values) for values in grid.values()):
-        raise ValueError(f"the grid {dict(grid)} has no combination: give every name at least one value")
+    if not grid or not all(isinstance(values, Sequence) and len(values) for values in grid.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"the grid {dict(grid)} has no combination: give every name at least one value, in a list")
     names = [field.name for field in fields(Schedule)]
     base = _known(method, client_weights)
     specs: list[_Spec] = []
@@ -145,7 +146,7 @@ class _Trainer:
         self.start = self.task.flatten(init).to(self.device) if init is not None else self.task.initial()
         if not bool(torch.isfinite(self.start).all()):
             raise ValueError("the starting parameters hold NaN or infinity")
-        _check_fit(self.task, self.start, clients)
+        check_fitness(Problem(self.task, self.start[None]), *_first_example(clients, self.start), clients.num_classes)
 
     def train(self, specs: Sequence[_Spec], on_round: OnRound | None) -> list[Run]:
         algorithms = [self._algorithm(spec) for spec in specs]
@@ -171,7 +172,7 @@ class _Trainer:
 
     def _rehearse(self, specs: Sequence[_Spec]) -> None:
         """Let each adversary move one example, so that what it cannot do is said before any work."""
-        x, y = (values[:1][None].to(self.device) for values in self.clients.train.of(0))
+        x, y = _first_example(self.clients, self.start)
         problem = Problem(self.task, self.start[None])
         for adversary in {spec.method.adversary for spec in specs}:
             if adversary is not None:
@@ -182,7 +183,7 @@ class _Trainer:
                         raise ValueError(
                             f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them"
                         )
-                adversary(problem, x.to(self.start), y, AdversaryState())
+                adversary(problem, x, y, AdversaryState())
 
     def _train_lanes(
         self, engine: Lanes, group: Sequence[tuple[int, _Spec, Algorithm]], on_round: OnRound | None
@@ -231,7 +232,7 @@ class _Trainer:
         return Run(
             spec.method.name,
             params,
-            with_params(self.model, params),
+            with_params(self.model, {**dict(self.model.named_parameters()), **params}),
             history,
             state.client_weights,
             settings,
@@ -267,7 +268,9 @@ def _known(method: Method, client_weights: ClientWeights | None) -> Method:
     if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
         names = ", ".join(f"wafl.{name}(...)" for name in METHODS)
         raise TypeError(f"unknown method {method!r}: use one of {names}, or wafl.Method(...)")
-    return replace(method, client_weights=client_weights) if client_weights is not None else method
+    if client_weights is None:
+        return method
+    return replace(method, client_weights=client_weights)
 
 
 def _device(name: str) -> torch.device:
@@ -291,30 +294,7 @@ def _full_precision(device: torch.device) -> Generator[None, None, None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def _check_fit(task: Task, start: Tensor, clients: Federation) -> None:
-    """The model takes these inputs and its outputs suit these labels."""
-    x, y = (values[:1][None].to(start.device) for values in clients.train.of(0))
-    try:
-        outputs = task.outputs(start[None], x.to(start))
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"the model does not take examples of shape {clients.input_shape}: {error}") from error
-    if outputs.ndim != 3:
-        raise ValueError(
-            f"the model gives an output of shape {tuple(outputs.shape[2:])} for an example: it must give one vector"
-        )
-    width = outputs.shape[-1]
-    if task.loss.name == "cross_entropy":
-        if clients.num_classes is None:
-            raise ValueError(
-                "loss='cross_entropy' wants integer labels, these are floating-point: use loss='squared_error'"
-            )
-        if width < clients.num_classes:
-            raise ValueError(f"the model has {width} outputs for {clients.num_classes} classes: give it one a class")
-    if task.loss.name == "squared_error":
-        targets = int(y[0, 0].numel())
-        if clients.num_classes is not None or width != targets:
-            raise ValueError(
-                f"loss='squared_error' wants floating-point targets, as many as outputs: got {width} outputs, "
-                f"{targets} targets of type {y.dtype}"
-            )
-    task.losses(start[None], x.to(start), y.to(start) if y.is_floating_point() else y)
+def _first_example(clients: Federation, start: Tensor) -> tuple[Tensor, Tensor]:
+    """One lane with one example, in the type of the parameters."""
+    x, y = (values[:1][None] for values in clients.train.of(0))
+    return x.to(start), y.to(start) if y.is_floating_point() else y.to(start.device)

@@ -1,0 +1,32 @@
+"""Checks of numbers a user hands in: an error has the value, the range and the remedy."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import Any
+
+
+def check_positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name}={value} must be positive and finite")
+
+
+def check_bounds(bounds: Any) -> tuple[float, float] | None:
+    """A box as ``(low, high)``; None is no box."""
+    if bounds is None:
+        return None
+    try:
+        low, high = (float(value) for value in bounds)
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds={bounds!r} must be two numbers (low, high)") from None
+    if not low < high:
+        raise ValueError(f"bounds={bounds} must be (low, high) with low < high")
+    return low, high
+
+
+def check_seed(seed: Any) -> int:
+    """The seed as a plain integer."""
+    if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
+        raise ValueError(f"seed={seed!r} must lie in 0 .. 2**32 - 1, a whole number")
+    return int(seed)
