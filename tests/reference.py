@@ -309,7 +309,7 @@ class Transport:
         if self.radius is None:
             return gamma
         ratio = min(max(cost ** (1 / self.power) / self.radius, 1e-6), 1e6)
-        return gamma * min(max(ratio ** (1 / math.sqrt(1 + round / 4)), 0.5), 2.0)
+        return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
 
 
 @dataclass(frozen=True)

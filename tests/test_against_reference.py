@@ -203,6 +203,7 @@ def test_cnn(name: str):
     assert_agree(case, classes((1, 8, 8)), model, None)
 
 
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 @pytest.mark.parametrize("name", BOUNDED)
 def test_bounds(name: str):
     assert_agree(BOUNDED[name], classes((5,), bounded=True), wafl.models.mlr, reference.mlr_curvature, init=1.0)

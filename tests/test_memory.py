@@ -15,10 +15,11 @@ from wafl.task import make_task
 LANES = 1000
 
 
-def federation(shape: tuple[int, ...] = (1, 8, 8)) -> wafl.Federation:
+def federation(shape: tuple[int, ...] = (1, 8, 8), copies: int = 1) -> wafl.Federation:
     generator = torch.Generator().manual_seed(0)
+    sizes = [copies * n for n in (12, 40, 7, 25)]
     return wafl.Federation.from_arrays(
-        [(torch.rand(n, *shape, generator=generator), torch.arange(n) % 3) for n in (12, 40, 7, 25)], bounds=(0.0, 1.0)
+        [(torch.rand(n, *shape, generator=generator), torch.arange(n) % 3) for n in sizes], bounds=(0.0, 1.0)
     )
 
 
@@ -44,27 +45,27 @@ def small_cnn() -> nn.Module:
 
 @pytest.mark.parametrize("lanes", [1, 7])
 @pytest.mark.parametrize("free", [0, 1, 10**5, 10**15])
-def test_at_least_one_and_at_most_all(monkeypatch, free, lanes):
+def test_at_least_one(monkeypatch, free, lanes):
     monkeypatch.setattr(memory, "free_bytes", lambda device: free)
     clients = federation()
     fits = fitting(mlp(16), clients, lanes=lanes)
-    assert 1 <= fits <= lanes
+    assert fits >= 1
     if free <= 1:
         assert fits == 1
     if free == 10**15:
-        assert fits == lanes
+        assert fits > lanes
 
 
 def test_the_machines_own_memory_holds_a_small_lane():
     assert memory.free_bytes(torch.device("cpu")) > 2**20
-    assert fitting(mlp(4), federation(), lanes=2) == 2
+    assert fitting(mlp(4), federation(), lanes=2) >= 2
 
 
 def test_fewer_fit_as_batch_model_and_activations_grow(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 5 * 10**6)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
     clients = federation()
     for growing in (
-        [fitting(mlp(16), clients, batch) for batch in (4, 16, 64)],
+        [fitting(mlp(16), federation(copies=copies), 1024) for copies in (1, 2, 4)],
         [fitting(mlp(width), clients) for width in (16, 64, 256)],
         [fitting(wafl.models.cnn(clients, channels=channels), clients) for channels in ((2, 2), (8, 8), (16, 32))],
     ):
@@ -92,7 +93,7 @@ def test_chosen_lanes_take_no_more_than_is_free(monkeypatch):
 
 
 def test_all_examples_count_as_one_batch(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 5 * 10**6)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
     clients = federation()
     largest = int(clients.train.num_examples.max())
     assert fitting(mlp(16), clients, None) == fitting(mlp(16), clients, largest)

@@ -110,6 +110,15 @@ def test_a_model_that_hides_its_linearity_is_moved_to_the_same_place(loss, seed)
     assert bool(seen.converged.all())
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_float32_settles_where_float64_does(norm):
+    rng, weight, bias = random_linear(3, classes=5, features=20, scale=0.2)
+    x, y = rng.normal(size=(50, 20)), rng.integers(5, size=50)
+    hidden = oracles.Hidden(oracles.linear_model(weight, bias))
+    assert bool(robust_loss(hidden, x, y, gamma=1.0, norm=norm).converged.all())
+    assert bool(robust_loss(hidden.float(), x, y, gamma=1.0, norm=norm).converged.all())
+
+
 # What phi_gamma is.
 
 
@@ -193,7 +202,7 @@ def test_more_steps_never_lower_phi(kind, norm):
     for options in ({}, {"gamma": 1.0}, {"bounds": (0.0, 1.0)}, {"bounds": (0.0, 1.0), "power": 1}):
         options = {"gamma": 0.05, "norm": norm, "tolerance": 0.0, **options}
         values = [robust_loss(model, x, y, steps=steps, **options).value for steps in (1, 2, 5, 20)]
-        assert bool((torch.stack(values).diff(dim=0) >= -1e-14).all())
+        assert bool((torch.stack(values).diff(dim=0) >= -1e-12).all())
 
 
 @pytest.mark.parametrize("above", [0.02, 0.1, 0.5, 1.01, 1.5])
@@ -531,12 +540,11 @@ def test_a_random_start_does_not_depend_on_how_many_examples_share_the_lane(norm
 
 def test_gamma_moves_towards_the_radius():
     adversary = wasserstein(radius=2.0)
-    assert adversary.next_gamma(3.0, cost=4.0, round=0) == pytest.approx(3.0)
-    assert adversary.next_gamma(3.0, cost=2.2**2, round=0) == pytest.approx(3.3)
-    assert adversary.next_gamma(3.0, cost=100.0, round=0) == pytest.approx(6.0)
-    assert adversary.next_gamma(3.0, cost=0.0, round=0) == pytest.approx(1.5)
-    late, early = (adversary.next_gamma(3.0, cost=2.2**2, round=r) for r in (100, 0))
-    assert 3.0 < late < early
+    assert adversary.next_gamma(3.0, cost=4.0) == pytest.approx(3.0)
+    assert 3.0 < adversary.next_gamma(3.0, cost=2.2**2) <= 3.3
+    assert 2.7 <= adversary.next_gamma(3.0, cost=1.8**2) < 3.0
+    assert adversary.next_gamma(3.0, cost=1e6) == pytest.approx(6.0)
+    assert adversary.next_gamma(3.0, cost=0.0) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(

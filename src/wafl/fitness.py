@@ -15,6 +15,7 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
     """
     try:
         outputs = problem.task.outputs(problem.params, x)
+        width = outputs.shape[-1]
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"the model does not take examples of shape {tuple(x.shape[2:])}: {error}") from error
     if outputs.ndim != 3:
@@ -23,7 +24,6 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
         )
     if not bool(torch.isfinite(outputs).all()):
         raise ValueError("the model gives NaN or infinity for the first example, before any training")
-    width = outputs.shape[-1]
     if problem.output_loss.name == "cross_entropy":
         if num_classes is None:
             raise ValueError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from wafl.adversaries import Adversary, affine, fgsm, pgm, wasserstein
+from wafl.adversaries.wasserstein import FIRST_GAMMA
 from wafl.weights import ClientWeights, Learned, StepSize, agnostic, by_examples, snapshot
 
 
@@ -51,6 +52,8 @@ class Method:
                     f"give gamma or radius, not both (gamma={changes['gamma']}, radius={changes['radius']})"
                 )
             changes["radius"] = None
+        elif changes.get("radius") is not None:
+            changes["gamma"] = FIRST_GAMMA
         return replace(self, adversary=replace(adversary, **changes) if changes else adversary, client_weights=weights)
 
 

@@ -85,11 +85,11 @@ def uniform(key: Key, purpose: Purpose, count: int) -> Tensor:
 
 def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
     """Standard normal, by the Box-Muller transform."""
-    half = (count + 1) // 2
-    u = uniform(key, purpose, 2 * half)
-    length = torch.sqrt(-2.0 * torch.log1p(-u[..., :half]))
-    angle = 2.0 * math.pi * u[..., half:]
-    return torch.cat([length * torch.cos(angle), length * torch.sin(angle)], dim=-1)[..., :count]
+    u = uniform(key, purpose, count + count % 2)
+    length = torch.sqrt(-2.0 * torch.log1p(-u[..., 0::2]))
+    angle = 2.0 * math.pi * u[..., 1::2]
+    # Side by side, so that a draw does not depend on how many are drawn after it.
+    return torch.stack([length * torch.cos(angle), length * torch.sin(angle)], dim=-1).flatten(-2)[..., :count]
 
 
 def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -91,10 +91,11 @@ def better(one: Move, other: Move) -> Move:
     def pick(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(wins.view(*wins.shape, *(1,) * (old.ndim - 2)), new, old)
 
-    return Move(
-        pick(one.x_adv, other.x_adv),
-        pick(one.y_adv, other.y_adv),
-        pick(one.value, other.value),
-        pick(one.cost, other.cost),
-        pick(one.converged, other.converged),
+    return replace(
+        one,
+        inputs=pick(one.x_adv, other.x_adv),
+        y_adv=pick(one.y_adv, other.y_adv),
+        value=pick(one.value, other.value),
+        cost=pick(one.cost, other.cost),
+        converged=pick(one.converged, other.converged),
     )

@@ -97,14 +97,17 @@ class BoundedAscent:
         return delta
 
     def _starts(self, flat: Tensor, epsilon: Tensor, key: Key) -> list[Tensor]:
-        """One point a restart, uniform in the ball."""
+        """One point a restart, uniform in the ball.
+
+        Examples come first in the draws, so that the padding behind them changes none.
+        """
         lanes, batch, features = flat.shape
         if self.norm == math.inf:
-            draws = uniform(key, Purpose.START, self.restarts * batch * features).to(flat)
-            return [epsilon * (2.0 * u - 1.0) for u in draws.view(lanes, self.restarts, batch, features).unbind(1)]
+            draws = uniform(key, Purpose.START, batch * self.restarts * features).to(flat)
+            return [epsilon * (2.0 * u - 1.0) for u in draws.view(lanes, batch, self.restarts, features).unbind(2)]
         # The extra column gives the radius its distribution.
-        draws = normal(key, Purpose.START, self.restarts * batch * (features + 1)).to(flat)
-        starts = draws.view(lanes, self.restarts, batch, features + 1).unbind(1)
+        draws = normal(key, Purpose.START, batch * self.restarts * (features + 1)).to(flat)
+        starts = draws.view(lanes, batch, self.restarts, features + 1).unbind(2)
         levels = [torch.special.ndtr(start[..., -1:]) ** (1.0 / features) for start in starts]
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 

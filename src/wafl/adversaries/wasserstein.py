@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from wafl.inputs import Inputs, shared
 from wafl.losses import CrossEntropy, SquaredError
 from wafl.random import Purpose, normal
 from wafl.task import Problem
+
+FIRST_GAMMA = 1.0
+"""Where the search for the gamma of a radius starts."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,10 @@ class Wasserstein:
             raise ValueError(f"tolerance={self.tolerance} must lie in [0, 1); 0 takes all steps")
         if self.restarts < 0:
             raise ValueError(f"restarts={self.restarts} must be at least 0")
-        if self.strict and self.radius is None:
-            raise ValueError("strict=True goes with radius=: a gamma that is given is never changed")
+        if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
+            raise ValueError(
+                "strict=True goes with radius=, norm=2 and power=2: elsewhere there is no limit to keep to"
+            )
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
 
     def scalars(self) -> dict[str, float]:
@@ -73,21 +79,26 @@ class Wasserstein:
             move = self._move_targets(problem, x, y, gamma, state)
         else:
             move = self._move_classes(problem, x, y, gamma, state)
-        return replace(move, concave=self._concave(problem, gamma), state=state)
+        return replace(move, state=state)
 
-    def next_gamma(self, gamma: float, cost: float, round: int) -> float:
+    def next_gamma(self, gamma: float, cost: float) -> float:
         """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
 
         The dual's derivative in gamma is ``radius^p - cost``. Far from the limit the achieved radius is
-        proportional to ``1 / gamma``, so a step of ``log(achieved / radius)`` in ``log gamma`` is Newton's; it is
-        damped, ever more as rounds go by, because a cohort is a sample, and never changes gamma by more than a
-        factor of 2.
+        proportional to ``1 / gamma``, so a step of ``log(achieved / radius)`` in ``log gamma`` is Newton's. Half of
+        it is taken, because a cohort is a sample, and gamma changes by no more than a factor of 2.
         """
         assert self.radius is not None
         achieved = cost ** (1.0 / self.power)
         ratio = min(max(achieved / self.radius, 1e-6), 1e6)
-        step = math.log(ratio) / math.sqrt(1.0 + round / 4.0)
-        return gamma * math.exp(min(max(step, -math.log(2.0)), math.log(2.0)))
+        return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
+
+    def limit(self, curvature: float, moves_targets: bool) -> float:
+        """The concavity limit: above it the inner problem with the squared l2 cost is concave, given L_zz.
+
+        A regression whose targets move too (:meth:`_move_targets`) wants ``gamma - 1 / label_cost > L_zz / 2``.
+        """
+        return curvature / 2.0 + (1.0 / self.label_cost if moves_targets else 0.0)
 
     def _concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
         if self.norm != 2 or self.power != 2:
@@ -101,23 +112,24 @@ class Wasserstein:
             space: _ClassSpace | _InputSpace = _ClassSpace(problem, x, y, gamma)
         else:
             space = _InputSpace(problem, x, y, gamma, self)
-        best = space.ascend(None, self.steps, self.tolerance)
+        best = replace(space.ascend(None, self.steps, self.tolerance), concave=self._concave(problem, gamma))
         if self.restarts:
-            lanes, *shape = space.shape
-            draws = normal(lane_key(state, gamma), Purpose.START, self.restarts * math.prod(shape)).to(gamma)
-            for start in draws.view(lanes, self.restarts, *shape).unbind(1):
+            # Examples come first in the draws, so that the padding behind them changes none.
+            shape = (len(gamma), y.shape[1], self.restarts, space.features)
+            draws = normal(lane_key(state, gamma), Purpose.START, math.prod(shape[1:])).to(gamma)
+            for start in draws.view(shape).unbind(2):
                 best = better(best, space.ascend(start, self.steps, self.tolerance))
         return best
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """One ascent a label, the best kept; a changed class costs ``gamma label_cost``."""
-        best = self._move_inputs(problem, x, y, gamma, state)
-        for label in range(_num_classes(problem, x)):
-            other = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
+
+        def as_label(label: int) -> Move:
+            move = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
             toll = self.label_cost * (y != label).to(gamma)
-            paid = replace(other, value=other.value - gamma[:, None] * toll, cost=other.cost + toll)
-            best = better(best, paid)
-        return best
+            return replace(move, value=move.value - gamma[:, None] * toll, cost=move.cost + toll)
+
+        return reduce(better, map(as_label, range(_num_classes(problem, x))))
 
     def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """Regression under the squared error: the best target for an input in closed form.
@@ -160,7 +172,7 @@ class _ClassSpace:
         self.x, self.y, self.gamma = x, y, gamma
         self.weight = problem.linear[0]
         outputs = problem.task.outputs(problem.params, x).mT
-        self.shape = outputs.shape
+        self.features = outputs.shape[1]
         self.origin = torch.zeros_like(outputs)
         if isinstance(self.loss, CrossEntropy):
             self.origin.scatter_(1, y[:, None], 1.0)
@@ -188,7 +200,7 @@ class _ClassSpace:
         return self.loss.value(self.outputs(point).mT, self.y) - self.gamma[:, None] * self.squared(point - self.origin)
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        begin = self.origin if start is None else self.origin + start
+        begin = self.origin if start is None else self.origin + start.mT
         if self.curvature is not None:
             damping = fixed_damping(self.gamma, self.curvature)
             point, converged = climb(self.aim_at, self.length, begin, self.origin, damping, steps, tolerance, 1)
@@ -219,7 +231,7 @@ class _InputSpace:
         self.problem, self.y, self.gamma, self.options = problem, y, gamma, options
         self.x = x.dense()
         self.flat = self.x.flatten(2)
-        self.shape = self.flat.shape
+        self.features = self.flat.shape[-1]
         low, high = options.bounds if options.bounds is not None else (-math.inf, math.inf)
         if bool((self.flat < low).any()) or bool((self.flat > high).any()):
             raise ValueError(f"examples lie outside bounds=({low}, {high}): widen the bounds or rescale the data")
@@ -266,7 +278,7 @@ def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm:
     slopes = torch.linalg.vector_norm(weight[:, :, None] - weight[:, None, :], ord=dual, dim=-1).amax(-1)
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
-    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays)
+    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays, torch.zeros_like(stays[:, 0]))
 
 
 def _num_classes(problem: Problem, x: Inputs) -> int:
@@ -303,5 +315,14 @@ def wasserstein(
     if gamma is None and radius is None:
         raise ValueError("give gamma (the price of transport) or radius (the size of the ball)")
     return Wasserstein(
-        1.0 if gamma is None else gamma, radius, norm, power, label_cost, steps, tolerance, restarts, bounds, strict
+        FIRST_GAMMA if gamma is None else gamma,
+        radius,
+        norm,
+        power,
+        label_cost,
+        steps,
+        tolerance,
+        restarts,
+        bounds,
+        strict,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from wafl.algorithms.base import Query, Replies, Setting, State, mean_cost, weighted_mean
+from wafl.algorithms.base import Query, Replies, Setting, State, mean_reply, weighted_mean
 from wafl.weights import Learned, project_to_simplex
 
 
@@ -24,23 +24,22 @@ class Agnostic:
 
     def init(self, params: Tensor) -> State:
         weights = self.client_weights.initial(self.setting.num_examples)
-        return State(0, params, weights, self.setting.initial_scalars())
+        return State(0, params, weights, self.setting.initial_scalars(params))
 
     def ask(self, state: State) -> Query | None:
         schedule = self.setting.schedule
         if state.round == schedule.rounds:
             return None
         everyone = tuple(range(len(self.setting.num_examples)))
-        return Query("train", state.round, schedule.seed, everyone, state.params, self.setting.query_scalars(state))
+        scalars = self.setting.query_scalars(state)
+        return Query("train", state.round, schedule.seed, everyone, state.client_weights, state.params, scalars)
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         assert replies.params is not None
-        answered = list(replies.clients)
-        weights = state.client_weights[answered]
-        params = self.setting.server_step(state.params, weighted_mean(weights, replies.params))
-        climbed = state.client_weights.clone()
-        climbed[answered] += self.client_weights.step(state.round) * replies.loss.to(climbed)
-        scalars = self.setting.next_scalars(state, params, mean_cost(weights, replies))
+        params = self.setting.server_step(state.params, weighted_mean(query.weights, replies.params))
+        step = self.client_weights.step(state.round)
+        climbed = state.client_weights + step * replies.loss.to(state.client_weights)
+        scalars = self.setting.next_scalars(state, params, mean_reply(query, replies.cost))
         return replace(
             state, round=state.round + 1, params=params, client_weights=project_to_simplex(climbed), scalars=scalars
         )

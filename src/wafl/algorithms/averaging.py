@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from wafl.algorithms.base import Query, Replies, Setting, State, mean_cost, weighted_mean
+from wafl.algorithms.base import Query, Replies, Setting, State, mean_reply, weighted_mean
 from wafl.random import Purpose, choose
 from wafl.weights import ClientWeights
 
@@ -24,7 +24,7 @@ class Averaging:
 
     def init(self, params: Tensor) -> State:
         weights = self.client_weights.initial(self.setting.num_examples)
-        return State(0, params, weights, self.setting.initial_scalars())
+        return State(0, params, weights, self.setting.initial_scalars(params))
 
     def ask(self, state: State) -> Query | None:
         schedule = self.setting.schedule
@@ -32,14 +32,13 @@ class Averaging:
             return None
         total = len(self.setting.num_examples)
         cohort = choose(schedule.seed, Purpose.COHORT, total, schedule.cohort or total, state.round)
-        scalars = self.setting.query_scalars(state)
-        return Query("train", state.round, schedule.seed, tuple(cohort), state.params, scalars)
+        weights, scalars = state.client_weights[cohort], self.setting.query_scalars(state)
+        return Query("train", state.round, schedule.seed, tuple(cohort), weights, state.params, scalars)
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         assert replies.params is not None
-        weights = state.client_weights[list(replies.clients)]
-        if not float(weights.sum()) > 0:  # a cohort of clients that do not count changes nothing
+        if not float(query.weights.sum()) > 0:  # a cohort of clients that do not count changes nothing
             return replace(state, round=state.round + 1)
-        params = self.setting.server_step(state.params, weighted_mean(weights, replies.params))
-        scalars = self.setting.next_scalars(state, params, mean_cost(weights, replies))
+        params = self.setting.server_step(state.params, weighted_mean(query.weights, replies.params))
+        scalars = self.setting.next_scalars(state, params, mean_reply(query, replies.cost))
         return replace(state, round=state.round + 1, params=params, scalars=scalars)

@@ -31,12 +31,16 @@ class State:
 
 @dataclass(frozen=True)
 class Query:
-    """Work asked of clients: to train from ``params``, or to report their loss there."""
+    """Work asked of clients: to train from ``params``, or to report their loss there.
+
+    ``weights`` is how much each client's reply will count.
+    """
 
     kind: Literal["train", "loss"]
     round: int
     seed: int
     clients: tuple[int, ...]
+    weights: Tensor
     params: Tensor
     scalars: Mapping[str, float]
     snapshot_step: int | None = None
@@ -67,15 +71,18 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """What every algorithm is made from; ``limit`` is the concavity limit for gamma at given parameters."""
+    """What every algorithm is made from; ``lowest_gamma`` is what a learned gamma must not fall below at a point."""
 
     schedule: Schedule
     adversary: Adversary | None
     num_examples: Sequence[int]
-    limit: Callable[[Tensor], float | None]
+    lowest_gamma: Callable[[Tensor], float]
 
-    def initial_scalars(self) -> dict[str, float]:
-        return self.adversary.scalars() if self.adversary is not None else {}
+    def initial_scalars(self, params: Tensor) -> dict[str, float]:
+        scalars = self.adversary.scalars() if self.adversary is not None else {}
+        if isinstance(self.adversary, Wasserstein) and self.adversary.radius is not None:
+            scalars["gamma"] = max(scalars["gamma"], self.lowest_gamma(params))
+        return scalars
 
     def query_scalars(self, state: State) -> dict[str, float]:
         schedule = self.schedule
@@ -94,11 +101,8 @@ class Setting:
         """The adversary's scalars for the next round: a gamma that is found from a radius moves by the dual."""
         if not isinstance(self.adversary, Wasserstein) or self.adversary.radius is None:
             return state.scalars
-        gamma = self.adversary.next_gamma(state.scalars["gamma"], cost, state.round)
-        limit = self.limit(params)
-        if self.adversary.strict and limit is not None:
-            gamma = max(gamma, limit)
-        return {**state.scalars, "gamma": gamma}
+        gamma = self.adversary.next_gamma(state.scalars["gamma"], cost)
+        return {**state.scalars, "gamma": max(gamma, self.lowest_gamma(params))}
 
 
 def weighted_mean(weights: Tensor, rows: Tensor) -> Tensor:
@@ -106,8 +110,7 @@ def weighted_mean(weights: Tensor, rows: Tensor) -> Tensor:
     return (weights / weights.sum()).to(rows) @ rows
 
 
-def mean_cost(weights: Tensor, replies: Replies) -> float:
-    """The cohort's mean transport cost, clients weighted as in the ball's center."""
-    total = weights.sum()
-    weights = weights / total if float(total) > 0 else torch.full_like(weights, 1.0 / len(weights))
-    return float(weights @ replies.cost.to(weights))
+def mean_reply(query: Query, values: Tensor) -> float:
+    """The mean of one number a client, each counting as its reply does (all alike where none counts)."""
+    weights = query.weights if float(query.weights.sum()) > 0 else torch.ones_like(query.weights)
+    return float((weights / weights.sum()) @ values.to(weights))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wafl.algorithms.base import Query, Replies, Setting, State, mean_cost, weighted_mean
+from wafl.algorithms.base import Query, Replies, Setting, State, mean_reply, weighted_mean
 from wafl.random import Key, Purpose, bits, choose, uniform
 from wafl.weights import Learned, project_to_simplex
 
@@ -27,7 +27,7 @@ class Snapshot:
 
     def init(self, params: Tensor) -> State:
         weights = self.client_weights.initial(self.setting.num_examples)
-        return State(0, params, weights, self.setting.initial_scalars())
+        return State(0, params, weights, self.setting.initial_scalars(params))
 
     def ask(self, state: State) -> Query | None:
         schedule, total = self.setting.schedule, len(self.setting.num_examples)
@@ -35,23 +35,24 @@ class Snapshot:
         cohort = schedule.cohort or total
         if state.snapshot is not None:
             asked = choose(schedule.seed, Purpose.LOSS_COHORT, total, cohort, state.round)
-            return Query("loss", state.round, schedule.seed, tuple(asked), state.snapshot, scalars)
+            weights = torch.ones(cohort, dtype=torch.float64)
+            return Query("loss", state.round, schedule.seed, tuple(asked), weights, state.snapshot, scalars)
         if state.round == schedule.rounds:
             return None
-        drawn = tuple(sorted(self._draw_cohort(state, cohort)))
+        times_drawn = sorted(self._draw_cohort(state, cohort).items())
+        drawn = tuple(client for client, _ in times_drawn)
+        weights = torch.tensor([float(times) for _, times in times_drawn], dtype=torch.float64)
         step = int(bits(Key.of(schedule.seed, state.round), Purpose.SNAPSHOT, 1)) % self._local_steps() + 1
-        return Query("train", state.round, schedule.seed, drawn, state.params, scalars, snapshot_step=step)
+        return Query("train", state.round, schedule.seed, drawn, weights, state.params, scalars, snapshot_step=step)
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         if query.kind == "loss":
             return self._tell_losses(state, replies)
         assert replies.params is not None
         assert replies.snapshots is not None
-        times_drawn = self._draw_cohort(state, self.setting.schedule.cohort or len(self.setting.num_examples))
-        weights = torch.tensor([float(times_drawn[client]) for client in replies.clients], dtype=torch.float64)
-        params = self.setting.server_step(state.params, weighted_mean(weights, replies.params))
-        scalars = self.setting.next_scalars(state, params, mean_cost(weights, replies))
-        return replace(state, params=params, snapshot=weighted_mean(weights, replies.snapshots), scalars=scalars)
+        params = self.setting.server_step(state.params, weighted_mean(query.weights, replies.params))
+        scalars = self.setting.next_scalars(state, params, mean_reply(query, replies.cost))
+        return replace(state, params=params, snapshot=weighted_mean(query.weights, replies.snapshots), scalars=scalars)
 
     def _tell_losses(self, state: State, replies: Replies) -> State:
         climbed = state.client_weights.clone()

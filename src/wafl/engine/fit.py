@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ from torch import Tensor, nn
 
 from wafl.adversaries import AdversaryState, Wasserstein
 from wafl.algorithms import Algorithm, Query, Replies, Setting, State, make_algorithm
-from wafl.algorithms.base import mean_cost
+from wafl.algorithms.base import mean_reply
 from wafl.describe import describe
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
-from wafl.engine.watch import Watch, concavity_limit
+from wafl.engine.watch import Watch, lowest_gamma
 from wafl.federation import Federation
 from wafl.fitness import check_fitness
 from wafl.history import History, Record
@@ -167,7 +168,9 @@ class _Trainer:
         if cohort is not None and cohort > total:
             raise ValueError(f"cohort={cohort} is larger than the number of clients, {total}: lower it or leave it out")
         sizes = self.clients.train.num_examples.tolist()
-        setting = Setting(spec.schedule, spec.method.adversary, sizes, lambda p: concavity_limit(self.task, p))
+        setting = Setting(
+            spec.schedule, spec.method.adversary, sizes, partial(lowest_gamma, spec.method.adversary, self.task)
+        )
         return make_algorithm(setting, spec.method.client_weights)
 
     def _rehearse(self, specs: Sequence[_Spec]) -> None:
@@ -183,6 +186,10 @@ class _Trainer:
                         raise ValueError(
                             f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them"
                         )
+                if isinstance(adversary, Wasserstein) and adversary.strict and problem.curvature is None:
+                    raise ValueError(
+                        "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
+                    )
                 adversary(problem, x, y, AdversaryState())
 
     def _train_lanes(
@@ -193,6 +200,8 @@ class _Trainer:
         states = [algorithm.init(self.start) for algorithm in algorithms]
         watches = [Watch(spec.method, self.task, self.clients.names) for _, spec, _ in group]
         histories = [History() for _ in group]
+        for watch, state in zip(watches, states, strict=True):
+            watch.check_gamma(state)
         training: list[tuple[Query, Replies]] = []
         began = time.perf_counter()
         while (queries := _ask_all(algorithms, states)) is not None:
@@ -213,6 +222,8 @@ class _Trainer:
                     on_round(group[index][0], record, states[index])
             if states[-1].snapshot is None:
                 began = time.perf_counter()
+        for watch, history in zip(watches, histories, strict=True):
+            watch.check_radius(history)
         return {
             place: self._finish(spec, state, history)
             for (place, spec, _), state, history in zip(group, states, histories, strict=True)
@@ -249,16 +260,14 @@ def _ask_all(algorithms: Sequence[Algorithm], states: Sequence[State]) -> list[Q
 
 
 def _record(method: Method, before: State, query: Query, replies: Replies, seconds: float) -> Record:
-    weights = before.client_weights[list(replies.clients)]
-    weights = weights / weights.sum() if float(weights.sum()) > 0 else torch.full_like(weights, 1.0 / len(weights))
     adversary = method.adversary
     power = adversary.power if isinstance(adversary, Wasserstein) else 2
     return Record(
         round=query.round,
-        loss=float(weights @ replies.loss.cpu().to(weights)),
+        loss=mean_reply(query, replies.loss),
         seconds=seconds,
         cohort=query.clients,
-        achieved_radius=None if adversary is None else mean_cost(weights, replies) ** (1.0 / power),
+        achieved_radius=None if adversary is None else mean_reply(query, replies.cost) ** (1.0 / power),
         gamma=query.scalars.get("gamma"),
         client_weights=tuple(before.client_weights.tolist()) if isinstance(method.client_weights, Learned) else None,
     )

@@ -91,7 +91,8 @@ def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
 
 
 def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
-    rows = [lane for lane, place in enumerate(places) if place[0] == run]
+    lane_of = {place: lane for lane, place in enumerate(places)}
+    rows = [lane_of[run, client] for client in query.clients]
     params, snapshots = (None if part is None else part[rows] for part in (output.params, output.snapshots))
     return Replies(query.clients, output.loss[rows], output.cost[rows], params, snapshots)
 

@@ -20,6 +20,9 @@ from wafl.random import Key
 from wafl.schedule import LocalWork
 from wafl.task import Problem, Task
 
+REPORT_BATCH = 256
+"""Examples a client looks at together when it reports its loss."""
+
 
 @dataclass(frozen=True)
 class ClientTask:
@@ -119,12 +122,12 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     return LaneOutput(loss, cost, params, None if lanes.snapshot_step is None else snapshots, memory)
 
 
-def report_loss(client: ClientTask, lanes: LaneInput, batch_size: int = 256) -> LaneOutput:
+def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """The mean over all examples of each lane's client of what it minimises, at the parameters it was sent."""
     _, first, sizes = _distinct(client, lanes)
     problem = Problem(client.task, lanes.params)
     loss = cost = lanes.params.new_zeros(len(lanes.params))
-    for positions in torch.arange(int(sizes.max()), device=first.device).split(batch_size):
+    for positions in torch.arange(int(sizes.max()), device=first.device).split(REPORT_BATCH):
         real = positions < sizes[:, None]
         rows = first[:, None] + torch.where(real, positions, 0)
         x, y = client.fetch(rows, lanes)

@@ -6,12 +6,12 @@ import os
 
 import torch
 
-from wafl.engine.local import ClientTask, LaneInput
+from wafl.engine.local import REPORT_BATCH, ClientTask, LaneInput
 
 
 def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
     """As many lanes as half of the free memory holds, at least one, by counting what one lane keeps."""
-    return max(1, min(len(lanes.clients), free_bytes(lanes.params.device) // 2 // max(1, _lane_bytes(client, lanes))))
+    return max(1, free_bytes(lanes.params.device) // 2 // _lane_bytes(client, lanes))
 
 
 def free_bytes(device: torch.device) -> int:
@@ -22,7 +22,8 @@ def free_bytes(device: torch.device) -> int:
 
 def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
     """Parameters, gradient and their copies, the batch and its copies, and the activations autograd keeps."""
-    batch = client.work.batch_size or int(client.examples.num_examples.max())
+    largest = int(client.examples.num_examples.max())
+    batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]
     x = params.new_zeros(batch, *client.examples.shape)
     kept = 0

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import warnings
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Wasserstein
+from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
 from wafl.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
+from wafl.history import History
+from wafl.losses import SquaredError
 from wafl.methods import Method
 from wafl.task import Task
 
 
-def concavity_limit(task: Task, params: Tensor) -> float | None:
-    """``L_zz / 2``: above it the inner problem with the squared l2 cost is concave. None where L_zz is unknown."""
+def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float | None:
+    """Above this gamma the inner problem is concave; None where no gamma is known to be enough."""
     curvature = task.curvature(params[None])
-    return None if curvature is None else float(curvature[0]) / 2.0
+    if curvature is None or adversary.norm != 2 or adversary.power != 2:
+        return None
+    return adversary.limit(float(curvature[0]), isinstance(task.loss, SquaredError))
+
+
+def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
+    """What a learned gamma must not fall below: the concavity limit if strict, and always what keeps targets finite."""
+    if not isinstance(adversary, Wasserstein):
+        return 0.0
+    targets = 1.05 / adversary.label_cost if isinstance(task.loss, SquaredError) else 0.0
+    limit = concavity_limit(adversary, task, params) if adversary.strict else None
+    return max(targets, limit or 0.0)
 
 
 class Watch:
@@ -27,7 +41,8 @@ class Watch:
         self._adversary = method.adversary if isinstance(method.adversary, Wasserstein) else None
         self._task = task
         self._names = names
-        self._warned: set[type[Warning]] = set()
+        self._warned = False
+        self._held: list[int] = []
 
     def check_replies(self, query: Query, replies: Replies) -> None:
         """Stop at the first NaN or infinity, with the round, the client and the likely cause."""
@@ -38,7 +53,7 @@ class Watch:
             return
         client = replies.clients[int((~finite).nonzero()[0])]
         where = f"round {query.round}, {self._names[client]}"
-        if self._adversary is not None and self._adversary.power == 1 and self._adversary.bounds is None:
+        if self._adversary is not None and self._adversary.power == 1 and bool(replies.loss.isinf().any()):
             raise UnboundedError(
                 f"{where}: with power=1 and gamma={query.scalars['gamma']:g} the supremum is infinite: "
                 "raise gamma, add weight_decay, or give bounds=(low, high)"
@@ -47,34 +62,41 @@ class Watch:
 
     def check_gamma(self, state: State) -> None:
         """Warn once when gamma is below the concavity limit of the current parameters."""
-        adversary = self._adversary
-        if adversary is None or adversary.norm != 2 or adversary.power != 2:
+        if self._adversary is None:
             return
-        limit, gamma = concavity_limit(self._task, state.params), state.scalars["gamma"]
+        limit, gamma = concavity_limit(self._adversary, self._task, state.params), state.scalars["gamma"]
         if limit is None:
             return
-        if gamma < limit:
-            self._warn(
-                ConcavityWarning,
+        if gamma == limit:  # where strict holds it
+            self._held.append(state.round)
+        if gamma < limit and not self._warned:
+            self._warned = True
+            warnings.warn(
                 f"round {state.round}: gamma={gamma:.4g} is below the concavity limit {limit:.4g} of this model: "
                 "raise gamma, or shrink the weights (weight_decay)",
+                ConcavityWarning,
+                stacklevel=5,
             )
-        elif adversary.strict and gamma <= limit:
-            self._warn(
+
+    def check_radius(self, history: History) -> None:
+        """Warn at the end if, in the second half of the rounds, strict held gamma and the radius was not reached."""
+        adversary, recent = self._adversary, history[len(history) // 2 :]
+        if adversary is None or adversary.radius is None or not any(at >= recent[0].round for at in self._held):
+            return
+        achieved = fmean(record.achieved_radius for record in recent)
+        if achieved < 0.95 * adversary.radius:
+            warnings.warn(
+                f"radius={adversary.radius:g} cannot be reached while gamma stays above the concavity limit: from "
+                f"round {recent[0].round} on it was {achieved:.4g}. Ask for a smaller radius, add weight_decay, or "
+                "leave strict out",
                 RadiusWarning,
-                f"round {state.round}: radius={adversary.radius:g} cannot be reached while gamma stays above the "
-                f"concavity limit {limit:.4g}: ask for a smaller radius, add weight_decay, or leave strict out",
+                stacklevel=5,
             )
 
     def _likely_cause(self, query: Query) -> str:
         rate = query.scalars["learning_rate"]
-        limit = concavity_limit(self._task, query.params)
-        gamma = query.scalars.get("gamma")
-        if limit is not None and gamma is not None and gamma < limit:
+        limit = None if self._adversary is None else concavity_limit(self._adversary, self._task, query.params)
+        gamma = query.scalars.get("gamma", 0.0)
+        if limit is not None and gamma < limit:
             return f"gamma={gamma:g} is below the concavity limit {limit:.4g}: raise gamma or add weight_decay"
         return f"learning_rate={rate:g} is likely too large: lower it"
-
-    def _warn(self, kind: type[Warning], message: str) -> None:
-        if kind not in self._warned:
-            self._warned.add(kind)
-            warnings.warn(message, kind, stacklevel=4)
