@@ -215,24 +215,7 @@ class Transport:
 
         start = torch.zeros_like(x)
         at_rest, aim = evaluate(start)
-        if objective.curvature is not None and self.norm == 2 and self.power == 2 and self.bounds is None:
-            delta, value = self._fixed_damping(evaluate, start, gamma, objective.curvature(params))
-        else:
-            delta, value = self._halving(evaluate, start, at_rest, aim)
-        return (delta, value) if value >= at_rest else (start, at_rest)
-
-    def _fixed_damping(
-        self, evaluate: Callable[[Tensor], tuple[float, Tensor]], delta: Tensor, gamma: float, curvature: float
-    ) -> tuple[Tensor, float]:
-        """Gradient ascent on a function whose second derivatives lie in [-2 gamma, L_zz - 2 gamma]."""
-        concave = 2 * gamma > curvature
-        step = 2 / (4 * gamma - curvature) if concave else 1 / max(2 * gamma, curvature - 2 * gamma)
-        for _ in range(self.steps):
-            aim = evaluate(delta)[1]
-            if self._settled(delta, aim):
-                break
-            delta = delta + step * (2 * gamma * aim - 2 * gamma * delta)
-        return delta, evaluate(delta)[0]
+        return self._halving(evaluate, start, at_rest, aim)
 
     def _halving(
         self, evaluate: Callable[[Tensor], tuple[float, Tensor]], delta: Tensor, value: float, aim: Tensor
@@ -243,7 +226,7 @@ class Transport:
                 break
             trial = delta + damping * (aim - delta)
             trial_value, trial_aim = evaluate(trial)
-            if trial_value >= value:
+            if trial_value >= value - 1e-15 * max(1.0, abs(value)):
                 delta, value, aim = trial, trial_value, trial_aim
             else:
                 damping /= 2

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-import wafl
-from wafl import PGD
+from wafl import PGD, Federation, evaluate, load_dataset
 from wafl.models import MLR
 
 try:
@@ -32,7 +31,7 @@ def train(model, x, y, steps=80):
 
 def trained(classes, size):
     """A model of the first digits, with test examples and the label of each."""
-    data = wafl.load_dataset("digits")
+    data = load_dataset("digits")
     x, y = data.x_train[data.y_train < classes], data.y_train[data.y_train < classes]
     known = data.y_test < classes
     return train(MLR((1, 8, 8), classes), x, y), data.x_test[known][:size], data.y_test[known][:size]
@@ -71,7 +70,7 @@ def test_it_stays_in_its_ball_and_is_as_strong_as_pgd(digits):
 
 
 def test_it_stays_in_its_l2_ball_and_is_as_strong_as_pgd(three):
-    check_strength(three, AutoAttack(epsilon=1.0, norm=2, bounds=UNIT, queries=50))
+    check_strength(three, AutoAttack(epsilon=0.7, norm=2, bounds=UNIT, queries=50))
 
 
 @pytest.mark.slow
@@ -112,16 +111,14 @@ def test_it_depends_on_its_seed_alone_and_leaves_the_world_alone(three):
     model, x, y = three
     attack = AutoAttack(epsilon=0.2, bounds=UNIT, queries=10)
     torch.manual_seed(1)
-    first, torch_state, numpy_state = attack(model, x, y, seed=3), torch.get_rng_state(), np.random.get_state()[1]
-    torch.manual_seed(1)
-    assert torch.equal(torch_state, torch.get_rng_state())
+    first = attack(model, x, y, seed=3)
     torch.manual_seed(2)
-    trace = sys.gettrace()
+    before, numpy_before, trace = torch.get_rng_state(), np.random.get_state()[1].copy(), sys.gettrace()
     assert torch.equal(attack(model, x, y, seed=3), first)
-    assert np.array_equal(np.random.get_state()[1], numpy_state)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], numpy_before)
     assert sys.gettrace() is trace
     assert not torch.equal(attack(model, x, y, seed=4), first)
-    assert all(value.grad is None or not value.grad.any() for value in MLR((1, 8, 8), 10).parameters())
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4])
@@ -144,11 +141,12 @@ def test_few_classes_and_plain_vectors(classes, norm, caplog):
 
 
 def test_evaluate_takes_it(three):
-    clients = wafl.load_dataset("digits").partition(5, labels_per_client=3)
-    attack = AutoAttack(epsilon=0.1, bounds=UNIT, queries=5)
-    score = wafl.evaluate(three[0], clients, attack=attack, attacked=0.2)
+    model, x, y = three
+    clients = Federation.from_arrays([(x[::2], y[::2]), (x[1::2], y[1::2])], test_fraction=0.5, bounds=UNIT)
+    score = evaluate(model, clients, attack=AutoAttack(epsilon=0.2, bounds=UNIT, queries=5), attacked=0.5)
     assert sum(client.attacked for client in score.per_client) == 1
-    assert score.attack == "l_inf AutoAttack, epsilon 0.1 (pixels in [0, 1]), 5 queries"
+    assert score.worst_client.attacked
+    assert score.attack == "l_inf AutoAttack, epsilon 0.2 (input units), 5 queries"
 
 
 def test_no_epsilon_moves_nothing(three):

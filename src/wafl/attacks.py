@@ -127,7 +127,7 @@ class WassersteinShift(Attack):
         while spent(far) <= budget:
             high, near = low, far
             low /= 2.0
-            if low < 1e-12:  # even for free the examples go no further: the loss is flat out there
+            if low < 1e-12:  # even for free the examples go no further: the loss is flat, or the box is full
                 return far.x_adv
             far = at(low)
         for _ in range(60):
@@ -145,20 +145,29 @@ class WassersteinShift(Attack):
         return f"worst {_norm_name(self.norm)} Wasserstein shift, radius {self.radius:g} ({unit})"
 
     def _adversary(self, gamma: float) -> Wasserstein:
-        return Wasserstein(gamma, norm=self.norm, steps=self.steps, tolerance=self.tolerance, bounds=self.bounds)
+        return Wasserstein(
+            gamma, norm=self.norm, steps=self.steps, tolerance=self.tolerance, restarts=1, bounds=self.bounds
+        )
 
 
 def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Tensor:
-    """At a jump of gamma, take examples from their near to their far point while the budget lasts."""
+    """At a jump of gamma, take examples from their near to their far point while the budget lasts.
+
+    The first that no longer fits goes part of the way: the squared distance is convex, so a share t of the way costs
+    at most t of the difference.
+    """
     gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
     extra = share * (far.cost[0] - near.cost[0])
     worth = (gain > 0) & (extra > 0)
     order = torch.where(worth, share * gain / extra.clamp_min(1e-30), -math.inf).argsort(descending=True, stable=True)
     order = order[worth[order]]
     left = budget - float(share @ near.cost[0])
-    goes = torch.zeros_like(worth)
-    goes[order[extra[order].cumsum(0) <= left]] = True
-    return torch.where(goes.view(1, -1, *(1,) * (x.ndim - 2)), far.x_adv, near.x_adv)
+    before = extra[order].cumsum(0) - extra[order]
+    way = torch.zeros_like(extra)
+    way[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
+    mixed = torch.lerp(near.x_adv, far.x_adv, way.view(1, -1, *(1,) * (x.ndim - 2)))
+    better = (problem.loss(mixed, y) > problem.loss(near.x_adv, y)).view(1, -1, *(1,) * (x.ndim - 2))
+    return torch.where(better, mixed, near.x_adv)
 
 
 def _norm_name(norm: float) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 data_app = typer.Typer(help="Data sets: what is here, fetch one, look at one.", no_args_is_help=True)
 
+DIGITS_LICENSE = "CC BY 4.0"
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="digits, mnist, fashion-mnist, usps, svhn, ...")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of the data sets. Default: WAFL_DATA, else a cache folder of this user's.")
@@ -31,7 +33,7 @@ def list_data(data_dir: DataDir = None) -> None:
     with _one_line_errors():
         folder = data_folder(data_dir)
         table = _table("name", here="left", size="right", train="right", test="right", license="left")
-        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), "CC BY 4.0")
+        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), DIGITS_LICENSE)
         for name, source in SOURCES.items():
             table.add_row(name, *_row(name, folder), source.license)
         console = Console()
@@ -61,12 +63,12 @@ def _row(name: str, folder: Path) -> tuple[str, ...]:
             f"[dim]({_megabytes(size)})[/]" if size else "",
             *_counts(source.num_examples, dim=True),
         )
-    where = found.paths[0] if len(found.paths) == 1 else found.paths[0].parent
-    shown = escape(str(where.relative_to(folder))) if where != folder else ", ".join(path.name for path in found.paths)
+    inside = found.where != folder
+    shown = escape(str(found.where.relative_to(folder)) if inside else ", ".join(path.name for path in found.paths))
     try:
         return f"[green]{shown}[/]", _megabytes(found.num_bytes), *_counts(found.num_examples())
-    except ValueError:
-        return f"[red]{shown}: cut off or broken[/]", _megabytes(found.num_bytes), "", ""
+    except (ValueError, OSError):
+        return f"[red]{shown} (broken)[/]", _megabytes(found.num_bytes), "", ""
 
 
 @data_app.command()
@@ -82,7 +84,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
         folder = data_folder(data_dir)
         found = locate(name, folder)
         raw = load_raw(name, folder)
-        where = folder / f"{name}.npz" if found is None else found.paths[0]
+        where = folder / f"{name}.npz" if found is None else found.where
         verb = "fetched" if found is None else "here already"
         typer.echo(f"{name}: {verb}, {len(raw.x_train):,} + {len(raw.x_test):,} images, {where}")
         typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
@@ -122,7 +124,7 @@ def _about(name: str) -> str:
     from wafl.data.sources import SOURCES
 
     if name == "digits":
-        return "handwritten digits from scikit-learn (Alpaydin and Kaynak, UCI, 1998). License: CC BY 4.0"
+        return f"handwritten digits from scikit-learn (Alpaydin and Kaynak, UCI, 1998). License: {DIGITS_LICENSE}"
     source = SOURCES[name]
     return f"{source.description}. {source.citation}. License: {source.license}"
 
@@ -199,11 +201,8 @@ def _digits() -> dict[str, tuple[Any, Any]]:
     dataset = load_dataset("digits")
     parts: dict[str, tuple[Any, Any]] = {}
     for part, x, y in (("train", dataset.x_train, dataset.y_train), ("test", dataset.x_test, dataset.y_test)):
-        images = x.numpy()
-        if images.dtype != np.uint8:
-            low, high = dataset.bounds or (images.min(), images.max())
-            images = np.rint((images - low) / (high - low) * 255.0).astype(np.uint8)
-        parts[part] = images[:, 0], y.numpy()
+        values = x.numpy().reshape(-1, 8, 8).astype(np.float64)
+        parts[part] = np.rint((values - values.min()) / np.ptp(values) * 255.0).astype(np.uint8), y.numpy()
     return parts
 
 

@@ -5,7 +5,9 @@ solution for each norm (``linear_maximiser``). The solver moves part of the way 
 
     d <- d + a (linear_maximiser(g(d)) - d),
 
-which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``.
+which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss convex in x the whole step
+(a = 1) never descends: the linearised objective lies below the true one and touches it at d, and the step goes to its
+maximum. So a linear model needs no line search (``climb``); elsewhere each example finds its own a (``backtrack``).
 """
 
 from __future__ import annotations
@@ -126,21 +128,6 @@ class Ascent:
     converged: Tensor
 
 
-def fixed_damping(gamma: Tensor, curvature: Tensor) -> Tensor:
-    """The best constant damping for the squared l2 cost and a loss convex in x with known L_zz.
-
-    The objective's second derivatives lie in ``[-2 gamma, L_zz - 2 gamma]``. If it is concave, the step
-    ``2 / (4 gamma - L_zz)`` contracts fastest; if not, ``1 / max(2 gamma, L_zz - 2 gamma)`` still climbs.
-    Either way no step descends, so the last iterate is the best.
-    """
-    concave = 2.0 * gamma > curvature
-    return torch.where(
-        concave,
-        4.0 * gamma / torch.where(concave, 4.0 * gamma - curvature, 1.0),
-        2.0 * gamma / torch.maximum(2.0 * gamma, curvature - 2.0 * gamma),
-    )
-
-
 def backtrack(
     evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
     aim_at: Callable[[Tensor], Tensor],
@@ -163,17 +150,19 @@ def backtrack(
     settled = torch.zeros_like(value, dtype=torch.bool)
     for _ in range(steps):
         if tolerance > 0:
-            settled = settled | (length(aim - point) <= tolerance * length(aim - origin))
+            settled = settled | _close(length(aim - point), tolerance, length(aim - origin))
             if bool(settled.all()):
                 break
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
         trial_value, slope = evaluate(trial)
-        climbs = (trial_value >= value) & ~settled
+        # Near the top a step changes the value by less than its rounding error, and must still be taken.
+        rounding = 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
+        climbs = (trial_value >= value - rounding) & ~settled
         point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
         value = torch.where(climbs, trial_value, value)
         aim = torch.where(climbs.unsqueeze(feature_dim), aim_at(slope), aim)
         damping = torch.where(climbs | settled, damping, damping / 2.0)
-    close = length(aim - point) <= _settling(tolerance, value) * length(aim - origin)
+    close = _close(length(aim - point), _settling(tolerance, value), length(aim - origin))
     return Ascent(point, value, settled | close)
 
 
@@ -182,24 +171,28 @@ def climb(
     length: Callable[[Tensor], Tensor],
     start: Tensor,
     origin: Tensor,
-    damping: Tensor,
     steps: int,
     tolerance: float,
     feature_dim: int,
 ) -> tuple[Tensor, Tensor]:
-    """The fixed point with a damping ``[L]`` known never to descend; the last point and whether it has settled."""
-    point, damping = start.clone(), damping[:, None, None]
-    aim = aim_at(point)
+    """The fixed point by whole steps, for a convex loss; the last point and whether it has settled."""
+    point, aim = start, aim_at(start)
     for _ in range(steps):
         if tolerance > 0:
-            settled = length(aim - point) <= tolerance * length(aim - origin)
-            if bool(settled.all()):
+            whole = length(aim - origin)
+            settled = _close(length(aim - point), tolerance, whole)
+            rests = settled | ~torch.isfinite(whole)  # an infinite supremum: stop where numbers end
+            if bool(rests.all()):
                 return point, settled
-            point.lerp_(aim, damping * ~settled.unsqueeze(feature_dim))
+            point = torch.where(rests.unsqueeze(feature_dim), point, aim)
         else:
-            point.lerp_(aim, damping)
+            point = aim
         aim = aim_at(point)
-    return point, length(aim - point) <= _settling(tolerance, point) * length(aim - origin)
+    return point, _close(length(aim - point), _settling(tolerance, point), length(aim - origin))
+
+
+def _close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:
+    return (left <= tolerance * whole) & torch.isfinite(whole)
 
 
 def _settling(tolerance: float, like: Tensor) -> float:

@@ -58,6 +58,8 @@ class BoundedAscent:
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         x, state = dense(x), state or AdversaryState()
         flat = x.flatten(2)
+        if self.bounds is not None and bool(((x < self.bounds[0]) | (x > self.bounds[1])).any()):
+            raise ValueError(f"examples lie outside bounds={self.bounds}: widen the bounds or rescale the data")
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )

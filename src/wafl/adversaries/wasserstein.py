@@ -14,7 +14,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import Room, backtrack, climb, fixed_damping, linear_maximiser, power_norm
+from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser, power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
 from wafl.checks import check_bounds
 from wafl.inputs import Inputs, shared
@@ -63,6 +63,8 @@ class Wasserstein:
                 "strict=True goes with radius=, norm=2 and power=2: elsewhere there is no limit to keep to"
             )
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        if self.power == 1 and self.bounds is not None and not all(map(math.isfinite, self.bounds)):
+            raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": self.gamma}
@@ -114,11 +116,13 @@ class Wasserstein:
             space = _InputSpace(problem, x, y, gamma, self)
         best = replace(space.ascend(None, self.steps, self.tolerance), concave=self._concave(problem, gamma))
         if self.restarts:
+            for start in space.class_starts():
+                best = better(best, space.ascend(start, self.steps, self.tolerance))
             # Examples come first in the draws, so that the padding behind them changes none.
             shape = (len(gamma), y.shape[1], self.restarts, space.features)
             draws = normal(lane_key(state, gamma), Purpose.START, math.prod(shape[1:])).to(gamma)
-            for start in draws.view(shape).unbind(2):
-                best = better(best, space.ascend(start, self.steps, self.tolerance))
+            for draw in draws.view(shape).unbind(2):
+                best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
         return best
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
@@ -159,35 +163,45 @@ class _ClassSpace:
     """The l2 ascent of a linear model, in as many dimensions as it has outputs.
 
     Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
-    distance is ``u^T G u``, and the fixed point reads ``v <- v + a (dloss(s + G u) - v)`` for ``v = 2 gamma u``.
+    distance is ``u^T G u``, and the fixed point reads ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
 
     Points are ``v + e``, shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). For
     the cross-entropy, whose gradient is ``softmax - e_y``, the origin e is ``e_y``: then a point is a probability
-    vector, and the iteration is ``p <- p + a (softmax(s + G u) - p)``. Otherwise e is zero.
+    vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is zero.
     """
 
     def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> None:
         assert problem.linear is not None
-        self.loss, self.curvature = problem.output_loss, problem.curvature
+        self.loss, self.convex = problem.output_loss, isinstance(problem.output_loss, CrossEntropy | SquaredError)
         self.x, self.y, self.gamma = x, y, gamma
         self.weight = problem.linear[0]
-        outputs = problem.task.outputs(problem.params, x).mT
-        self.features = outputs.shape[1]
-        self.origin = torch.zeros_like(outputs)
+        self.at_rest = problem.task.outputs(problem.params, x).mT
+        self.features = self.at_rest.shape[1]
+        self.origin = torch.zeros_like(self.at_rest)
         if isinstance(self.loss, CrossEntropy):
             self.origin.scatter_(1, y[:, None], 1.0)
         self.half_price = 0.5 / gamma
         self.gram = torch.bmm(self.weight, self.weight.mT) * self.half_price[:, None, None]
-        self.base = torch.baddbmm(outputs, self.gram, self.origin, alpha=-1.0)
+        self.base = torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
 
-    def outputs(self, point: Tensor) -> Tensor:
-        return torch.baddbmm(self.base, self.gram, point)
+    def class_starts(self) -> list[Tensor]:
+        """For the cross-entropy, what each of its linear pieces ``s_k - s_y`` aims at: the corners of the simplex."""
+        if not isinstance(self.loss, CrossEntropy):
+            return []
+        return [corner[None, :, None].expand_as(self.origin) for corner in torch.eye(self.features).to(self.origin)]
+
+    def random_start(self, draw: Tensor) -> Tensor:
+        return self.origin + draw.mT
 
     def aim_at(self, point: Tensor) -> Tensor:
-        outputs = self.outputs(point)
+        outputs = torch.baddbmm(self.base, self.gram, point)
         if isinstance(self.loss, CrossEntropy):
             return outputs.softmax(1)
         return self.loss.gradient(outputs.mT, self.y).mT
+
+    def outputs(self, move: Tensor) -> Tensor:
+        """At the difference of a point and the origin; ``base`` would lose digits to a tiny gamma."""
+        return torch.baddbmm(self.at_rest, self.gram, move)
 
     def squared(self, move: Tensor) -> Tensor:
         """``u^T G u`` of the difference of two points."""
@@ -196,31 +210,29 @@ class _ClassSpace:
     def length(self, move: Tensor) -> Tensor:
         return self.squared(move).sqrt()
 
-    def value(self, point: Tensor) -> Tensor:
-        return self.loss.value(self.outputs(point).mT, self.y) - self.gamma[:, None] * self.squared(point - self.origin)
+    def value(self, move: Tensor) -> Tensor:
+        return self.loss.value(self.outputs(move).mT, self.y) - self.gamma[:, None] * self.squared(move)
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        begin = self.origin if start is None else self.origin + start.mT
-        if self.curvature is not None:
-            damping = fixed_damping(self.gamma, self.curvature)
-            point, converged = climb(self.aim_at, self.length, begin, self.origin, damping, steps, tolerance, 1)
+        start = self.origin if start is None else start
+        if self.convex:
+            point, converged = climb(self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
         else:
             ascent = backtrack(
-                lambda point: (self.value(point), point),
+                lambda point: (self.value(point - self.origin), point),
                 self.aim_at,
                 self.length,
-                begin,
+                start,
                 self.origin,
                 steps,
                 tolerance,
                 1,
             )
             point, converged = ascent.point, ascent.converged
-        value, at_rest = self.value(point), self.value(self.origin)
+        value, at_rest = self.value(point - self.origin), self.loss.value(self.at_rest.mT, self.y)
         climbed = (value >= at_rest)[:, None]  # but for rounding always so
         move = torch.where(climbed, point - self.origin, 0.0)
-        outputs = self.outputs(torch.where(climbed, point, self.origin))
-        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], outputs)
+        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], self.outputs(move))
         return Move(inputs, self.y, torch.maximum(value, at_rest), self.squared(move), converged)
 
 
@@ -250,10 +262,22 @@ class _InputSpace:
     def length(self, move: Tensor) -> Tensor:
         return power_norm(move, self.options.norm, 1)
 
+    def class_starts(self) -> list[Tensor]:
+        """What ``s_k - s_y``, a difference of two cross-entropies, aims at, for each class."""
+        if not isinstance(self.problem.output_loss, CrossEntropy):
+            return []
+        own = self.problem.gradient(self.x, self.y)
+        labels = (torch.full_like(self.y, label) for label in range(_num_classes(self.problem, shared(self.x))))
+        return [self.aim_at((own - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
+
+    def random_start(self, draw: Tensor) -> Tensor:
+        """As far away as the first step goes, in a direction the norm favours."""
+        gradient = self.evaluate(torch.zeros_like(self.flat))[1]
+        return self.aim_at(draw * power_norm(gradient, 2, 1)[..., None])
+
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         origin = torch.zeros_like(self.flat)
-        # A random start lies as far away as the first step goes, in a direction the norm favours.
-        begin = origin if start is None else self.aim_at(start * power_norm(self.evaluate(origin)[1], 2, 1)[..., None])
+        begin = origin if start is None else start
         ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2)
         x_adv = self.x + ascent.point.view_as(self.x)
         if self.options.bounds is not None:
@@ -305,7 +329,9 @@ def wasserstein(
     Give ``gamma``, the price of transport, or ``radius``, the size of the ball: then gamma is found during
     training. ``norm`` is 1, 2 or inf. A finite ``label_cost`` lets labels move too. Each example stops when it
     has converged to ``tolerance`` (a relative distance to the fixed point; 0 takes all ``steps``). ``bounds`` is
-    a box that moved examples stay in. With ``strict=True`` a learned gamma stays above the concavity limit.
+    a box that moved examples stay in. ``restarts`` adds that many random starts, and for the cross-entropy one
+    towards each class: below the concavity limit an example that the model is sure of may have its maximum far away.
+    With ``strict=True`` a learned gamma stays above that limit.
 
     >>> wasserstein(gamma=0.5).norm
     2

@@ -1,0 +1,231 @@
+"""Downloads from a real server on this machine, one that can also lie, break off and be absent."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wafl.data import sources
+from wafl.data.cache import load_raw
+from wafl.data.sources import SOURCES, RemoteFile
+
+
+@dataclass
+class Server:
+    """Files by path. ``broken`` says how many bytes of a path arrive, ``flaky`` how often; both count requests."""
+
+    url: str
+    files: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    broken: dict[str, int] = field(default_factory=dict[str, int])
+    flaky: dict[str, int] = field(default_factory=dict[str, int])
+    requests: list[str] = field(default_factory=list[str])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path
+            state.requests.append(path)
+            if path not in state.files:
+                self.send_error(404)
+                return
+            content = state.files[path]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            cut = path in state.broken or state.flaky.get(path, 0) > 0
+            state.flaky[path] = state.flaky.get(path, 0) - 1
+            self.wfile.write(content[: state.broken.get(path, len(content) // 2)] if cut else content)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        state = Server(f"http://127.0.0.1:{http.server_address[1]}")
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield state
+        http.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PAUSE", 0.0)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def arrays() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    images = (rng.integers(0, 256, (count, 28, 28), np.uint8) for count in (9, 4))
+    x_train, x_test = images
+    return x_train, np.arange(9, dtype=np.uint8), x_test, np.arange(4, dtype=np.uint8)
+
+
+def contents() -> list[bytes]:
+    """MNIST's four files, small."""
+    packed: list[bytes] = []
+    for array in arrays():
+        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        packed.append(gzip.compress(head + array.tobytes(), mtime=0))
+    return packed
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, server: Server, mirrors: tuple[str, ...] = ("/good/",)) -> None:
+    """Let MNIST be the small files at these mirrors: a path is the server's, a whole address somebody else's."""
+    files: list[RemoteFile] = []
+    for file, content in zip(SOURCES["mnist"].files, contents(), strict=True):
+        bases = [mirror if mirror.startswith("http") else server.url + mirror for mirror in mirrors]
+        md5 = hashlib.md5(content).hexdigest()
+        files.append(RemoteFile(file.name, tuple(base + file.name for base in bases), md5, len(content)))
+        server.files[f"/good/{file.name}"] = content
+    monkeypatch.setitem(SOURCES, "mnist", replace(SOURCES["mnist"], files=tuple(files)))
+
+
+def nobody() -> str:
+    """An address on this machine where nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/"
+
+
+FIRST = "train-images-idx3-ubyte.gz"
+
+
+def test_a_good_download_is_kept_as_one_file_and_the_network_is_left_alone_after(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    offer(monkeypatch, server)
+    folder = tmp_path / "new" / "data"
+    for _ in range(2):
+        raw = load_raw("mnist", folder)
+        for got, wanted in zip((raw.x_train, raw.y_train, raw.x_test, raw.y_test), arrays(), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+        assert len(server.requests) == 4
+    assert [path.name for path in folder.iterdir()] == ["mnist.npz"]
+    with np.load(folder / "mnist.npz") as content:
+        assert sorted(content) == ["x_test", "x_train", "y_test", "y_train"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_corrupt_download_is_an_error_and_leaves_nothing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, server)
+    server.files[f"/good/{FIRST}"] = server.files[f"/good/{FIRST}"][:-1] + b"!"
+    with pytest.raises(FileNotFoundError, match="what came is not the file: its MD5 is not the published") as caught:
+        load_raw("mnist", tmp_path)
+    assert SOURCES["mnist"].files[0].md5 in str(caught.value)
+    assert "WAFL_DATA" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_download_that_breaks_off_is_an_error_and_leaves_nothing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, server)
+    server.broken[f"/good/{FIRST}"] = 1000
+    with pytest.raises(FileNotFoundError, match="the connection broke off"):
+        load_raw("mnist", tmp_path)
+    assert server.requests == [f"/good/{FIRST}"] * sources.ROUNDS
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_last_file_that_fails_leaves_nothing_of_the_first(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, server)
+    del server.files["/good/t10k-labels-idx1-ubyte.gz"]
+    with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte.gz: HTTP status 404"):
+        load_raw("mnist", tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_broke_off_once_is_tried_again(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, server)
+    server.flaky[f"/good/{FIRST}"] = 1
+    assert len(load_raw("mnist", tmp_path).x_train) == 9
+    assert server.requests[:2] == [f"/good/{FIRST}"] * 2
+
+
+@pytest.mark.parametrize("bad", ["nobody", "/missing/", "/corrupt/", "/cut/"])
+def test_after_a_bad_mirror_comes_a_good_one(
+    bad: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(monkeypatch, server, (nobody() if bad == "nobody" else bad, "/good/"))
+    for file in SOURCES["mnist"].files:
+        server.files[f"/corrupt/{file.name}"] = b"<html>Please log in</html>"
+        server.files[f"/cut/{file.name}"] = server.files[f"/good/{file.name}"]
+        server.broken[f"/cut/{file.name}"] = 10
+    assert len(load_raw("mnist", tmp_path).x_train) == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["mnist.npz"]
+
+
+def test_all_mirrors_dead_names_each_and_what_to_do(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = nobody()
+    offer(monkeypatch, server, (dead, "/missing/"))
+    with pytest.raises(FileNotFoundError) as caught:
+        load_raw("mnist", tmp_path)
+    message = str(caught.value)
+    assert f"  {dead}{FIRST}: no connection\n" in message
+    assert f"  {server.url}/missing/{FIRST}: HTTP status 404\n" in message
+    assert f"mnist is not in {tmp_path}" in message
+    assert "MNIST/raw/ with train-images-idx3-ubyte" in message
+    assert "WAFL_DATA" in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, server)
+
+    def interrupted(file: RemoteFile, folder: Path) -> Path:
+        (folder / file.name).write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wafl.data.cache.download", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_raw("mnist", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, server)
+
+    def full(path: Path, **_: Any) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        load_raw("mnist", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_terminal_sees_a_bar_for_each_file(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(monkeypatch, server)
+    server.flaky[f"/good/{FIRST}"] = 1
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    load_raw("mnist", tmp_path)
+    out, err = capsys.readouterr()
+    assert out == ""
+    for file in SOURCES["mnist"].files:
+        assert file.name in err
+    size = SOURCES["mnist"].files[0].size
+    assert size is not None
+    assert f"{size / 1000:.1f}/{size / 1000:.1f} kB" in err
