@@ -5,9 +5,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
-from wafl import PGD, Federation, evaluate, load_dataset
+from wafl import PGD, Federation, evaluate
 from wafl.models import MLR
 
 try:
@@ -31,10 +32,11 @@ def train(model, x, y, steps=80):
 
 def trained(classes, size):
     """A model of the first digits, with test examples and the label of each."""
-    data = load_dataset("digits")
-    x, y = data.x_train[data.y_train < classes], data.y_train[data.y_train < classes]
-    known = data.y_test < classes
-    return train(MLR((1, 8, 8), classes), x, y), data.x_test[known][:size], data.y_test[known][:size]
+    images, targets = load_digits(return_X_y=True)
+    known = targets < classes
+    x = torch.from_numpy(images[known] / 16.0).float().view(-1, 1, 8, 8)
+    y = torch.from_numpy(targets[known]).long()
+    return train(MLR((1, 8, 8), classes), x[:-size], y[:-size]), x[-size:], y[-size:]
 
 
 @pytest.fixture(scope="module")

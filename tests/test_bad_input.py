@@ -113,11 +113,11 @@ def test_num_classes_of_a_regression():
 def test_bad_seed_of_a_partition(seed):
     x, y = torch.zeros(4, 1, 1, 1), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(ValueError, match=f"seed={seed} must lie in"):
-        wafl.Dataset("one", x, y, x, y, "pixels", None, 1).partition(2, labels_per_client=1, seed=seed)
+        wafl.Dataset("one", x, y, x, y, 1).partition(2, labels_per_client=1, seed=seed)
 
 
 def test_unknown_dataset():
-    with pytest.raises(ValueError, match="unknown data set 'mnits': there is digits"):
+    with pytest.raises(ValueError, match="unknown data set .mnits.: did you mean 'mnist'"):
         wafl.load_dataset("mnits")
 
 

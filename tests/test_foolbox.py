@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
-from wafl import FGSM, PGD, load_dataset
+from wafl import FGSM, PGD
 from wafl.models import MLR
 
 with warnings.catch_warnings():
@@ -33,8 +34,8 @@ def conv_net():
 @cache
 def trained(name):
     """A model trained for a moment on the first half of the digits, with the second half."""
-    data = load_dataset("digits")
-    x, y = torch.cat([data.x_train, data.x_test]), torch.cat([data.y_train, data.y_test])
+    images, targets = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(images / 16.0).float().view(-1, 1, 8, 8), torch.from_numpy(targets).long()
     model = MLR((1, 8, 8), 10) if name == "mlr" else conv_net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):

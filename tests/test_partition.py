@@ -17,7 +17,7 @@ def dataset_of(counts: list[int]) -> wafl.Dataset:
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
     x = torch.arange(len(y), dtype=torch.float32).view(-1, 1, 1, 1)
     cut = len(y) // 2
-    return wafl.Dataset("numbers", x[:cut], y[:cut], x[cut:], y[cut:], "counts", None, len(counts))
+    return wafl.Dataset("numbers", x[:cut], y[:cut], x[cut:], y[cut:], len(counts), max_value=1)
 
 
 @st.composite
@@ -105,5 +105,5 @@ def test_impossible_partitions(num_clients, count, message):
 
 
 def test_unknown_dataset():
-    with pytest.raises(ValueError, match="unknown data set 'imagenet': there is digits"):
+    with pytest.raises(ValueError, match="unknown data set 'imagenet': There is digits"):
         wafl.load_dataset("imagenet")

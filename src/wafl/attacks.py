@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from wafl.adversaries import BoundedAscent, Move, Wasserstein, fgsm
+from wafl.adversaries import AdversaryState, BoundedAscent, Move, Wasserstein, fgsm
+from wafl.checks import check_seed
+from wafl.inputs import Inputs
+from wafl.random import Key
 from wafl.run import Run
 from wafl.surrogate import move_one_lane, single_lane
 from wafl.task import Loss, Problem
@@ -18,6 +22,9 @@ from wafl.task import Loss, Problem
 
 class Attack(ABC):
     """Called as ``attack(model, x, y)``; gives the moved examples."""
+
+    pointwise: ClassVar[bool] = True
+    """Whether each example is moved by itself, whatever the others are."""
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
         problem, inputs, labels = single_lane(model, x, y, loss)
@@ -32,8 +39,58 @@ class Attack(ABC):
         """In words, with the unit of its size."""
 
 
+class BoundedAttack(Attack):
+    """Ascent within ``||delta|| <= epsilon``, for many models and many epsilons at once."""
+
+    @abstractmethod
+    def adversary(self) -> BoundedAscent: ...
+
+    def sizes(self, lanes: int) -> dict[str, Tensor]:
+        """Epsilon and step size, one value a lane."""
+        return {name: torch.full((lanes,), value) for name, value in self.adversary().scalars().items()}
+
+    def beside(self, others: Sequence[BoundedAttack], runs: int) -> BoundedAttack:
+        """This attack on the first ``runs`` lanes, the others on as many each after them."""
+        return _SideBySide((self, *others), runs) if others else self
+
+    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+        return self.move_lanes(problem, Inputs(x, len(x)), y, seed, 0)
+
+    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, first: int) -> Tensor:
+        """Every lane's model attacked on its examples, of which the first is number ``first`` of the population."""
+        check_seed(seed)
+        lanes = torch.zeros(x.lanes, dtype=torch.int64, device=problem.params.device)
+        key = Key(lanes + seed, lanes, lanes, lanes + first)
+        state = AdversaryState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
+        return self.adversary()(problem, x, y, state).x_adv
+
+
 @dataclass(frozen=True)
-class PGD(Attack):
+class _SideBySide(BoundedAttack):
+    attacks: tuple[BoundedAttack, ...]
+    runs: int
+
+    def adversary(self) -> BoundedAscent:
+        return self.attacks[0].adversary()
+
+    def sizes(self, lanes: int) -> dict[str, Tensor]:
+        parts = [attack.sizes(self.runs) for attack in self.attacks]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def describe(self, unit: str) -> str:
+        return "; ".join(attack.describe(unit) for attack in self.attacks)
+
+
+def same_but_size(one: Attack | None, other: Attack | None) -> bool:
+    """Whether two attacks differ in epsilon and step size at most."""
+    if not isinstance(one, BoundedAttack) or not isinstance(other, BoundedAttack):
+        return False
+    first, second = one.adversary(), other.adversary()
+    return replace(first, epsilon=0.0, step_size=None) == replace(second, epsilon=0.0, step_size=None)
+
+
+@dataclass(frozen=True)
+class PGD(BoundedAttack):
     """Projected gradient ascent within ``||delta|| <= epsilon`` (norm inf or 2), in the units of the data.
 
     With ``restarts`` the example keeps the end point of largest loss.
@@ -53,22 +110,19 @@ class PGD(Attack):
     bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        self._adversary()
-
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
-        return move_one_lane(self._adversary(), problem, x, y, seed).x_adv
+        self.adversary()
 
     def describe(self, unit: str) -> str:
         return f"{_norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({unit}), {self.steps} steps"
 
-    def _adversary(self) -> BoundedAscent:
+    def adversary(self) -> BoundedAscent:
         return BoundedAscent(
             self.epsilon, self.step_size, self.steps, self.norm, self.random_start, self.restarts, self.bounds
         )
 
 
 @dataclass(frozen=True)
-class FGSM(Attack):
+class FGSM(BoundedAttack):
     """One gradient step of length epsilon, in the units of the data."""
 
     epsilon: float
@@ -76,14 +130,13 @@ class FGSM(Attack):
     bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
-
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
-        adversary = fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
-        return move_one_lane(adversary, problem, x, y, seed).x_adv
+        self.adversary()
 
     def describe(self, unit: str) -> str:
         return f"{_norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({unit})"
+
+    def adversary(self) -> BoundedAscent:
+        return fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
 
 
 @dataclass(frozen=True)
@@ -94,6 +147,8 @@ class WassersteinShift(Attack):
     distance is at most ``radius**2``; where that mean jumps at a gamma, only some of the examples move on, those
     that gain most for their cost.
     """
+
+    pointwise: ClassVar[bool] = False
 
     radius: float
     norm: float = 2

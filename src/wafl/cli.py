@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from wafl.cli_data import data_app
+
 app = typer.Typer(
     help="Wasserstein-robust federated learning: one model from many clients that holds up when their data shift.",
     no_args_is_help=True,
@@ -15,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app, name="data")
 
 
 def _version(wanted: bool) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,7 +76,8 @@ class Federation:
     """Many clients, each with training and test examples of its own.
 
     ``unit`` says what the numbers in ``x`` mean and ``bounds`` between which values they lie, because
-    every gamma, radius and epsilon is in those units.
+    every gamma, radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client
+    has.
     """
 
     train: Examples
@@ -83,6 +86,7 @@ class Federation:
     unit: str = "input units"
     bounds: tuple[float, float] | None = None
     num_classes: int | None = None
+    left_out: int = 0
 
     @classmethod
     def from_arrays(
@@ -115,7 +119,8 @@ class Federation:
             pairs = [_read_pair(client, pair) for client, pair in block]
             for (client, _), (x, y) in zip(block, pairs, strict=True):
                 shapes.check(client, x, y)
-            for (x, y), rows in zip(pairs, _split(block[0][0], pairs, test_fraction, seed), strict=True):
+            sizes = torch.tensor([len(x) for x, _ in pairs])
+            for (x, y), rows in zip(pairs, split_rows(block[0][0], sizes, test_fraction, seed), strict=True):
                 for packer, part in zip(packers, rows, strict=True):
                     packer.add(x[part], y[part])
         train, test = (packer.finish() for packer in packers)
@@ -139,6 +144,39 @@ class Federation:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return self.train.shape
+
+    def label_counts(self) -> Tensor:
+        """How many examples of each label each client has, training and test together: ``[clients, labels]``."""
+        if self.num_classes is None:
+            raise ValueError("a regression has no labels to count")
+        counts = torch.zeros(self.num_clients, self.num_classes, dtype=torch.int64)
+        for pack in (self.train, self.test):
+            client = torch.repeat_interleave(torch.arange(self.num_clients), pack.num_examples)
+            counts.index_put_((client, pack.y), torch.ones_like(pack.y), accumulate=True)
+        return counts
+
+    def describe(self) -> str:
+        """The paper's table of statistics, as text."""
+        sizes = torch.tensor(self.num_examples, dtype=torch.float64)
+        rows = [
+            ("clients", f"{self.num_clients}"),
+            ("examples", f"{int(sizes.sum()):,}" + (f" ({self.left_out:,} left out)" if self.left_out else "")),
+            ("training / test", f"{len(self.train.y):,} / {len(self.test.y):,}"),
+            ("examples a client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
+            ("", f"min {int(sizes.min())}, max {int(sizes.max())}"),
+        ]
+        if self.num_classes is not None:
+            held = (self.label_counts() > 0).sum(1)
+            spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
+            rows.append(("labels a client", f"{spread} of {self.num_classes}"))
+        rows += [("shape", f"{self.input_shape}"), ("unit", self.unit)]
+        return "\n".join(f"{name:<18} {value}" for name, value in rows)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """The labels-by-client picture, a matplotlib figure; with ``path`` also written there."""
+        from wafl.report.figures import labels_by_client
+
+        return labels_by_client(self, None if path is None else Path(path))
 
     def __repr__(self) -> str:
         task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
@@ -255,13 +293,10 @@ def _blocks(arrays: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple
         yield block
 
 
-def _split(
-    first: int, pairs: list[tuple[Tensor, Tensor]], test_fraction: float, seed: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def split_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Training and test rows of consecutive clients, each a random part of the client's own, in ascending order."""
-    sizes = torch.tensor([len(x) for x, _ in pairs])
     num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
-    clients = torch.arange(first, first + len(pairs))
+    clients = torch.arange(first, first + len(sizes))
     key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))
     orders = permutation(key, Purpose.SPLIT, sizes, int(sizes.max()))
     for order, size, held_out in zip(orders, sizes.tolist(), num_test.tolist(), strict=True):

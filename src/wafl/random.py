@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     LABELS = 7
     SIZES = 8
     ATTACKED = 9
+    BOOTSTRAP = 10
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,13 @@ def robust_loss(
     )
 
 
-def single_lane(model: nn.Module | Run, x: Any, y: Any, loss: Loss | None = None) -> tuple[Problem, Tensor, Tensor]:
-    """A model and plain arrays as a problem with one lane; ``loss=None`` is the run's, or cross-entropy."""
+def single_lane(
+    model: nn.Module | Run, x: Any, y: Any, loss: Loss | None = None, num_classes: int | None = None
+) -> tuple[Problem, Tensor, Tensor]:
+    """A model and plain arrays as a problem with one lane; ``loss=None`` is the run's, or cross-entropy.
+
+    ``num_classes=None`` is as many as the labels show.
+    """
     if isinstance(model, Run):
         loss = loss if loss is not None else model.loss
         model = model.model
@@ -83,11 +88,10 @@ def single_lane(model: nn.Module | Run, x: Any, y: Any, loss: Loss | None = None
         raise ValueError(f"{len(inputs)} examples and {len(labels)} labels: give as many of each, at least one")
     if not bool(torch.isfinite(inputs).all()):
         raise ValueError("x holds NaN or infinity")
-    num_classes = None
     if labels.is_floating_point():
         labels = labels.to(params)
     else:
-        labels, num_classes = labels.to(torch.int64), int(labels.max()) + 1
+        labels, num_classes = labels.to(torch.int64), max(num_classes or 0, int(labels.max()) + 1)
         if int(labels.min()) < 0:
             raise ValueError(f"y holds the label {int(labels.min())}: labels start at 0")
     problem = Problem(task, params[None])

@@ -52,6 +52,12 @@ class Task:
     def initial(self) -> Tensor:
         return self.flatten(_trainable(self.module))
 
+    def frozen_digest(self) -> bytes:
+        """What the outputs depend on beside the parameters: frozen ones and buffers."""
+        state = self.module.state_dict()
+        fixed = [value for name, value in state.items() if name not in self._shapes]
+        return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)
+
     def outputs(self, params: Tensor, x: Tensor | Inputs) -> Tensor:
         return vmap(self._call)(params, dense(x))
 

@@ -6,10 +6,12 @@ What is missing is read from torchvision's layouts in the same folder, or downlo
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafl.data.readers import LAYOUTS, READERS, Layout
+from wafl.data.readers import LAYOUTS, READERS, Layout, reading
 from wafl.data.sources import SOURCES, DownloadError, Source, download
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -72,24 +74,28 @@ class Location:
     layout: Layout | None = None
 
     @property
+    def where(self) -> Path:
+        """The file, or the folder of the files."""
+        return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
+
+    @property
     def num_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
 
     def read(self) -> RawDataset:
-        if self.layout is None:
-            return _read_npz(self.name, self.paths[0])
-        arrays = self.layout.read(self.paths)
+        keys = (*KEYS, *GROUP_KEYS)
+        arrays = self.layout.read(self.paths) if self.layout else _read_npz(self.paths[0], keys)
         try:
             return RawDataset.from_arrays(self.name, arrays)
         except ValueError as error:
-            raise ValueError(f"{self.paths[0].parent} does not hold {self.name}: {error}") from error
+            raise ValueError(f"{self.where} is not {self.name}: {error}") from error
 
     def num_examples(self) -> tuple[int, int] | None:
-        """Training and test examples by the header of the ``.npz``, without reading the images."""
+        """Training and test examples, without reading the images; of a layout, what is published."""
         if self.layout is not None:
             return SOURCES[self.name].num_examples
-        with _reading_npz(self.name, self.paths[0]), np.load(self.paths[0]) as content:
-            return len(content["y_train"]), len(content["y_test"])
+        labels = _read_npz(self.paths[0], ("y_train", "y_test"))
+        return (np.size(labels["y_train"]), np.size(labels["y_test"])) if len(labels) == 2 else None
 
 
 def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
@@ -114,9 +120,11 @@ def source_of(name: str) -> Source:
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """The folder data sets are kept in; it need not exist yet."""
-    import pooch
+    chosen = data_dir or os.environ.get("WAFL_DATA")
+    if not chosen:
+        import pooch
 
-    chosen = data_dir or os.environ.get("WAFL_DATA") or pooch.os_cache("wafl")
+        chosen = pooch.os_cache("wafl")
     return Path(chosen).expanduser().absolute()
 
 
@@ -136,28 +144,99 @@ def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
 def _download(source: Source, folder: Path) -> RawDataset:
     """Fetch, parse and write once; all of it in a folder of its own that goes away whatever happens."""
     if not source.files:
-        raise FileNotFoundError(f"{source.name} is not in {folder}, and nobody offers it for download.\n{_remedy(source)}")
-    _check_writable(source, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=folder) as temporary:
+        message = f"{source.name} is not in {folder}, and there is no file to download for it."
+        raise FileNotFoundError(f"{message}\n{_remedy(source)}")
+    with _workplace(source, folder) as workplace:
         try:
-            paths = [download(file, Path(temporary)) for file in source.files]
+            paths = [download(file, workplace) for file in source.files]
         except DownloadError as error:
-            message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}\n{_remedy(source)}"
-            raise FileNotFoundError(message) from error
+            message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
+            raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
         raw = RawDataset.from_arrays(source.name, READERS[source.name](paths))
-        part = Path(temporary) / f"{source.name}.npz"
+        part = workplace / f"{source.name}.npz"
         np.savez_compressed(part, **raw.to_arrays())  # pyright: ignore[reportArgumentType]
         part.replace(folder / part.name)
     return raw
 
 
-def _read_npz(name: str, path: Path) -> RawDataset:
-    with _reading_npz(name, path):
-        with np.load(path) as content:
-            arrays = {key: content[key] for key in (*KEYS, *GROUP_KEYS) if key in content}
-        return RawDataset.from_arrays(name, arrays)
+@contextmanager
+def _workplace(source: Source, folder: Path) -> Generator[Path, None, None]:
+    """A temporary folder beside the final file, so that a rename is all that is left to do.
+
+    Whether it can be written to is found out before the download rather than after it.
+    """
+    new = not os.path.exists(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    except OSError as error:
+        message = f"{source.name} is not in {folder}, and nothing can be written there ({error.strerror})"
+        raise type(error)(f"{message}: give yourself the right to, or {_ELSEWHERE}") from error
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=folder) as workplace:
+            yield Path(workplace)
+    except BaseException:
+        if new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
-class _reading_npz:  # noqa: N801
-    """Errors inside a file, turned into one that names the file and the remedy."""
+def _read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays that are there, each read whole, so that a cut-off file is noticed here and not in training."""
+    with reading(path), path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is cut off, or not an npz file")
+        file.seek(0)
+        with np.load(file) as content:
+            return {key: content[key] for key in keys if key in content}
+
+
+def _check_images(key: str, images: Any, source: Source) -> None:
+    wanted = " x ".join(map(str, source.image_shape))
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
+        raise ValueError(f"{key} has type {kind}, but images are uint8, 0 .. 255: save them as bytes")
+    if images.ndim == 0 or len(images) == 0:
+        raise ValueError(f"{key} is empty: there must be at least one image of {wanted}")
+    if images.shape[1:] != source.image_shape:
+        got = " x ".join(map(str, images.shape[1:])) or "no size"
+        raise ValueError(f"{key} has images of {got}, but {source.name} has {wanted}: save them in that size")
+
+
+def _check_labels(key: str, labels: Any, count: int, source: Source) -> None:
+    _check_integers(key, labels, count)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= source.num_classes:
+        raise ValueError(f"{key} has labels {low} .. {high}, but {source.name} has 0 .. {source.num_classes - 1}")
+
+
+def _check_integers(key: str, values: Any, count: int) -> None:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"{key} has type {kind}, but it must be integers: save {key}.astype('uint8')")
+    if values.shape != (count,):
+        raise ValueError(f"{key} has shape {values.shape}, but there are {count} images: one number an image")
+
+
+def _check_readable(folder: Path) -> None:
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise NotADirectoryError(f"{folder} is a file, not a folder for data sets: {_ELSEWHERE}")
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be read: give yourself the right to, or {_ELSEWHERE}")
+
+
+_ELSEWHERE = "name another folder with data_dir (--data-dir) or the environment variable WAFL_DATA"
+
+
+def _remedy(source: Source) -> str:
+    """What to put where, for somebody who has the files or can get them elsewhere."""
+    size, last = " x ".join(map(str, source.image_shape)), source.num_classes - 1
+    groups = f"; {', '.join(GROUP_KEYS)}: the {source.group}, if known" if source.group else ""
+    kinds = f"uint8 images of {size}; integer labels 0 .. {last}{groups}"
+    options = [f"{source.name}.npz with {', '.join(KEYS)} ({kinds})"]
+    options += [str(layout) for layout in LAYOUTS.get(source.name, ())]
+    lines = "".join(f"  {option}\n" for option in options)
+    which = "one of these" if len(options) > 1 else "this file"
+    return f"Put {which} there (see {source.homepage}):\n{lines}or {_ELSEWHERE}."

@@ -1,68 +1,165 @@
-"""Named data sets; ``digits`` comes with scikit-learn and needs no download."""
+"""Named data sets, and how one becomes a federation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from wafl.data.partition import labels_per_client as split_by_labels
+from wafl.checks import check_seed
+from wafl.data import partition as ways
+from wafl.data.packing import pack
 from wafl.federation import Federation
+from wafl.shifts import Shift
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images ``(channels, height, width)`` and labels, with the unit their values are in."""
+    """Images ``[N, channels, height, width]`` as bytes in ``0 .. max_value``, and their labels.
+
+    ``group_train`` and ``group_test`` say who an example is from, where that is known (FEMNIST: the writer).
+    """
 
     name: str
     x_train: Tensor
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
-    unit: str
-    bounds: tuple[float, float] | None
     num_classes: int
+    max_value: int = 255
+    group_train: Tensor | None = None
+    group_test: Tensor | None = None
 
     def partition(
-        self, num_clients: int, *, labels_per_client: int, test_fraction: float = 0.25, seed: int = 0
+        self,
+        num_clients: int | None = None,
+        *,
+        labels_per_client: int | None = None,
+        dirichlet: float | None = None,
+        iid: bool = False,
+        by_group: bool = False,
+        sizes: tuple[float, float] | None = None,
+        skew: Sequence[Shift] | None = None,
+        preprocess: str = "unit",
+        split: str = "per_client",
+        test_fraction: float = 0.25,
+        seed: int = 0,
     ) -> Federation:
-        """Spread all examples over clients that know a few labels each, and have unequal amounts of data.
+        """Spread the examples over clients, in one of four ways.
 
-        Training and test examples are pooled, and each client holds ``test_fraction`` of its own out.
+        - ``labels_per_client=k``: each client knows k labels, and has an amount of its own of each; ``sizes=(mean,
+          std)`` draws the clients' sizes instead, and leaves the rest of the data out;
+        - ``dirichlet=alpha``: each client's label shares are drawn from a Dirichlet distribution;
+        - ``iid=True``: every client gets a random equal part;
+        - ``by_group=True``: one client a group (a writer), as the data came.
+
+        ``skew`` is a list of shifts (:mod:`wafl.shifts`) dealt to the clients in turn, which their examples, training
+        and test, pass through for good. ``preprocess`` is ``unit`` ([0, 1]), ``symmetric`` ([-1, 1]), ``zscore`` (a
+        pixel's mean and deviation over the training examples) or ``zscore_pooled`` (over all). Training and test
+        examples are pooled, and each client holds ``test_fraction`` of its own out, unless ``split="standard"`` keeps
+        the data set's own test examples for testing.
         """
-        x, y = torch.cat([self.x_train, self.x_test]), torch.cat([self.y_train, self.y_test])
-        shares = split_by_labels(y, num_clients, labels_per_client, self.num_classes, seed)
-        return Federation.from_arrays(
-            ((x[rows], y[rows]) for rows in shares),
-            test_fraction=test_fraction,
-            unit=self.unit,
-            bounds=self.bounds,
+        check_seed(seed)
+        y = torch.cat([self.y_train, self.y_test])
+        given = {
+            "labels_per_client": labels_per_client,
+            "dirichlet": dirichlet,
+            "iid": iid or None,
+            "by_group": by_group or None,
+        }
+        chosen = [name for name, value in given.items() if value is not None]
+        if len(chosen) != 1:
+            raise ValueError(f"give one of {', '.join(given)}, not {' and '.join(chosen) or 'none'}")
+        names = None
+        if by_group:
+            shares, names = self._groups(num_clients)
+        elif num_clients is None:
+            raise ValueError(f"{chosen[0]} wants num_clients")
+        elif labels_per_client is not None:
+            shares = ways.labels_per_client(y, num_clients, labels_per_client, self.num_classes, seed, sizes)
+        elif dirichlet is not None:
+            shares = ways.dirichlet(y, num_clients, dirichlet, self.num_classes, seed)
+        else:
+            shares = ways.iid(len(y), num_clients, seed)
+        if sizes is not None and labels_per_client is None:
+            raise ValueError("sizes=(mean, std) goes with labels_per_client")
+        if split not in ("per_client", "standard"):
+            raise ValueError(f"split={split!r} must be 'per_client' or 'standard'")
+        return pack(
+            torch.cat([self.x_train, self.x_test]),
+            y,
+            shares,
             num_classes=self.num_classes,
+            max_value=self.max_value,
+            preprocess=preprocess,
+            num_train=len(self.y_train) if split == "standard" else None,
+            test_fraction=test_fraction,
+            skew=skew,
+            names=names,
             seed=seed,
         )
 
+    def _groups(self, num_clients: int | None) -> tuple[list[Tensor], list[str]]:
+        if self.group_train is None or self.group_test is None:
+            raise ValueError(f"{self.name} does not say who its examples are from: by_group is for FEMNIST")
+        group = torch.cat([self.group_train, self.group_test])
+        found = group.unique().tolist()
+        if num_clients is not None and num_clients > len(found):
+            raise ValueError(f"num_clients={num_clients} is more than the {len(found)} groups of {self.name}")
+        kept = found[:num_clients]
+        return [(group == which).nonzero()[:, 0] for which in kept], [f"writer {which}" for which in kept]
 
-def load_dataset(name: str) -> Dataset:
-    """A data set by name.
+    def __repr__(self) -> str:
+        shape = tuple(self.x_train.shape[1:])
+        return f"Dataset({self.name}, {len(self.y_train)} training and {len(self.y_test)} test images of shape {shape})"
 
-    >>> load_dataset("digits").x_train.shape
-    torch.Size([1437, 1, 8, 8])
+
+def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """A data set by name: digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist.
+
+    ``digits`` comes with scikit-learn. The others are read from ``<data_dir>/<name>.npz`` (or torchvision's layout in
+    that folder) and downloaded if they are not there; without ``data_dir`` the folder is ``$WAFL_DATA``, or a cache of
+    the user's.
+
+    >>> load_dataset("digits")
+    Dataset(digits, 1437 training and 360 test images of shape (1, 8, 8))
     """
-    loaders: dict[str, Callable[[], Dataset]] = {"digits": _digits}
-    if name not in loaders:
-        raise ValueError(f"unknown data set {name!r}: there is {', '.join(loaders)}")
-    return loaders[name]()
+    if name == "digits":
+        return _digits()
+    from wafl.data.cache import load_raw
+    from wafl.data.sources import SOURCES
+
+    raw = load_raw(name, None if data_dir is None else os.fspath(data_dir))
+
+    def images(values: Any) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor[:, None] if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2).contiguous()
+
+    def labels(values: Any) -> Tensor:
+        return torch.from_numpy(values).to(torch.int64)
+
+    return Dataset(
+        name,
+        images(raw.x_train),
+        labels(raw.y_train),
+        images(raw.x_test),
+        labels(raw.y_test),
+        SOURCES[name].num_classes,
+        group_train=None if raw.group_train is None else labels(raw.group_train),
+        group_test=None if raw.group_test is None else labels(raw.group_test),
+    )
 
 
 def _digits() -> Dataset:
-    """1,797 digits of 8x8 pixels (Alpaydin and Kaynak, UCI), 0..16 scaled to [0, 1]; the last fifth for testing."""
+    """1,797 digits of 8x8 pixels in 0 .. 16 (Alpaydin and Kaynak, UCI); the last fifth for testing."""
     from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
 
     bunch = cast(Any, load_digits())
-    x = torch.from_numpy(bunch.images).to(torch.float32)[:, None] / 16.0
+    x = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
     y = torch.from_numpy(bunch.target).to(torch.int64)
     cut = len(x) * 4 // 5
-    return Dataset("digits", x[:cut], y[:cut], x[cut:], y[cut:], "pixels in [0, 1]", (0.0, 1.0), 10)
+    return Dataset("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10, max_value=16)

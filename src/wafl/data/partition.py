@@ -5,40 +5,107 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.checks import check_seed
-from wafl.random import Key, Purpose, bits, normal, permutation
+from wafl.checks import check_positive
+from wafl.random import Key, Purpose, bits, normal, permutation, uniform
 
 SIZE_SPREAD = 0.6
 """Standard deviation of the logarithm of a client's share of a label; gives the paper's spread of sizes on MNIST."""
 
 
-def labels_per_client(y: Tensor, num_clients: int, count: int, num_classes: int, seed: int) -> list[Tensor]:
+def labels_per_client(
+    y: Tensor, num_clients: int, count: int, num_classes: int, seed: int, sizes: tuple[float, float] | None = None
+) -> list[Tensor]:
     """Each client holds ``count`` labels, and of each a random share: disjoint, complete, unequal.
 
-    Labels are dealt so that each is held by equally many clients, up to one.
+    Labels are dealt so that each is held by equally many clients, up to one. With ``sizes=(mean, std)`` the clients'
+    sizes are drawn from a normal distribution instead, equally over their labels, and the rest is left out.
     """
-    check_seed(seed)
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients} must be at least 1")
+    _check_clients(num_clients)
     if not 1 <= count <= num_classes:
         raise ValueError(f"labels_per_client={count} must lie in 1 .. {num_classes}, the number of labels")
     if num_clients * count < num_classes:
         raise ValueError(
             f"{num_clients} clients with {count} labels each cannot hold all {num_classes} labels: raise one of the two"
         )
-    holders = _deal_labels(num_clients, count, num_classes, seed)
+    wanted = None if sizes is None else _draw_sizes(num_clients, *sizes, seed)
     rows: list[list[Tensor]] = [[] for _ in range(num_clients)]
-    for label, owners in enumerate(holders):
-        members = (y == label).nonzero()[:, 0]
+    for label, owners in enumerate(_deal_labels(num_clients, count, num_classes, seed)):
+        members = _shuffled((y == label).nonzero()[:, 0], seed, label)
         if len(members) < len(owners):
             raise ValueError(
                 f"label {label} has {len(members)} examples for {len(owners)} clients: use fewer clients or labels"
             )
-        order = permutation(Key.of(seed, client=label), Purpose.SIZES, torch.tensor(len(members)), len(members))
-        weights = (SIZE_SPREAD * normal(Key.of(seed, round=1, client=label), Purpose.SIZES, len(owners))).exp()
-        for owner, part in zip(owners, members[order].split(_sizes(weights, len(members))), strict=True):
+        if wanted is None:
+            weights = (SIZE_SPREAD * normal(Key.of(seed, round=1, client=label), Purpose.SIZES, len(owners))).exp()
+            parts = _sizes(weights, len(members))
+        else:
+            parts = [max(1, round(wanted[owner] / count)) for owner in owners]
+            if sum(parts) > len(members):
+                raise ValueError(
+                    f"sizes={sizes} asks for {sum(parts)} examples of label {label}, which has {len(members)}: lower it"
+                )
+        for owner, part in zip(owners, members[: sum(parts)].split(parts), strict=True):
             rows[owner].append(part)
     return [torch.cat(parts) for parts in rows]
+
+
+def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed: int) -> list[Tensor]:
+    """Each label is spread over the clients in shares drawn from a symmetric Dirichlet distribution.
+
+    A small alpha makes clients that know few labels. Every client ends with at least one example: one that drew none
+    is given one of the largest client's.
+    """
+    _check_clients(num_clients)
+    check_positive("dirichlet", alpha)
+    if len(y) < num_clients:
+        raise ValueError(f"{len(y)} examples for {num_clients} clients: use fewer clients")
+    rows: list[list[Tensor]] = [[] for _ in range(num_clients)]
+    for label in range(num_classes):
+        members = _shuffled((y == label).nonzero()[:, 0], seed, label)
+        shares = _gamma(alpha, num_clients, seed, label)
+        cuts = (shares.cumsum(0) / shares.sum() * len(members)).round().to(torch.int64)
+        for client, part in enumerate(members.split(cuts.diff(prepend=cuts.new_zeros(1)).tolist())):
+            rows[client].append(part)
+    held = [torch.cat(parts) for parts in rows]
+    for client in range(num_clients):
+        if len(held[client]) == 0:
+            richest = max(range(num_clients), key=lambda other: len(held[other]))
+            held[client], held[richest] = held[richest][:1], held[richest][1:]
+    return held
+
+
+def iid(total: int, num_clients: int, seed: int) -> list[Tensor]:
+    """Equal random parts, up to one example."""
+    _check_clients(num_clients)
+    if total < num_clients:
+        raise ValueError(f"{total} examples for {num_clients} clients: use fewer clients")
+    return list(_shuffled(torch.arange(total), seed, 0).tensor_split(num_clients))
+
+
+def _check_clients(num_clients: int) -> None:
+    if num_clients < 1:
+        raise ValueError(f"num_clients={num_clients} must be at least 1")
+
+
+def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:
+    return rows[permutation(Key.of(seed, client=which), Purpose.SIZES, torch.tensor(len(rows)), len(rows))]
+
+
+def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[float]:
+    """Normal, but nobody gets less than a tenth of the mean."""
+    check_positive("mean size", mean)
+    if not std >= 0:
+        raise ValueError(f"the standard deviation of the sizes, {std}, must be at least 0")
+    draws = normal(Key.of(seed, round=2), Purpose.SIZES, num_clients)
+    return (mean + std * draws).clamp_min(mean / 10.0).tolist()
+
+
+def _gamma(alpha: float, count: int, seed: int, label: int) -> Tensor:
+    """Gamma(alpha, 1) draws by inverting the distribution function: normalised, a Dirichlet draw."""
+    from scipy.special import gammaincinv
+
+    u = uniform(Key.of(seed, round=3, client=label), Purpose.SIZES, count).clamp_min(2.0**-25)
+    return torch.from_numpy(gammaincinv(alpha, u.numpy())).clamp_min(1e-300)
 
 
 def _deal_labels(num_clients: int, count: int, num_classes: int, seed: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ import math
 import pickle
 import struct
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -52,9 +52,8 @@ class Layout:
         return None
 
     def __str__(self) -> str:
-        prefix = "" if self.folder == "." else f"{self.folder}/"
-        compressed = ", plain or .gz" if ".gz" in self.endings else ""
-        return ", ".join(prefix + name for name in self.files) + compressed
+        names = ", ".join(self.files) + (" (or .gz)" if ".gz" in self.endings else "")
+        return names if self.folder == "." else f"{self.folder}/ with {names}"
 
 
 def read_idx_files(paths: Sequence[Path]) -> Arrays:
@@ -64,7 +63,7 @@ def read_idx_files(paths: Sequence[Path]) -> Arrays:
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
-    with _reading(path):
+    with reading(path):
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if raw[:3] != b"\0\0\x08":
             raise ValueError("it does not begin like an idx file of bytes")
@@ -79,7 +78,7 @@ def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
     """CIFAR-10 unpacked: five training batches and a test batch."""
     batches: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for path in paths:
-        with _reading(path), path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             batches.append(_read_cifar10_batch(file))
     return _join_cifar10(batches)
 
@@ -88,7 +87,7 @@ def read_cifar10_archive(paths: Sequence[Path]) -> Arrays:
     """CIFAR-10 as it is published; the archive is read in one pass and never unpacked onto the disk."""
     (path,) = paths
     batches: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
-    with _reading(path):
+    with reading(path):
         for name, file in _members(path):
             if name.name in CIFAR10_BATCHES:
                 batches[name.name] = _read_cifar10_batch(file)
@@ -172,7 +171,7 @@ def read_svhn(paths: Sequence[Path]) -> Arrays:
 
     arrays: Arrays = {}
     for path, part in zip(paths, ("train", "test"), strict=True):
-        with _reading(path):
+        with reading(path):
             content = loadmat(path, variable_names=("X", "y"))
             arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
             arrays[f"y_{part}"] = content["y"].reshape(-1) % 10
@@ -189,7 +188,7 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
     arrays: Arrays = {}
     for path, part in zip(paths, ("train", "test"), strict=True):
-        with _reading(path):
+        with reading(path):
             sparse, labels = load_svmlight_file(str(path), n_features=256)[:2]
             values: NDArray[np.float64] = sparse.toarray()
             if len(values) and not (values.min() >= -1.0 and values.max() <= 1.0):
@@ -206,7 +205,7 @@ def read_mnist_m(paths: Sequence[Path]) -> Arrays:
     (path,) = paths
     images: dict[str, NDArray[Any]] = {}
     lists: dict[str, list[list[str]]] = {}
-    with _reading(path):
+    with reading(path):
         for name, file in _members(path):
             if name.suffix == ".png":
                 images[f"{name.parent.name}/{name.name}"] = np.asarray(Image.open(file).convert("RGB"))
@@ -229,14 +228,16 @@ def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Generator[None, None, None]:
     """Errors of many libraries, turned into one that names the file and the remedy."""
     try:
         yield
     except MemoryError:
         raise
     except PermissionError as error:
-        raise PermissionError(f"{path} cannot be read: permission denied. Give yourself the right to read it") from error
+        raise PermissionError(
+            f"{path} cannot be read: permission denied. Give yourself the right to read it"
+        ) from error
     except KeyError as error:
         raise ValueError(f"{path} cannot be used: {error} is missing in it. Remove it and get it again") from error
     except Exception as error:

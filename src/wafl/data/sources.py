@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,10 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set before it is here; no ``files`` means that users bring their own."""
+    """What is known of a data set before it is here.
+
+    No ``files`` means that users bring their own. ``group`` is what its examples come in groups of, if anything.
+    """
 
     name: str
     description: str
@@ -40,6 +43,7 @@ class Source:
     num_examples: tuple[int, int] | None
     files: tuple[RemoteFile, ...] = ()
     fetched_by_us: bool = False
+    group: str | None = None
 
     @property
     def num_classes(self) -> int:
@@ -174,6 +178,7 @@ _ALL = (
         classes=tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
         image_shape=(28, 28),
         num_examples=None,
+        group="writer",
     ),
 )
 
@@ -194,7 +199,7 @@ def download(file: RemoteFile, folder: Path) -> Path:
     with _progress(file) as bar, _quiet(pooch.get_logger()):
         # Some servers label a .gz file as compressed text, and it would then arrive unpacked.
         options: dict[str, Any] = {"headers": {"Accept-Encoding": "identity"}, "timeout": (10, 60)}
-        fetch = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, **options)
+        fetch: Any = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, **options)
         for attempt in range(ROUNDS):
             if attempt:
                 time.sleep(PAUSE)
@@ -210,7 +215,7 @@ def _reason(error: Exception, file: RemoteFile) -> str:
     """A few words instead of a library's chain of causes."""
     from requests import exceptions
 
-    if isinstance(error, exceptions.HTTPError):
+    if isinstance(error, exceptions.HTTPError) and error.response is not None:
         return f"HTTP status {error.response.status_code}"
     if isinstance(error, exceptions.Timeout):
         return "no answer in time"
@@ -224,7 +229,7 @@ def _reason(error: Exception, file: RemoteFile) -> str:
 
 
 @contextmanager
-def _quiet(logger: Any) -> Iterator[None]:
+def _quiet(logger: Any) -> Generator[None, None, None]:
     level = logger.level
     logger.setLevel("WARNING")
     try:
@@ -234,7 +239,7 @@ def _quiet(logger: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(file: RemoteFile) -> Iterator[Any]:
+def _progress(file: RemoteFile) -> Generator[Any, None, None]:
     """A bar in the shape pooch asks for, or False where nobody is watching."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

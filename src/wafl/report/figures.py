@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from wafl.federation import Federation
 from wafl.study import Outcome
 
 # Okabe and Ito's palette, which stays apart under the common kinds of color blindness.
@@ -41,3 +42,27 @@ def accuracy_against_attacked(outcomes: Sequence[Outcome], attack: str, path: Pa
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path, dpi=150)
     return path
+
+
+def labels_by_client(clients: Federation, path: Path | None = None) -> Any:
+    """A dot for each client and label, its area the number of examples."""
+    from matplotlib.figure import Figure
+
+    counts = clients.label_counts()
+    client, label = counts.nonzero(as_tuple=True)
+    sizes = counts[client, label].double()
+    width = min(14.0, max(5.0, 0.16 * clients.num_clients + 2.0))
+    figure = Figure(figsize=(width, max(2.5, 0.28 * counts.shape[1] + 1.2)), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color=COLORS[2], alpha=0.8, linewidths=0)
+    axes.set_xlabel("client")
+    axes.set_ylabel("label")
+    axes.set_yticks(range(0, counts.shape[1], max(1, counts.shape[1] // 20)))
+    axes.set_title(
+        f"{clients.num_clients} clients, {int(counts.sum()):,} examples; largest dot {int(sizes.max())}", fontsize=10
+    )
+    axes.grid(alpha=0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure

@@ -1,0 +1,70 @@
+"""A picture of a data set: a row of examples for every class, to see with one's own eyes what was loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+DPI = 200
+ROWS = 16
+"""More classes than this go side by side."""
+TILE = 84
+"""About how many pixels high an example is drawn; each of its own pixels becomes a whole number of ours."""
+MARGIN, HEADING = 12, 80
+GROUT, PAPER = 190, 255
+
+
+def contact_sheet(
+    images: NDArray[np.uint8],
+    labels: NDArray[Any],
+    classes: Sequence[str],
+    path: Path,
+    *,
+    title: str,
+    examples_per_class: int = 10,
+) -> Path:
+    """Write ``examples_per_class`` images of each class as a PNG, taken evenly from the whole data set.
+
+    Evenly, because neighbors are often from one writer or one street: the first ten would show too little.
+    """
+    from matplotlib.figure import Figure
+
+    strips = [_strip(images, labels, label, examples_per_class) for label in range(len(classes))]
+    panels = math.ceil(len(classes) / ROWS)
+    rows = math.ceil(len(classes) / panels)
+    tile, wide = strips[0].shape[:2]
+    caption = 30 + 16 * max(map(len, classes))
+    width, height = panels * (caption + wide) + MARGIN, HEADING + rows * tile + MARGIN
+    figure = Figure(figsize=(width / DPI, height / DPI), facecolor="white")
+    for panel in range(panels):
+        names, shown = (values[panel * rows : (panel + 1) * rows] for values in (classes, strips))
+        left, bottom = panel * (caption + wide) + caption, MARGIN + (rows - len(shown)) * tile
+        box = (left / width, bottom / height, wide / width, len(shown) * tile / height)
+        axes = cast(Any, figure.add_axes(box))
+        axes.imshow(np.concatenate(shown), interpolation="nearest", aspect="auto")
+        axes.set_yticks([tile * (place + 0.5) - 0.5 for place in range(len(shown))], names, fontsize=9)
+        axes.set_xticks([])
+        axes.tick_params(length=0, pad=4)
+        axes.spines[:].set_visible(False)
+    figure.text(caption / width, 1 - MARGIN * 2 / height, title, fontsize=10, va="top")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=DPI)
+    return path
+
+
+def _strip(images: NDArray[np.uint8], labels: NDArray[Any], label: int, count: int) -> NDArray[np.uint8]:
+    """One class: ``count`` framed images in a row, in color and enlarged; a place without an image stays white."""
+    rows = np.flatnonzero(labels == label)
+    rows = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)]
+    scale = max(1, round(TILE / images.shape[1]))
+    chosen = images[rows].repeat(scale, 1).repeat(scale, 2)
+    if chosen.ndim == 3:
+        chosen = chosen[..., None].repeat(3, 3)
+    framed = np.pad(chosen, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=GROUT)
+    blank = np.full((count - len(rows), *framed.shape[1:]), PAPER, np.uint8)
+    return np.concatenate([*framed, *blank], axis=1)

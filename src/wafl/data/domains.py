@@ -1,0 +1,86 @@
+"""Several data sets of the same classes as domains: one client a source, and a target that none has seen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from wafl.data.datasets import Dataset, load_dataset
+from wafl.data.packing import pack
+from wafl.federation import Examples, Federation
+
+
+@dataclass(frozen=True)
+class Domains:
+    """``clients`` has one client a source; ``target`` is a federation of one client, prepared as the sources are."""
+
+    clients: Federation
+    target: Federation
+
+
+def domains(
+    sources: Sequence[str],
+    target: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    size: int = 28,
+    preprocess: str = "unit",
+    limit: int | None = None,
+    seed: int = 0,
+) -> Domains:
+    """Every image becomes ``3 x size x size``; each data set keeps its own split into training and test examples.
+
+    ``limit`` takes only that many training and test examples of each, in the order of the files. Statistics of a
+    ``zscore`` come from the sources alone.
+    """
+    if not sources or target in sources or len(set(sources)) != len(sources):
+        raise ValueError(f"sources={list(sources)} must be distinct data sets, and target={target!r} none of them")
+    loaded = [_same_shape(load_dataset(name, data_dir), size, limit) for name in sources]
+    goal = _same_shape(load_dataset(target, data_dir), size, limit)
+    for other in (*loaded, goal):
+        if other.num_classes != loaded[0].num_classes:
+            raise ValueError(f"{other.name} has {other.num_classes} classes, {loaded[0].name} {loaded[0].num_classes}")
+    x = torch.cat([d.x_train for d in loaded] + [d.x_test for d in loaded])
+    y = torch.cat([d.y_train for d in loaded] + [d.y_test for d in loaded])
+    origin = torch.cat(
+        [torch.full((len(d.y_train),), i) for i, d in enumerate(loaded)]
+        + [torch.full((len(d.y_test),), i) for i, d in enumerate(loaded)]
+    )
+    clients = pack(
+        x,
+        y,
+        [(origin == place).nonzero()[:, 0] for place in range(len(loaded))],
+        num_classes=loaded[0].num_classes,
+        max_value=255,
+        preprocess=preprocess,
+        num_train=sum(len(d.y_train) for d in loaded),
+        names=list(sources),
+        seed=seed,
+    )
+    prepare = clients.train.prepare
+    train, test = (
+        Examples(raw, labels, torch.tensor([0, len(labels)]), prepare)
+        for raw, labels in ((goal.x_train, goal.y_train), (goal.x_test, goal.y_test))
+    )
+    return Domains(clients, Federation(train, test, (target,), clients.unit, clients.bounds, clients.num_classes))
+
+
+def _same_shape(dataset: Dataset, size: int, limit: int | None) -> Dataset:
+    x_train, x_test = (_resized(x[:limit], dataset.max_value, size) for x in (dataset.x_train, dataset.x_test))
+    return Dataset(dataset.name, x_train, dataset.y_train[:limit], x_test, dataset.y_test[:limit], dataset.num_classes)
+
+
+def _resized(x: Tensor, max_value: int, size: int, chunk: int = 4096) -> Tensor:
+    """Bytes in 0 .. 255, three channels, ``size`` by ``size``: bilinear, smoothed where it shrinks."""
+    out = torch.empty(len(x), 3, size, size, dtype=torch.uint8)
+    for begin in range(0, len(x), chunk):
+        part = x[begin : begin + chunk].to(torch.float32) * (255.0 / max_value)
+        if part.shape[-2:] != (size, size):
+            part = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
+        out[begin : begin + chunk] = part.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1)
+    return out

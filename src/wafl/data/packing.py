@@ -1,0 +1,68 @@
+"""Rows of a data set packed as a federation, images kept as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wafl.federation import Examples, Federation, split_rows
+from wafl.preprocessing import make_preprocessing, pixel_statistics
+from wafl.shifts import Shift
+
+
+def pack(
+    x: Tensor,
+    y: Tensor,
+    shares: Sequence[Tensor],
+    *,
+    num_classes: int,
+    max_value: int,
+    preprocess: str,
+    num_train: int | None = None,
+    test_fraction: float = 0.25,
+    skew: Sequence[Shift] | None = None,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Federation:
+    """One client for each of ``shares``, the rows of ``x`` and ``y`` that it has.
+
+    With ``num_train`` the rows from there on are for testing; else each client holds ``test_fraction`` of its own out.
+    """
+    if not 0.0 <= test_fraction < 1.0:
+        raise ValueError(f"test_fraction={test_fraction} must lie in [0, 1): 0.25 holds a quarter out")
+    if num_train is not None:
+        parts = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]
+    else:
+        sizes = torch.tensor([len(rows) for rows in shares])
+        local = split_rows(0, sizes, test_fraction, seed)
+        parts = [(rows[kept], rows[held]) for rows, (kept, held) in zip(shares, local, strict=True)]
+    for client, (kept, _) in enumerate(parts):
+        if len(kept) == 0:
+            raise ValueError(f"client {client} would have no training example: use fewer clients")
+    train, test = (_pick(x, y, [part[which] for part in parts]) for which in (0, 1))
+    if skew:
+        train, test = (_skew(pack, skew, max_value, seed) for pack in (train, test))
+    prepare = make_preprocessing(
+        preprocess, max_value, lambda pooled: pixel_statistics([train.raw, test.raw] if pooled else [train.raw])
+    )
+    train, test = (Examples(pack.raw, pack.y, pack.offsets, prepare) for pack in (train, test))
+    left_out = len(y) - len(train.y) - len(test.y)
+    names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(len(shares)))
+    return Federation(train, test, names, prepare.unit, prepare.bounds, num_classes, left_out)
+
+
+def _pick(x: Tensor, y: Tensor, rows: list[Tensor]) -> Examples:
+    sizes = torch.tensor([len(part) for part in rows])
+    chosen = torch.cat(rows)
+    return Examples(x.index_select(0, chosen), y[chosen], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+
+
+def _skew(examples: Examples, skew: Sequence[Shift], max_value: int, seed: int) -> Examples:
+    """Client i's images through shift ``i mod len(skew)``, in place and back to bytes."""
+    for client in range(examples.num_clients):
+        rows = slice(*examples.offsets[client : client + 2].tolist())
+        moved = skew[client % len(skew)].apply(examples.raw[rows].to(torch.float32) / max_value, seed)
+        examples.raw[rows] = (moved.clamp(0.0, 1.0) * max_value).round().to(examples.raw.dtype)
+    return examples
