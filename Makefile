@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-full lint types unit wheel benchmark clean
+.PHONY: demo test test-data test-full lint types unit wheel benchmark clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
@@ -20,8 +20,12 @@ types: .venv/installed-dev
 unit: .venv/installed-dev
 	$(BIN)/pytest -n 2
 
+# The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped where it is missing.
+test-data: .venv/installed-dev
+	WAFL_DATA="$${WAFL_DATA:-../shared/data}" $(BIN)/pytest -m data tests/data -rs
+
 # The longer checks, on top of `make test`.
-test-full: test
+test-full: test test-data
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py

@@ -117,7 +117,7 @@ def test_bad_seed_of_a_partition(seed):
 
 
 def test_unknown_dataset():
-    with pytest.raises(ValueError, match="unknown data set .mnits.: did you mean 'mnist'"):
+    with pytest.raises(ValueError, match="unknown data set 'mnits': did you mean 'mnist'"):
         wafl.load_dataset("mnits")
 
 

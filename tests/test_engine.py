@@ -47,8 +47,8 @@ def few() -> wafl.Federation:
     data = wafl.load_dataset("digits")
     sizes = [4, 11, 18, 24, 29, 35, 40]
     parts = zip(data.x_train.split(40), data.y_train.split(40), sizes, strict=False)
-    pairs = [(x[:size], y[:size]) for x, y, size in parts]
-    return wafl.Federation.from_arrays(pairs, test_fraction=0, bounds=data.bounds, num_classes=10)
+    pairs = [(x[:size] / data.max_value, y[:size]) for x, y, size in parts]
+    return wafl.Federation.from_arrays(pairs, test_fraction=0, bounds=(0.0, 1.0), num_classes=10)
 
 
 def start() -> dict[str, Tensor]:

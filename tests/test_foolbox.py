@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 BOUNDS = (0.0, 1.0)
 NORMS = {math.inf: (0.1, 0.02), 2: (0.6, 0.15)}  # epsilon and step size
-CASES = [("mlr", torch.float32), ("mlr", torch.float64), ("conv", torch.float64)]
+CASES = [("mlr", torch.float32), ("mlr", torch.float64), ("conv", torch.float64), ("conv", torch.float32)]
 
 
 def conv_net():

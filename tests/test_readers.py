@@ -284,6 +284,7 @@ def test_a_pickle_can_hold_data_and_nothing_else(
         ("cifar10", "cifar-10-python.tar.gz", tar_gz({"readme.html": b""}), "'data_batch_1' is missing"),
         ("mnist-m", "mnist_m.tar.gz", tar_gz({"readme.html": b""}), "mnist_m_train_labels.txt' is missing"),
     ],
+    ids=range(12),
 )
 def test_a_broken_file_is_named(name: str, file: str, content: bytes, reason: str, tmp_path: Path) -> None:
     if name == "mnist":

@@ -47,7 +47,8 @@ class BoundedAttack(Attack):
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
         """Epsilon and step size, one value a lane."""
-        return {name: torch.full((lanes,), value) for name, value in self.adversary().scalars().items()}
+        scalars = self.adversary().scalars()
+        return {name: torch.full((lanes,), value, dtype=torch.float64) for name, value in scalars.items()}
 
     def beside(self, others: Sequence[BoundedAttack], runs: int) -> BoundedAttack:
         """This attack on the first ``runs`` lanes, the others on as many each after them."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from wafl.cli_data import data_app
+from wafl.cli_evaluate import evaluate, parse_norm
 
 app = typer.Typer(
     help="Wasserstein-robust federated learning: one model from many clients that holds up when their data shift.",
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.command()(evaluate)
 
 
 def _version(wanted: bool) -> None:
@@ -71,7 +72,7 @@ def run(
     try:
         changes: dict[str, Any] = {"local_epochs": local_epochs, "batch_size": batch_size}
         entries = study.demo_entries(rounds=rounds, cohort=min(cohort, clients), **changes)
-        options = {"gamma": gamma, "radius": radius, "norm": _norm(norm)}
+        options = {"gamma": gamma, "radius": radius, "norm": None if norm is None else parse_norm(norm)}
         options = {key: value for key, value in options.items() if value is not None}
         chosen = [study.with_method(entries, each) for each in method] if method else entries
         chosen = [_adjust(entry, options, learning_rate, bool(method)) for entry in chosen]
@@ -151,15 +152,6 @@ def _adjust(entry: Any, options: dict[str, Any], learning_rate: float | None, na
     return (
         entry if learning_rate is None else replace(entry, schedule={**entry.schedule, "learning_rate": learning_rate})
     )
-
-
-def _norm(text: str | None) -> float | None:
-    if text is None:
-        return None
-    names = {"1": 1, "2": 2, "inf": math.inf}
-    if text not in names:
-        raise ValueError(f"norm={text} must be one of {', '.join(names)}")
-    return names[text]
 
 
 def _new_folder(output: Path, name: str | None) -> Path:

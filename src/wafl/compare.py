@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.checks import check_seed
-from wafl.evaluate import draw_attacked, examine, make_score, present_clients, rows_of
+from wafl.evaluate import check_share, draw_attacked, examine, make_score, present_clients, rows_of
 from wafl.federation import Federation
 from wafl.run import Run, write_whole
 from wafl.score import Score
@@ -72,6 +72,8 @@ def compare(
     by itself is attacked once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` gives.
     """
     check_seed(seed)
+    for share in attacked:
+        check_share(share)
     named = dict(runs) if isinstance(runs, Mapping) else _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")

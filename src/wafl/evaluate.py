@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +40,7 @@ def evaluate(
     but makes some count for more. ``attack="autoattack"`` with ``epsilon`` is the AutoAttack of its authors.
     """
     check_seed(seed)
-    _check_share(attacked)
+    check_share(attacked)
     tests = present_clients(clients)
     attack = _named_attack(attack, epsilon, clients)
     problem, _, _ = single_lane(model, *clients.test.of(tests[0]), loss, clients.num_classes)
@@ -148,7 +147,7 @@ def make_score(
     return Score(scores, "none" if attack is None else attack.describe(clients.unit), clients.unit, seed)
 
 
-def _check_share(attacked: Any) -> None:
+def check_share(attacked: float) -> None:
     if not 0.0 <= attacked <= 1.0:
         raise ValueError(f"attacked={attacked} is a share of the clients and must lie in [0, 1]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class Federation:
 
     ``unit`` says what the numbers in ``x`` mean and ``bounds`` between which values they lie, because
     every gamma, radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client
-    has.
+    has; ``recipe`` says how to make the federation again, where a name and numbers are enough.
     """
 
     train: Examples
@@ -87,6 +87,7 @@ class Federation:
     bounds: tuple[float, float] | None = None
     num_classes: int | None = None
     left_out: int = 0
+    recipe: Mapping[str, Any] | None = None
 
     @classmethod
     def from_arrays(

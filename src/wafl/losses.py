@@ -27,7 +27,8 @@ class CrossEntropy:
     name: str = "cross_entropy"
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return outputs.logsumexp(-1) - outputs.gather(-1, y[..., None]).squeeze(-1)
+        # log_softmax, because logsumexp - s_y loses digits where the model is sure; classes first, as below.
+        return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         # Along a short last dimension softmax is slow: classes go before the examples and back.

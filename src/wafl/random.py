@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     SIZES = 8
     ATTACKED = 9
     BOOTSTRAP = 10
+    SHIFT = 11
 
 
 @dataclass(frozen=True)

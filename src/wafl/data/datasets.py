@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -89,7 +89,7 @@ class Dataset:
             raise ValueError("sizes=(mean, std) goes with labels_per_client")
         if split not in ("per_client", "standard"):
             raise ValueError(f"split={split!r} must be 'per_client' or 'standard'")
-        return pack(
+        clients = pack(
             torch.cat([self.x_train, self.x_test]),
             y,
             shares,
@@ -102,6 +102,11 @@ class Dataset:
             names=names,
             seed=seed,
         )
+        # What a later evaluation needs to make the same clients again; shifts are not plain values.
+        options = {**given, "num_clients": num_clients, "sizes": sizes, "preprocess": preprocess, "split": split}
+        options |= {"test_fraction": test_fraction, "seed": seed}
+        plain = {name: value for name, value in options.items() if value is not None}
+        return replace(clients, recipe=None if skew else {"dataset": self.name, "partition": plain})
 
     def _groups(self, num_clients: int | None) -> tuple[list[Tensor], list[str]]:
         if self.group_train is None or self.group_test is None:

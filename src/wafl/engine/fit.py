@@ -236,6 +236,7 @@ class _Trainer:
             "schedule": describe(spec.schedule),
             "sweep": describe(spec.point),
             "loss": self.task.loss.name,
+            "data": describe(self.clients.recipe),
             "unit": self.clients.unit,
             "bounds": describe(self.clients.bounds),
             "scalars": dict(state.scalars),

@@ -17,7 +17,7 @@ from wafl.checks import check_bounds, check_seed
 from wafl.random import Key, Purpose
 from wafl.task import Problem
 
-PURPOSE = Purpose.ATTACKED
+PURPOSE = Purpose.SHIFT
 _CHUNK = 2**20
 
 

@@ -1,0 +1,370 @@
+"""Evaluation against plain loops: clean, attacked, shifted, in chunks, on bytes and on floats."""
+
+import dataclasses
+import importlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from wafl import shifts
+
+MODULE = importlib.import_module("wafl.evaluate")  # the name in the package is the function
+OPTIONS = {"rounds": 3, "local_steps": 4, "batch_size": 16, "learning_rate": 0.2}
+
+
+@pytest.fixture(scope="module")
+def digits() -> wafl.Federation:
+    """Few, unequal clients of 8x8 images, kept as bytes."""
+    data = wafl.load_dataset("digits")
+    small = dataclasses.replace(data, x_train=data.x_train[:260], y_train=data.y_train[:260],
+                                x_test=data.x_test[:60], y_test=data.y_test[:60])  # fmt: skip
+    return small.partition(10, labels_per_client=3, test_fraction=0.4, seed=3)
+
+
+@pytest.fixture(scope="module")
+def run(digits) -> wafl.Run:
+    return wafl.fit(wafl.models.mlr(digits), digits, wafl.FedAvg(), **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def network(digits) -> nn.Module:
+    return wafl.models.cnn(digits, channels=(2, 3), seed=1)
+
+
+def plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """Accuracy and mean cross-entropy, one example at a time, in numpy."""
+    right, total = 0, 0.0
+    for example, label in zip(x, y.tolist(), strict=True):
+        with torch.no_grad():
+            logits = model(example[None])[0].double().numpy()
+        right += int(np.argmax(logits) == label)
+        total += float(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[label])
+    return right / len(y), total / len(y)
+
+
+def unpacked(score: wafl.Score) -> list[tuple]:
+    return [dataclasses.astuple(client) for client in score.per_client]
+
+
+def same(one: wafl.Score, other: wafl.Score, tolerance: float = 1e-6) -> None:
+    assert [client.name for client in one.per_client] == [client.name for client in other.per_client]
+    for a, b in zip(one.per_client, other.per_client, strict=True):
+        assert (a.num_examples, a.attacked) == (b.num_examples, b.attacked)
+        assert a.accuracy == pytest.approx(b.accuracy, abs=tolerance)
+        assert a.loss == pytest.approx(b.loss, abs=tolerance, rel=tolerance)
+        assert a.weight == pytest.approx(b.weight, abs=tolerance)
+
+
+# ---------------------------------------------------------------- against a loop
+
+
+@pytest.mark.parametrize("which", ["mlr", "cnn"])
+def test_clean_is_a_plain_loop(digits, run, network, which):
+    model, module = (run, run.model) if which == "mlr" else (network, network)
+    score = wafl.evaluate(model, digits)
+    right, count = 0.0, 0
+    for place, client in enumerate(score.per_client):
+        x, y = digits.test.of(place)
+        accuracy, loss = plain(module, x, y)
+        assert client.name == digits.names[place]
+        assert (client.num_examples, client.attacked) == (len(y), False)
+        assert client.accuracy == pytest.approx(accuracy, abs=1e-9)
+        assert client.loss == pytest.approx(loss, rel=1e-5)
+        assert client.weight == pytest.approx(len(y) / len(digits.test.y))
+        right, count = right + accuracy * len(y), count + len(y)
+    assert len(score.per_client) == digits.num_clients
+    assert score.accuracy == pytest.approx(right / count)
+    assert (score.attack, score.unit) == ("none", digits.unit)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        wafl.PGD(epsilon=0.1, steps=5, bounds=(0.0, 1.0)),
+        wafl.PGD(epsilon=0.5, steps=4, norm=2),
+        wafl.FGSM(epsilon=0.2),
+        shifts.inversion(severity=0.3, bounds=(0.0, 1.0)),
+        shifts.rotation(severity=0.4),
+        shifts.affine(severity=0.5),
+    ],
+    ids=repr,
+)
+def test_an_attack_called_by_itself_gives_the_same(digits, run, attack):
+    """On every victim alone; the others are as they were."""
+    score = wafl.evaluate(run, digits, attack=attack, attacked=0.5, seed=2)
+    clean = wafl.evaluate(run, digits)
+    assert sum(client.attacked for client in score.per_client) == 5
+    for place, client in enumerate(score.per_client):
+        x, y = digits.test.of(place)
+        if client.attacked:
+            accuracy, loss = plain(run.model, attack(run, x, y, seed=2), y)
+            assert client.accuracy == pytest.approx(accuracy, abs=1e-9)
+            assert client.loss == pytest.approx(loss, rel=1e-4)
+            assert client.loss != clean.per_client[place].loss
+        else:
+            assert client == clean.per_client[place]
+    assert score.attack == attack.describe(digits.unit)
+
+
+def test_label_shift_weighs_the_victims_examples(digits, run):
+    attack = shifts.label_shift(severity=1.5)
+    score = wafl.evaluate(run, digits, attack=attack, attacked=0.6, seed=4)
+    victims = [place for place, client in enumerate(score.per_client) if client.attacked]
+    assert len(victims) == 6
+    labels = torch.cat([digits.test.of(place)[1] for place in victims])
+    weights = attack.weights(labels, 10, seed=4).double().numpy()
+    assert np.ptp(weights) > 1e-3, "a shift of nothing would show nothing"
+    total, begin = len(digits.test.y), 0
+    pooled = 0.0
+    for place, client in enumerate(score.per_client):
+        x, y = digits.test.of(place)
+        right = (run.predict(x) == y).double().numpy()
+        if place in victims:
+            mine = weights[begin : begin + len(y)] * len(labels) / total
+            begin += len(y)
+        else:
+            mine = np.full(len(y), 1.0 / total)
+        assert client.weight == pytest.approx(mine.sum(), rel=1e-5)
+        assert client.accuracy == pytest.approx((mine * right).sum() / mine.sum(), abs=1e-5)
+        pooled += (mine * right).sum()
+    assert score.accuracy == pytest.approx(pooled, abs=1e-5)
+    assert sum(client.weight for client in score.per_client) == pytest.approx(1.0)
+
+
+def test_a_strong_label_shift_leaves_no_nan(digits, run):
+    """A client may hold none of the labels that are left."""
+    score = wafl.evaluate(run, digits, attack=shifts.label_shift(severity=3000.0))
+    for client in score.per_client:
+        assert math.isfinite(client.loss)
+        assert 0.0 <= client.accuracy <= 1.0
+    assert math.isfinite(score.accuracy)
+
+
+def test_a_label_shift_of_a_regression_is_refused():
+    clients = wafl.Federation.from_arrays([(np.ones((8, 2)), np.arange(8.0)[:, None])] * 2)
+    with pytest.raises(ValueError, match="label"):
+        wafl.evaluate(wafl.models.mlr(clients), clients, attack=shifts.label_shift(severity=1.0), loss="squared_error")
+
+
+def test_the_wasserstein_shift_moves_the_victims_as_one_population(digits, run):
+    attack = wafl.WassersteinShift(radius=0.6)
+    score = wafl.evaluate(run, digits, attack=attack, attacked=0.4, seed=1)
+    clean = wafl.evaluate(run, digits)
+    victims = [place for place, client in enumerate(score.per_client) if client.attacked]
+    assert len(victims) == 4
+    x, y = (torch.cat(parts) for parts in zip(*(digits.test.of(place) for place in victims), strict=True))
+    moved = attack(run, x, y)
+    squared = ((moved - x) ** 2).flatten(1).sum(1).double()
+    assert math.sqrt(squared.mean()) <= 0.6 * (1 + 1e-4)
+    assert squared.max() > 1.5 * squared.min(), "one radius for each example is another attack"
+    begin = 0
+    for place, client in enumerate(score.per_client):
+        if place in victims:
+            count = client.num_examples
+            accuracy, loss = plain(run.model, moved[begin : begin + count], y[begin : begin + count])
+            begin += count
+            assert client.accuracy == pytest.approx(accuracy, abs=1e-9)
+            assert client.loss == pytest.approx(loss, rel=1e-4)
+        else:
+            assert client == clean.per_client[place]
+    assert score.attacked.loss > sum(
+        clean.per_client[place].loss * clean.per_client[place].num_examples for place in victims
+    ) / len(y)
+
+
+# ---------------------------------------------------------------- who is attacked
+
+
+def attacked_names(run, digits, **options) -> set[str]:
+    score = wafl.evaluate(run, digits, attack=wafl.FGSM(epsilon=0.1), **options)
+    return {client.name for client in score.per_client if client.attacked}
+
+
+def test_shares_are_whole_clients_and_nest(digits, run):
+    chosen = [attacked_names(run, digits, attacked=share, seed=5) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+    assert [len(names) for names in chosen] == [0, 2, 4, 6, 8, 10]
+    for smaller, larger in zip(chosen, chosen[1:], strict=False):
+        assert smaller < larger
+
+
+def test_the_seed_and_the_redraw_decide_who(digits, run):
+    first = attacked_names(run, digits, attacked=0.4, seed=5)
+    assert first == attacked_names(run, digits, attacked=0.4, seed=5)
+    others = [attacked_names(run, digits, attacked=0.4, seed=seed) for seed in range(6)]
+    assert len({frozenset(names) for names in others}) > 2
+    redrawn = [attacked_names(run, digits, attacked=0.4, seed=5, redraw=round) for round in range(6)]
+    assert redrawn[0] == first
+    assert len({frozenset(names) for names in redrawn}) > 2
+    assert redrawn[3] == attacked_names(run, digits, attacked=0.4, seed=5, redraw=3)
+
+
+def test_every_client_is_attacked_about_equally_often(digits, run):
+    counts = dict.fromkeys(digits.names, 0)
+    for round in range(60):
+        for name in attacked_names(run, digits, attacked=0.3, redraw=round):
+            counts[name] += 1
+    assert sum(counts.values()) == 60 * 3
+    assert min(counts.values()) >= 6, counts
+    assert max(counts.values()) <= 32, counts
+
+
+# ---------------------------------------------------------------- what must not matter
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [
+        shifts.rotation(severity=0),
+        shifts.gaussian_noise(severity=0),
+        shifts.blur(severity=0),
+        shifts.affine(severity=0),
+        shifts.label_shift(severity=0),
+        shifts.inversion(severity=0, bounds=(0.0, 1.0)),
+        wafl.PGD(epsilon=0.0),
+        wafl.WassersteinShift(radius=0.0),
+    ],
+    ids=repr,
+)
+def test_nothing_at_severity_zero(digits, run, shift):
+    clean, score = wafl.evaluate(run, digits), wafl.evaluate(run, digits, attack=shift)
+    assert all(client.attacked for client in score.per_client)
+    for one, other in zip(clean.per_client, score.per_client, strict=True):
+        assert other.accuracy == pytest.approx(one.accuracy, abs=1e-12)
+        assert other.loss == pytest.approx(one.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "attack", [None, wafl.PGD(epsilon=0.1, steps=4), wafl.WassersteinShift(radius=0.3)], ids=["clean", "pgd", "shift"]
+)
+def test_bytes_and_floats_score_the_same(digits, run, attack):
+    packs = [
+        wafl.federation.Examples(pack.raw.float() / 16.0, pack.y, pack.offsets) for pack in (digits.train, digits.test)
+    ]
+    floats = wafl.Federation(*packs, digits.names, digits.unit, digits.bounds, digits.num_classes)
+    assert digits.test.raw.dtype == torch.uint8
+    assert floats.test.raw.dtype == torch.float32
+    scores = [wafl.evaluate(run, clients, attack=attack, attacked=0.5) for clients in (digits, floats)]
+    same(*scores)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        None,
+        wafl.FGSM(epsilon=0.1),
+        wafl.PGD(epsilon=0.2, steps=3),
+        wafl.PGD(epsilon=0.2, steps=2, random_start=True, restarts=2),
+        wafl.PGD(epsilon=1.0, steps=2, norm=2, random_start=True),
+        wafl.WassersteinShift(radius=0.4),
+        shifts.affine(severity=0.5),
+        shifts.label_shift(severity=1.0),
+        shifts.gaussian_noise(severity=0.4),
+        shifts.shot_noise(severity=0.3, bounds=(0.0, 1.0)),
+    ],
+    ids=repr,
+)
+def test_the_chunk_changes_no_score(digits, run, monkeypatch, attack, chunk):
+    whole = wafl.evaluate(run, digits, attack=attack, attacked=0.7, seed=6)
+    assert len(digits.test.y) > 100, "one chunk would show nothing"
+    monkeypatch.setattr(MODULE, "CHUNK", chunk)
+    same(wafl.evaluate(run, digits, attack=attack, attacked=0.7, seed=6), whole)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [wafl.PGD(epsilon=0.3, steps=1, step_size=1e-6, random_start=True), shifts.gaussian_noise(severity=0.4)],
+    ids=["random start", "noise"],
+)
+def test_no_two_examples_share_their_draws(monkeypatch, attack):
+    """All images alike: the losses tell the draws apart, also those of different chunks."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
+    clients = wafl.Federation.from_arrays(
+        [(np.full((2, 6), 0.5, np.float32), np.zeros(2, int))] * 12, test_fraction=0.5, num_classes=2
+    )
+    for chunk in (2048, 4):
+        monkeypatch.setattr(MODULE, "CHUNK", chunk)
+        losses = [client.loss for client in wafl.evaluate(model, clients, attack=attack).per_client]
+        assert len({round(loss, 9) for loss in losses}) == 12
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [wafl.PGD(epsilon=0.3, steps=2, random_start=True), shifts.gaussian_noise(severity=0.4)],
+    ids=["random start", "noise"],
+)
+def test_a_client_is_attacked_alike_whoever_else_is(digits, run, attack):
+    """Attacks that move each example by itself: a larger share leaves the smaller share's scores as they were."""
+    few, all_ = (wafl.evaluate(run, digits, attack=attack, attacked=share, seed=3) for share in (0.3, 1.0))
+    compared = 0
+    for one, other in zip(few.per_client, all_.per_client, strict=True):
+        if one.attacked:
+            compared += 1
+            assert one.loss == pytest.approx(other.loss, rel=1e-5)
+    assert compared == 3
+
+
+def test_the_seed_of_a_random_attack(digits, run):
+    attack = shifts.gaussian_noise(severity=0.4)
+    one, again, other = (wafl.evaluate(run, digits, attack=attack, seed=seed) for seed in (1, 1, 2))
+    assert unpacked(one) == unpacked(again)
+    assert one.loss != other.loss
+
+
+def test_the_model_is_left_alone(digits, network):
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    wafl.evaluate(network, digits, attack=wafl.FGSM(epsilon=0.1))
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(value.grad is None and value.requires_grad for value in network.parameters())
+
+
+def test_a_regression_has_no_accuracy():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((12, 3)), rng.random((12, 2))) for _ in range(3)]
+    clients = wafl.Federation.from_arrays(pairs)
+    model = nn.Linear(3, 2).double()
+    score = wafl.evaluate(model, clients, loss="squared_error")
+    for place, client in enumerate(score.per_client):
+        x, y = (values.numpy() for values in clients.test.of(place))
+        outputs = x @ model.weight.detach().numpy().T + model.bias.detach().numpy()
+        assert client.accuracy is None
+        assert client.loss == pytest.approx(((outputs - y) ** 2).sum(1).mean())
+    assert score.accuracy is None
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_autoattack_needs_a_size_and_a_box(digits, run):
+    with pytest.raises(ValueError, match="attack='autoattack' wants epsilon="):
+        wafl.evaluate(run, digits, attack="autoattack")
+    zscored = wafl.load_dataset("digits").partition(10, iid=True, preprocess="zscore")
+    with pytest.raises(ValueError, match=r"data with bounds \(preprocess 'unit' or 'symmetric'\)"):
+        wafl.evaluate(run, zscored, attack="autoattack", epsilon=0.1)
+
+
+def test_other_errors(digits, run):
+    with pytest.raises(ValueError, match="unknown attack 'pgd': use 'autoattack', or an attack such as"):
+        wafl.evaluate(run, digits, attack="pgd")
+    with pytest.raises(ValueError, match="epsilon goes with attack='autoattack'"):
+        wafl.evaluate(run, digits, attack=wafl.FGSM(epsilon=0.1), epsilon=0.2)
+    for share in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=r"attacked=.* must lie in \[0, 1\]"):
+            wafl.evaluate(run, digits, attacked=share)
+    with pytest.raises(ValueError, match="seed=-1"):
+        wafl.evaluate(run, digits, seed=-1)
+
+
+def test_a_useless_loss_is_named_with_its_client():
+    x = np.ones((3, 4, 2), np.float32)
+    x[2] = 1e30
+    clients = wafl.Federation.from_arrays([(part, [0, 1, 0, 1]) for part in x])
+    model = nn.Linear(2, 2)
+    model.weight.data[:] = torch.tensor([[1e30, 0.0], [0.0, 1.0]])
+    with pytest.raises(ValueError, match="NaN or infinite on client 2"):
+        wafl.evaluate(model, clients)

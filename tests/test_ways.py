@@ -1,0 +1,330 @@
+"""Ways to spread a data set over clients: Dirichlet, equal parts, groups, drawn sizes, skew, the standard split."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wafl
+from wafl import shifts
+from wafl.data.partition import dirichlet
+
+
+def dataset_of(labels, *, classes: int = 5, cut: int | None = None, groups=None) -> wafl.Dataset:
+    """Two pixels of bytes hold an example's number, so that it can be followed."""
+    y = torch.as_tensor(labels)
+    number = torch.arange(len(y))
+    x = torch.stack([number // 256, number % 256], dim=1).to(torch.uint8).view(-1, 1, 1, 2)
+    cut = len(y) * 4 // 5 if cut is None else cut
+    parts = (None, None) if groups is None else (torch.as_tensor(groups)[:cut], torch.as_tensor(groups)[cut:])
+    return wafl.Dataset("numbers", x[:cut], y[:cut], x[cut:], y[cut:], classes, 255, *parts)
+
+
+def numbers(pack, client: int) -> list[int]:
+    rows = slice(*pack.offsets[client : client + 2].tolist())
+    high, low = pack.raw[rows].flatten(1).long().unbind(1)
+    return (256 * high + low).tolist()
+
+
+def held_by(clients: wafl.Federation) -> list[tuple[list[int], list[int]]]:
+    return [(numbers(clients.train, i), numbers(clients.test, i)) for i in range(clients.num_clients)]
+
+
+def check_disjoint(clients: wafl.Federation, data: wafl.Dataset) -> list[int]:
+    """Every example at most once, beside its own label, and what no client has is counted; gives those held."""
+    truth = torch.cat([data.y_train, data.y_test]).tolist()
+    seen: list[int] = []
+    for client, parts in enumerate(held_by(clients)):
+        for pack, rows in zip((clients.train, clients.test), parts, strict=True):
+            assert [truth[row] for row in rows] == pack.of(client)[1].tolist(), "an example lost its label"
+            seen += rows
+    assert len(seen) == len(set(seen))
+    assert clients.left_out == len(truth) - len(seen)
+    assert clients.num_examples == [len(train) + len(test) for train, test in held_by(clients)]
+    return seen
+
+
+labels_of = st.lists(st.integers(0, 4), min_size=12, max_size=120)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels_of, st.integers(1, 12), st.sampled_from([0.01, 0.1, 1.0, 100.0]), seeds)
+def test_dirichlet_is_disjoint_complete_and_leaves_nobody_empty(labels, num_clients, alpha, seed):
+    data = dataset_of(labels)
+    clients = data.partition(num_clients, dirichlet=alpha, seed=seed)
+    assert len(check_disjoint(clients, data)) == len(labels)
+    assert clients.left_out == 0
+    assert min(clients.train.num_examples.tolist()) >= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels_of, st.integers(1, 12), seeds)
+def test_iid_is_disjoint_complete_and_equal(labels, num_clients, seed):
+    data = dataset_of(labels)
+    clients = data.partition(num_clients, iid=True, seed=seed)
+    assert len(check_disjoint(clients, data)) == len(labels)
+    assert max(clients.num_examples) - min(clients.num_examples) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(3, 9)), min_size=12, max_size=80), seeds)
+def test_groups_stay_together(pairs, seed):
+    labels, groups = zip(*pairs, strict=True)
+    data = dataset_of(labels, groups=groups)
+    clients = data.partition(by_group=True, seed=seed)
+    assert len(check_disjoint(clients, data)) == len(labels)
+    assert clients.names == tuple(f"writer {group}" for group in sorted(set(groups)))
+    for group, (train, test) in zip(sorted(set(groups)), held_by(clients), strict=True):
+        assert sorted(train + test) == [row for row, other in enumerate(groups) if other == group]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(3, 8), st.integers(2, 4), st.floats(10, 40), st.floats(0, 12), seeds)
+def test_drawn_sizes_are_disjoint_and_report_the_rest(num_clients, count, mean, std, seed):
+    data = dataset_of(torch.arange(2000) % 5)
+    clients = data.partition(num_clients, labels_per_client=count, sizes=(mean, std), seed=seed)
+    seen = check_disjoint(clients, data)
+    assert clients.left_out == 2000 - len(seen) > 0
+    for counts, size in zip(clients.label_counts().tolist(), clients.num_examples, strict=True):
+        held = [n for n in counts if n]
+        assert len(held) == count
+        assert max(held) == min(held) == max(1, size // count)
+        assert size >= mean / 10 - count / 2
+
+
+def test_drawn_sizes_have_the_asked_mean_and_deviation():
+    data = dataset_of(torch.arange(60_000) % 10, classes=10)
+    sizes = np.concatenate(
+        [data.partition(20, labels_per_client=3, sizes=(2154, 594), seed=s).num_examples for s in range(12)]
+    )
+    assert abs(sizes.mean() - 2154) < 4 * 594 / np.sqrt(len(sizes))
+    assert abs(sizes.std() - 594) < 0.2 * 594
+    even = data.partition(20, labels_per_client=3, sizes=(300, 0)).num_examples
+    assert even == [300] * 20
+
+
+def test_the_standard_split_keeps_test_examples_for_testing():
+    data = dataset_of(torch.arange(200) % 5, cut=150)
+    for way in ({"iid": True}, {"dirichlet": 1.0}, {"labels_per_client": 3}):
+        clients = data.partition(4, split="standard", seed=2, **way)
+        assert len(check_disjoint(clients, data)) == 200
+        trained = [row for train, _ in held_by(clients) for row in train]
+        assert sorted(trained) == list(range(150))
+    pooled = data.partition(4, iid=True, seed=2)
+    assert {row for train, _ in held_by(pooled) for row in train} & set(range(150, 200))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"iid": True},
+        {"dirichlet": 0.5},
+        {"labels_per_client": 2},
+        {"labels_per_client": 2, "sizes": (20, 5)},
+        {"iid": True, "split": "standard"},
+    ],
+    ids=str,
+)
+def test_the_seed_decides(way):
+    data = dataset_of(torch.arange(400) % 5)
+    first, again, other = (held_by(data.partition(6, seed=seed, **way)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_iid_clients_look_like_the_whole():
+    clients = wafl.load_dataset("digits").partition(5, iid=True)
+    counts = clients.label_counts().double()
+    assert float((counts / counts.sum(1, keepdim=True)).sub(0.1).abs().max()) < 0.05
+
+
+def test_the_shares_are_dirichlet():
+    """A client's share of a label has mean 1/m and variance (m - 1) / (m^2 (m alpha + 1))."""
+    num_clients, per_label = 5, 4000
+    y = torch.arange(4 * per_label) % 4
+    for alpha in (0.2, 1.0, 10.0):
+        shares = []
+        for seed in range(60):
+            for rows in dirichlet(y, num_clients, alpha, 4, seed):
+                shares.append(np.bincount(y[rows].numpy(), minlength=4) / per_label)
+        shares = np.array(shares)
+        assert np.allclose(shares.reshape(60, 5, 4).sum(1), 1.0)
+        wanted = (num_clients - 1) / (num_clients**2 * (num_clients * alpha + 1))
+        assert shares.var() == pytest.approx(wanted, rel=0.15)
+        # No client, and no label, is favored.
+        off = 5 * np.sqrt(wanted / (60 * 4))
+        assert np.abs(shares.reshape(60, 5, 4).mean((0, 2)) - 1 / num_clients).max() < off
+        apart = np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]
+        assert abs(apart) < 0.25, "labels are drawn apart from one another"
+
+
+def test_a_small_alpha_makes_clients_of_few_labels():
+    data = wafl.load_dataset("digits")
+    held = [
+        float((data.partition(10, dirichlet=alpha).label_counts() > 0).double().sum(1).mean())
+        for alpha in (0.02, 0.3, 100.0)
+    ]
+    assert held[0] < 3 < held[1] < held[2] == 10.0
+
+
+# ---------------------------------------------------------------- skew
+
+
+def test_skew_deals_the_shifts_in_turn_for_good():
+    data = wafl.load_dataset("digits")
+    skew = [shifts.inversion(severity=1.0, bounds=(0.0, 1.0)), shifts.rotation(severity=0), shifts.blur(severity=1.0)]
+    skewed, plain = (data.partition(7, iid=True, seed=1, skew=way) for way in (skew, None))
+    assert torch.equal(skewed.train.y, plain.train.y)
+    assert skewed.train.raw.dtype == torch.uint8
+    for mine, other in ((skewed.train, plain.train), (skewed.test, plain.test)):
+        for client in range(7):
+            rows = slice(*other.offsets[client : client + 2].tolist())
+            raw = other.raw[rows].to(torch.float32)
+            if client % 3 == 0:
+                wanted = 16 - raw
+            elif client % 3 == 1:
+                wanted = raw
+            else:
+                wanted = (skew[2].apply(raw / 16) * 16).round()
+            assert (mine.raw[rows].float() - wanted).abs().max() <= (1 if client % 3 == 2 else 0)
+    assert skewed.left_out == 0
+
+
+def test_skewed_statistics_are_those_of_what_the_clients_hold():
+    data = wafl.load_dataset("digits")
+    clients = data.partition(
+        4, iid=True, preprocess="zscore", skew=[shifts.inversion(severity=1.0, bounds=(0.0, 1.0))]
+    )
+    x = clients.train.x
+    assert float(x.mean(0).abs().max()) < 1e-5
+
+
+def test_noisy_clients_are_noisy_each_in_its_own_way():
+    """The same image everywhere: no noise may appear twice, neither between clients nor in training and test."""
+    x = torch.full((40, 1, 4, 4), 128, dtype=torch.uint8)
+    data = wafl.Dataset("gray", x[:32], torch.arange(32) % 2, x[32:], torch.arange(8) % 2, 2)
+    clients = data.partition(4, iid=True, skew=[shifts.gaussian_noise(severity=0.2)])
+    images = torch.cat([clients.train.raw, clients.test.raw]).flatten(1)
+    assert len(images.unique(dim=0)) == 40
+
+
+def test_a_federation_can_be_made_again_from_its_recipe():
+    data = wafl.load_dataset("digits")
+    clients = data.partition(5, dirichlet=0.5, preprocess="symmetric", seed=3)
+    assert clients.recipe["dataset"] == "digits"
+    again = data.partition(**clients.recipe["partition"])
+    assert torch.equal(again.train.raw, clients.train.raw)
+    assert torch.equal(again.test.y, clients.test.y)
+    assert (again.unit, again.bounds) == (clients.unit, clients.bounds)
+    assert data.partition(5, iid=True, skew=[shifts.blur(severity=1.0)]).recipe is None
+
+
+# ---------------------------------------------------------------- what it shows of itself
+
+
+def test_label_counts_are_counted():
+    clients = wafl.load_dataset("digits").partition(6, dirichlet=0.3, seed=5)
+    counts = clients.label_counts()
+    assert counts.shape == (6, 10)
+    for client in range(6):
+        counter = Counter(clients.train.of(client)[1].tolist()) + Counter(clients.test.of(client)[1].tolist())
+        assert counts[client].tolist() == [counter[label] for label in range(10)]
+    regression = wafl.Federation.from_arrays([(np.zeros((4, 2)), np.zeros(4))])
+    with pytest.raises(ValueError, match="a regression has no labels to count"):
+        regression.label_counts()
+
+
+def test_describe_has_the_papers_numbers():
+    data = dataset_of(torch.arange(5000) % 5)
+    clients = data.partition(4, labels_per_client=2, sizes=(301, 90), seed=2)
+    sizes = np.array(clients.num_examples)
+    lines = dict(
+        line.split(maxsplit=1) if not line.startswith(" ") else ("range", line.strip())
+        for line in clients.describe().replace("training / test", "training/test")
+        .replace("examples a client", "size").replace("labels a client", "labels").splitlines()
+    )  # fmt: skip
+    assert lines["clients"] == "4"
+    assert lines["examples"] == f"{sizes.sum():,} ({5000 - sizes.sum():,} left out)"
+    assert lines["training/test"] == f"{len(clients.train.y):,} / {len(clients.test.y):,}"
+    assert lines["size"] == f"mean {sizes.mean():.1f}, std {sizes.std():.1f}"
+    assert lines["range"] == f"min {sizes.min()}, max {sizes.max()}"
+    assert lines["labels"] == "2 of 5"
+    assert lines["shape"] == "(1, 1, 2)"
+    assert lines["unit"] == "pixels in [0, 1]"
+    uneven = data.partition(6, dirichlet=0.05, seed=1)
+    held = (uneven.label_counts() > 0).sum(1)
+    assert f"labels a client    {held.min()} to {held.max()} of 5" in uneven.describe()
+    assert "left out" not in uneven.describe()
+
+
+def test_plot_writes_a_picture(tmp_path):
+    clients = wafl.load_dataset("digits").partition(10, labels_per_client=2)
+    path = tmp_path / "labels.png"
+    figure = clients.plot(path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    dots = figure.axes[0].collections[0]
+    assert len(dots.get_offsets()) == 20
+    counts = clients.label_counts()
+    for (client, label), area in zip(dots.get_offsets().tolist(), dots.get_sizes().tolist(), strict=True):
+        assert area == pytest.approx(90 * int(counts[int(client), int(label)]) / int(counts.max()), rel=1e-5)
+    assert clients.plot().axes[0].get_xlabel() == "client"
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "options", "message"),
+    [
+        (4, {"iid": True, "dirichlet": 1.0}, "give one of .*, not dirichlet and iid"),
+        (4, {"labels_per_client": 2, "by_group": True}, "give one of .*, not labels_per_client and by_group"),
+        (4, {}, "give one of labels_per_client, dirichlet, iid, by_group, not none"),
+        (None, {"iid": True}, "iid wants num_clients"),
+        (None, {"dirichlet": 1.0}, "dirichlet wants num_clients"),
+        (0, {"iid": True}, "num_clients=0 must be at least 1"),
+        (0, {"dirichlet": 1.0}, "num_clients=0 must be at least 1"),
+        (4, {"dirichlet": 0.0}, "dirichlet=0.0 must be positive"),
+        (4, {"dirichlet": -1.0}, "dirichlet=-1.0 must be positive"),
+        (4, {"dirichlet": float("inf")}, "dirichlet=inf must be positive and finite"),
+        (4, {"iid": True, "sizes": (10, 1)}, r"sizes=\(mean, std\) goes with labels_per_client"),
+        (4, {"dirichlet": 1.0, "sizes": (10, 1)}, r"sizes=\(mean, std\) goes with labels_per_client"),
+        (4, {"labels_per_client": 3, "sizes": (900, 1)}, r"sizes=\(900, 1\) asks for \d+ examples of label \d"),
+        (4, {"labels_per_client": 3, "sizes": (-5, 1)}, "mean size=-5 must be positive"),
+        (4, {"labels_per_client": 3, "sizes": (30, -1)}, "standard deviation of the sizes, -1, must be at least 0"),
+        (None, {"by_group": True}, "digits does not say who its examples are from: by_group is for FEMNIST"),
+        (4, {"iid": True, "split": "per-client"}, "split='per-client' must be 'per_client' or 'standard'"),
+        (4, {"iid": True, "preprocess": "znorm"}, "unknown preprocessing 'znorm'"),
+        (4, {"iid": True, "test_fraction": 1.0}, r"test_fraction=1.0 must lie in \[0, 1\)"),
+        (4, {"iid": True, "seed": -1}, "seed=-1"),
+        (1798, {"iid": True}, "1797 examples for 1798 clients: use fewer clients"),
+        (1798, {"dirichlet": 1.0}, "1797 examples for 1798 clients: use fewer clients"),
+    ],
+)
+def test_errors(num_clients, options, message):
+    with pytest.raises(ValueError, match=message):
+        wafl.load_dataset("digits").partition(num_clients, **options)
+
+
+def test_group_errors():
+    data = dataset_of(torch.arange(40) % 5, groups=torch.arange(40) % 4)
+    assert data.partition(3, by_group=True).names == ("writer 0", "writer 1", "writer 2")
+    assert data.partition(3, by_group=True).left_out == 10
+    with pytest.raises(ValueError, match="num_clients=5 is more than the 4 groups of numbers"):
+        data.partition(5, by_group=True)
+
+
+@pytest.mark.parametrize("num_clients", [0, -1])
+def test_no_groups_at_all(num_clients):
+    data = dataset_of(torch.arange(40) % 5, groups=torch.arange(40) % 4)
+    with pytest.raises(ValueError, match=f"num_clients={num_clients} must be at least 1"):
+        data.partition(num_clients, by_group=True)
+
+
+def test_a_client_without_training_examples():
+    data = dataset_of(torch.arange(50) % 5, cut=3)
+    with pytest.raises(ValueError, match="would have no training example"):
+        data.partition(10, iid=True, split="standard")
