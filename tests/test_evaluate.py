@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import math
 
 import numpy as np
@@ -187,7 +188,7 @@ def attacked_names(run, digits, **options) -> set[str]:
 def test_shares_are_whole_clients_and_nest(digits, run):
     chosen = [attacked_names(run, digits, attacked=share, seed=5) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
     assert [len(names) for names in chosen] == [0, 2, 4, 6, 8, 10]
-    for smaller, larger in zip(chosen, chosen[1:], strict=False):
+    for smaller, larger in itertools.pairwise(chosen):
         assert smaller < larger
 
 
@@ -196,7 +197,7 @@ def test_the_seed_and_the_redraw_decide_who(digits, run):
     assert first == attacked_names(run, digits, attacked=0.4, seed=5)
     others = [attacked_names(run, digits, attacked=0.4, seed=seed) for seed in range(6)]
     assert len({frozenset(names) for names in others}) > 2
-    redrawn = [attacked_names(run, digits, attacked=0.4, seed=5, redraw=round) for round in range(6)]
+    redrawn = [attacked_names(run, digits, attacked=0.4, seed=5, redraw=turn) for turn in range(6)]
     assert redrawn[0] == first
     assert len({frozenset(names) for names in redrawn}) > 2
     assert redrawn[3] == attacked_names(run, digits, attacked=0.4, seed=5, redraw=3)
@@ -204,8 +205,8 @@ def test_the_seed_and_the_redraw_decide_who(digits, run):
 
 def test_every_client_is_attacked_about_equally_often(digits, run):
     counts = dict.fromkeys(digits.names, 0)
-    for round in range(60):
-        for name in attacked_names(run, digits, attacked=0.3, redraw=round):
+    for turn in range(60):
+        for name in attacked_names(run, digits, attacked=0.3, redraw=turn):
             counts[name] += 1
     assert sum(counts.values()) == 60 * 3
     assert min(counts.values()) >= 6, counts

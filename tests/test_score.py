@@ -146,7 +146,7 @@ def test_the_interval_is_seeded_and_holds_the_point():
     for seed in range(5):
         low, high = dataclasses.replace(again, seed=seed).interval()
         assert low < again.accuracy < high
-        assert 0.0 <= low
+        assert low >= 0.0
         assert high <= 1.0
 
 

@@ -31,8 +31,19 @@ class Attack(ABC):
         return self.move(problem, inputs, labels, seed)[0]
 
     @abstractmethod
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
-        """The moved ``x [1, N, ...]`` of a whole population in one lane; ``weight [N]`` sums to 1."""
+    def move(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        weight: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """The moved ``x [1, N, ...]`` of a whole population in one lane.
+
+        ``weight [N]`` sums to 1; ``rows [N]`` numbers the examples, which random draws go by (default: from 0).
+        """
 
     @abstractmethod
     def describe(self, unit: str) -> str:
@@ -54,14 +65,21 @@ class BoundedAttack(Attack):
         """This attack on the first ``runs`` lanes, the others on as many each after them."""
         return _SideBySide((self, *others), runs) if others else self
 
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
-        return self.move_lanes(problem, Inputs(x, len(x)), y, seed, 0)
+    def move(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        weight: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        return self.move_lanes(problem, Inputs(x, len(x)), y, seed, torch.arange(x.shape[1]) if rows is None else rows)
 
-    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, first: int) -> Tensor:
-        """Every lane's model attacked on its examples, of which the first is number ``first`` of the population."""
-        check_seed(seed)
-        lanes = torch.zeros(x.lanes, dtype=torch.int64, device=problem.params.device)
-        key = Key(lanes + seed, lanes, lanes, lanes + first)
+    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Tensor:
+        """Every lane's model attacked on the examples with these numbers."""
+        number = rows.to(problem.params.device)[None]
+        key = Key(torch.full_like(number, check_seed(seed)), torch.zeros_like(number), number, torch.zeros_like(number))
         state = AdversaryState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
         return self.adversary()(problem, x, y, state).x_adv
 
@@ -162,7 +180,15 @@ class WassersteinShift(Attack):
             raise ValueError(f"radius={self.radius} must be finite and at least 0, in the units of the data")
         self._adversary(1.0)
 
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+    def move(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        weight: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         if self.radius == 0:
             return x
         share = weight.to(x) if weight is not None else x.new_full((x.shape[1],), 1.0 / x.shape[1])

@@ -53,7 +53,15 @@ class AutoAttack(Attack):
         object.__setattr__(self, "bounds", bounds)
         _package()
 
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+    def move(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        weight: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         seed = check_seed(seed)
         low, high = self.bounds
         examples, labels = x[0], y[0]

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wafl import models
 from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.checks import check_seed
-from wafl.evaluate import check_share, draw_attacked, examine, make_score, present_clients, rows_of
+from wafl.evaluate import check_attack, check_share, draw_attacked, examine, make_score, present_clients, rows_of
 from wafl.federation import Federation
 from wafl.run import Run, write_whole
 from wafl.score import Score
@@ -77,24 +78,26 @@ def compare(
     named = dict(runs) if isinstance(runs, Mapping) else _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
-    every = [attacks] if attacks is None or isinstance(attacks, Attack) else list(attacks)
+    every = [attacks] if attacks is None or isinstance(attacks, Attack | str) else list(attacks)
+    for attack in every:
+        check_attack(attack, clients)
     present = present_clients(clients)
     x, y = clients.test.of(present[0])
     problems = {name: single_lane(run, x, y, num_classes=clients.num_classes)[0] for name, run in named.items()}
-    rows: dict[tuple[str, int, float], Row] = {}
+    rows: dict[tuple[str, int, int], Row] = {}
     for names in _same_model(problems):
         first = problems[names[0]]
         stacked = Problem(first.task, torch.cat([problems[name].params for name in names]))
         clean = examine(stacked, clients, None, seed)
         whole = _whole_population(stacked, clients, every, seed)
         for place, attack in enumerate(every):
-            for share in attacked if attack is not None else (0.0,):
+            for turn, share in enumerate(attacked if attack is not None else (0.0,)):
                 victims = set(draw_attacked(present, share, seed)) if attack is not None else set[int]()
                 measured = _mixed(stacked, clients, clean, whole.get(place), attack, sorted(victims), seed)
                 for lane, name in enumerate(names):
                     correct = None if measured[1] is None else measured[1][lane]
                     score = make_score(measured[0][lane], correct, clients, present, victims, attack, seed)
-                    rows[name, place, share] = Row(name, share if attack is not None else 0.0, score)
+                    rows[name, place, turn] = Row(name, share, score)
     order = {name: place for place, name in enumerate(named)}
     return Comparison([row for _, row in sorted(rows.items(), key=lambda item: (order[item[0][0]], *item[0][1:]))])
 
@@ -159,10 +162,11 @@ def _named(runs: Sequence[Run]) -> dict[str, Run]:
 
 
 def _same_model(problems: Mapping[str, Problem]) -> list[list[str]]:
-    """Names of runs whose parameters can be lanes of one model: alike in architecture and loss."""
+    """Names of runs whose parameters can be lanes of one model; a model of the user's own stands alone."""
     groups: dict[Any, list[str]] = {}
     for name, problem in problems.items():
-        task = problem.task
-        shape = (str(task.module), task.loss, problem.params.dtype, problem.params.shape, task.frozen_digest())
+        spec = models.spec(problem.task.module)
+        frozen = problem.task.frozen_digest() if spec is not None else name
+        shape = (str(spec), problem.output_loss, problem.params.dtype, len(problem.params[0]), frozen)
         groups.setdefault(shape, []).append(name)
     return list(groups.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +42,7 @@ def evaluate(
     check_share(attacked)
     tests = present_clients(clients)
     attack = _named_attack(attack, epsilon, clients)
+    check_attack(attack, clients)
     problem, _, _ = single_lane(model, *clients.test.of(tests[0]), loss, clients.num_classes)
     victims = set(draw_attacked(tests, attacked, seed, redraw)) if attack is not None else set[int]()
     losses, correct = examine(problem, clients, None, seed)
@@ -91,7 +91,7 @@ def examine(
         x = clients.test.rows(piece, dtype).to(device)[None]
         y = clients.test.y[piece].to(device)
         y = (y.to(dtype) if y.is_floating_point() else y).expand(lanes, *y.shape)
-        inputs = Inputs(x, lanes) if attack is None else _moved(problem, attack, x, y, seed, int(piece[0]))
+        inputs = Inputs(x, lanes) if attack is None else _moved(problem, attack, x, y, seed, piece)
         outputs = problem.task.outputs(problem.params, inputs).double()
         losses.append(problem.output_loss.value(outputs, y).cpu())
         if clients.num_classes is not None:
@@ -99,12 +99,12 @@ def examine(
     return torch.cat(losses, dim=1), torch.cat(correct, dim=1) if correct else None
 
 
-def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, first: int) -> Tensor | Inputs:
+def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, rows: Tensor) -> Tensor | Inputs:
     lanes = len(problem.params)
     if isinstance(attack, BoundedAttack):
-        return attack.move_lanes(problem, Inputs(x, lanes), y, seed, first)
+        return attack.move_lanes(problem, Inputs(x, lanes), y, seed, rows)
     moved = [
-        attack.move(Problem(problem.task, problem.params[lane : lane + 1]), x, y[lane : lane + 1], seed)
+        attack.move(Problem(problem.task, problem.params[lane : lane + 1]), x, y[lane : lane + 1], seed, rows=rows)
         for lane in range(lanes)
     ]
     return torch.cat(moved)
@@ -133,7 +133,9 @@ def make_score(
     scores: list[ClientScore] = []
     for client in present:
         rows = slice(*clients.test.offsets[client : client + 2].tolist())
-        share = weight[rows] / weight[rows].sum()
+        total = weight[rows].sum()
+        # A client whose labels a strong shift has made vanish counts for nothing, and is shown as it is.
+        share = weight[rows] / total if total > 0 else torch.full_like(weight[rows], 1.0 / len(weight[rows]))
         scores.append(
             ClientScore(
                 name=clients.names[client],
@@ -150,6 +152,13 @@ def make_score(
 def check_share(attacked: float) -> None:
     if not 0.0 <= attacked <= 1.0:
         raise ValueError(f"attacked={attacked} is a share of the clients and must lie in [0, 1]")
+
+
+def check_attack(attack: object, clients: Federation) -> None:
+    if attack is not None and not isinstance(attack, Attack):
+        raise ValueError(f"attack {attack!r} is none: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
+    if isinstance(attack, LabelShift) and clients.num_classes is None:
+        raise ValueError("a label shift wants classes, and this is a regression")
 
 
 def _named_attack(attack: Attack | str | None, epsilon: float | None, clients: Federation) -> Attack | None:

@@ -127,11 +127,11 @@ def demo_entries(*, rounds: int = 100, cohort: int = 10, **changes: Any) -> list
     chosen = {
         methods.WAFL(gamma=40.0, norm=math.inf): 0.3,
         methods.FedAvg(): 0.1,
-        methods.FedPGM(epsilon=0.1): 0.3,
-        methods.FedFGSM(epsilon=0.05): 0.1,
-        methods.FedRobust(penalty=10.0): 0.1,
+        methods.FedPGM(epsilon=0.05): 0.3,
+        methods.FedFGSM(epsilon=0.05): 0.3,
+        methods.FedRobust(penalty=30.0): 0.1,
         methods.AFL(weights_step=0.001): 0.1,
-        methods.DRFA(weights_step=0.1): 0.3,
+        methods.DRFA(weights_step=0.1): 0.1,
     }
     return [
         make_entry(method, rounds=rounds, cohort=cohort, learning_rate=rate, **changes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from wafl.inputs import Inputs, dense
-from wafl.random import Key
+from wafl.random import Key, Purpose
 from wafl.task import Problem
+
+Draw = Callable[[Key, Purpose, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class AdversaryState:
     """What an adversary is given beside the examples.
 
     ``scalars`` are its hyperparameters, one value a lane (a learned gamma among them), ``key`` its source of
-    randomness, ``weight [L, B]`` each example's share in its batch (none for padding), ``memory [L, M]`` what
-    each client keeps between steps (FedRobust's map).
+    randomness (``[L]``, or ``[1, B]`` for examples that have keys of their own), ``weight [L, B]`` each example's
+    share in its batch (none for padding), ``memory [L, M]`` what each client keeps between steps (FedRobust's map).
     """
 
     scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -82,6 +84,16 @@ def lane_key(state: AdversaryState | None, like: Tensor) -> Key:
     lanes = torch.arange(len(like), device=like.device)
     zero = torch.zeros_like(lanes)
     return Key(zero, zero, lanes, zero)
+
+
+def example_draws(draw: Draw, key: Key, batch: int, count: int) -> Tensor:
+    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from a key a lane or a key an example.
+
+    From a key a lane, examples come first in the draws, so that the padding behind them changes none.
+    """
+    if key.seed.ndim == 2:
+        return draw(key, Purpose.START, count)
+    return draw(key, Purpose.START, batch * count).view(-1, batch, count)
 
 
 def better(one: Move, other: Move) -> Move:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.ascent import power_norm
-from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.checks import check_bounds
 from wafl.inputs import Inputs, dense
-from wafl.random import Key, Purpose, normal, uniform
+from wafl.random import Key, normal, uniform
 from wafl.task import Problem
 
 
@@ -99,17 +99,15 @@ class BoundedAscent:
         return delta
 
     def _starts(self, flat: Tensor, epsilon: Tensor, key: Key) -> list[Tensor]:
-        """One point a restart, uniform in the ball.
-
-        Examples come first in the draws, so that the padding behind them changes none.
-        """
+        """One point a restart, uniform in the ball."""
         lanes, batch, features = flat.shape
         if self.norm == math.inf:
-            draws = uniform(key, Purpose.START, batch * self.restarts * features).to(flat)
-            return [epsilon * (2.0 * u - 1.0) for u in draws.view(lanes, batch, self.restarts, features).unbind(2)]
+            draws = example_draws(uniform, key, batch, self.restarts * features).to(flat)
+            starts = draws.unflatten(-1, (self.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
+            return [epsilon * (2.0 * start - 1.0) for start in starts]
         # The extra column gives the radius its distribution.
-        draws = normal(key, Purpose.START, batch * self.restarts * (features + 1)).to(flat)
-        starts = draws.view(lanes, batch, self.restarts, features + 1).unbind(2)
+        draws = example_draws(normal, key, batch, self.restarts * (features + 1)).to(flat)
+        starts = draws.unflatten(-1, (self.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
         levels = [torch.special.ndtr(start[..., -1:]) ** (1.0 / features) for start in starts]
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 

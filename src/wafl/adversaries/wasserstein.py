@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser, power_norm
-from wafl.adversaries.base import AdversaryState, Move, better, lane_key, lane_scalar
+from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.checks import check_bounds
 from wafl.inputs import Inputs, shared
 from wafl.losses import CrossEntropy, SquaredError
-from wafl.random import Purpose, normal
+from wafl.random import normal
 from wafl.task import Problem
 
 FIRST_GAMMA = 1.0
@@ -118,10 +118,9 @@ class Wasserstein:
         if self.restarts:
             for start in space.class_starts():
                 best = better(best, space.ascend(start, self.steps, self.tolerance))
-            # Examples come first in the draws, so that the padding behind them changes none.
-            shape = (len(gamma), y.shape[1], self.restarts, space.features)
-            draws = normal(lane_key(state, gamma), Purpose.START, math.prod(shape[1:])).to(gamma)
-            for draw in draws.view(shape).unbind(2):
+            draws = example_draws(normal, lane_key(state, gamma), y.shape[1], self.restarts * space.features).to(gamma)
+            starts = draws.unflatten(-1, (self.restarts, space.features)).expand(len(gamma), -1, -1, -1)
+            for draw in starts.unbind(2):
                 best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
         return best
 

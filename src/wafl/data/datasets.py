@@ -113,6 +113,8 @@ class Dataset:
             raise ValueError(f"{self.name} does not say who its examples are from: by_group is for FEMNIST")
         group = torch.cat([self.group_train, self.group_test])
         found = group.unique().tolist()
+        if num_clients is not None:
+            ways.check_clients(num_clients)
         if num_clients is not None and num_clients > len(found):
             raise ValueError(f"num_clients={num_clients} is more than the {len(found)} groups of {self.name}")
         kept = found[:num_clients]

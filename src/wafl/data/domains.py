@@ -40,6 +40,8 @@ def domains(
     """
     if not sources or target in sources or len(set(sources)) != len(sources):
         raise ValueError(f"sources={list(sources)} must be distinct data sets, and target={target!r} none of them")
+    if size < 1 or (limit is not None and limit < 1):
+        raise ValueError(f"size={size} and limit={limit} must be at least 1")
     loaded = [_same_shape(load_dataset(name, data_dir), size, limit) for name in sources]
     goal = _same_shape(load_dataset(target, data_dir), size, limit)
     for other in (*loaded, goal):

@@ -43,7 +43,7 @@ def pack(
             raise ValueError(f"client {client} would have no training example: use fewer clients")
     train, test = (_pick(x, y, [part[which] for part in parts]) for which in (0, 1))
     if skew:
-        train, test = (_skew(pack, skew, max_value, seed) for pack in (train, test))
+        train, test = _skew(train, skew, max_value, seed, 0), _skew(test, skew, max_value, seed, len(train.y))
     prepare = make_preprocessing(
         preprocess, max_value, lambda pooled: pixel_statistics([train.raw, test.raw] if pooled else [train.raw])
     )
@@ -59,10 +59,11 @@ def _pick(x: Tensor, y: Tensor, rows: list[Tensor]) -> Examples:
     return Examples(x.index_select(0, chosen), y[chosen], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
 
 
-def _skew(examples: Examples, skew: Sequence[Shift], max_value: int, seed: int) -> Examples:
-    """Client i's images through shift ``i mod len(skew)``, in place and back to bytes."""
+def _skew(examples: Examples, skew: Sequence[Shift], max_value: int, seed: int, first: int) -> Examples:
+    """Client i's images through shift ``i mod len(skew)``, in place and back to bytes; ``first`` numbers them."""
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())
-        moved = skew[client % len(skew)].apply(examples.raw[rows].to(torch.float32) / max_value, seed)
+        numbers = first + torch.arange(rows.start, rows.stop)
+        moved = skew[client % len(skew)].apply(examples.raw[rows].to(torch.float32) / max_value, seed, numbers)
         examples.raw[rows] = (moved.clamp(0.0, 1.0) * max_value).round().to(examples.raw.dtype)
     return examples

@@ -20,7 +20,7 @@ def labels_per_client(
     Labels are dealt so that each is held by equally many clients, up to one. With ``sizes=(mean, std)`` the clients'
     sizes are drawn from a normal distribution instead, equally over their labels, and the rest is left out.
     """
-    _check_clients(num_clients)
+    check_clients(num_clients)
     if not 1 <= count <= num_classes:
         raise ValueError(f"labels_per_client={count} must lie in 1 .. {num_classes}, the number of labels")
     if num_clients * count < num_classes:
@@ -55,7 +55,7 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
     A small alpha makes clients that know few labels. Every client ends with at least one example: one that drew none
     is given one of the largest client's.
     """
-    _check_clients(num_clients)
+    check_clients(num_clients)
     check_positive("dirichlet", alpha)
     if len(y) < num_clients:
         raise ValueError(f"{len(y)} examples for {num_clients} clients: use fewer clients")
@@ -76,13 +76,13 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
 
 def iid(total: int, num_clients: int, seed: int) -> list[Tensor]:
     """Equal random parts, up to one example."""
-    _check_clients(num_clients)
+    check_clients(num_clients)
     if total < num_clients:
         raise ValueError(f"{total} examples for {num_clients} clients: use fewer clients")
     return list(_shuffled(torch.arange(total), seed, 0).tensor_split(num_clients))
 
 
-def _check_clients(num_clients: int) -> None:
+def check_clients(num_clients: int) -> None:
     if num_clients < 1:
         raise ValueError(f"num_clients={num_clients} must be at least 1")
 

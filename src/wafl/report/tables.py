@@ -26,7 +26,14 @@ def comparison(outcomes: Sequence[Outcome], attack: str, num_seeds: int) -> Tabl
         f"Accuracy in percent, {seeds}: on clean test data, with 20 to 80% of the clients attacked, and of the worst "
         f"client on clean data.\nAttack: {attack}."
     )
-    table = Table(caption=caption, caption_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        caption=caption,
+        caption_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     table.add_column("method")
     for name, _ in picks:
         table.add_column(name, justify="right")
@@ -59,7 +66,9 @@ def scores(comparison: Comparison, clients: Federation) -> Group:
 
 def _scores_under(attack: str, rows: Sequence[Row]) -> Table:
     title = "clean data" if attack == "none" else attack
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     table.add_column("run")
     for name in ("attacked", "pooled", "95% interval", "clients", "worst", "10%", "20%", "loss"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -20,7 +20,7 @@ class Rotation(Shift):
     def describe(self, unit: str) -> str:
         return f"rotation by {90.0 * self.severity:g} degrees"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         check_images(x, "rotation")
         angle = 0.5 * math.pi * math.fmod(self.severity, 4.0)
         down, right = _centered(x)
@@ -56,7 +56,7 @@ class Translation(Shift):
         down, right = (self.severity * part for part in self.direction)
         return f"translation by {down:g} pixels down and {right:g} right"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         check_images(x, "translation")
         down, right = _centered(x)
         return _sample(x, down - self.severity * self.direction[0], right - self.severity * self.direction[1])
@@ -82,10 +82,10 @@ class Blur(Shift):
     def describe(self, unit: str) -> str:
         return f"Gaussian blur, std {self.severity:g} pixels"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         check_images(x, "blur")
-        rows, columns = (self._matrix(size).to(x) for size in x.shape[-2:])
-        return rows @ x @ columns.mT
+        vertical, horizontal = (self._matrix(size).to(x) for size in x.shape[-2:])
+        return vertical @ x @ horizontal.mT
 
     def _matrix(self, size: int) -> Tensor:
         """One dimension's blur ``[size, size]``, with the weight that falls over the edge added to the edge."""

@@ -40,7 +40,15 @@ class LabelShift(Attack):
         tilt = torch.log(-torch.log1p(-(draws + 2.0**-25))).to(labels.device)[labels.long()]
         return torch.softmax(self.severity * (tilt - tilt.max()), dim=0)
 
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
+    def move(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        weight: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """The examples stay where they are: the shift is in :meth:`weights`."""
         return x
 

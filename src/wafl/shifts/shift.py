@@ -49,8 +49,10 @@ class Shift(Attack):
                 "give bounds=(low, high), two finite numbers"
             )
 
-    def apply(self, x: Any, seed: int = 0) -> Tensor:
-        """The moved ``x [N, ...]``: example i depends on ``x[i]``, i and the seed, not on its neighbors.
+    def apply(self, x: Any, seed: int = 0, rows: Tensor | None = None) -> Tensor:
+        """The moved ``x [N, ...]``: an example depends on itself, its number in ``rows`` and the seed alone.
+
+        Without ``rows`` they are numbered from 0.
 
         >>> from wafl import shifts
         >>> shifts.inversion(severity=1.0, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
@@ -64,14 +66,22 @@ class Shift(Attack):
             )
         if self.severity == 0:
             return x
-        moved = self._shifted(x, seed)
+        moved = self._shifted(x, seed, torch.arange(len(x), device=x.device) if rows is None else rows.to(x.device))
         return moved if self.bounds is None else moved.clamp(*self.bounds)
 
-    def move(self, problem: Problem, x: Tensor, y: Tensor, seed: int = 0, weight: Tensor | None = None) -> Tensor:
-        return self.apply(x[0], seed)[None]
+    def move(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        weight: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        return self.apply(x[0], seed, rows)[None]
 
     @abstractmethod
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         """The moved ``x [N, ...]`` at a severity above 0, not yet clipped."""
 
 
@@ -89,14 +99,14 @@ def check_images(x: Tensor, name: str) -> None:
         )
 
 
-def each_row(total: int, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
-    """``make(rows, keys)`` for all ``total`` rows, some at a time; a row is as wide as those of ``like``.
+def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
+    """``make(places, keys)`` for all ``rows``, some at a time; a row is as wide as those of ``like``.
 
-    Each row's key is its own, so that what is drawn for it depends on no other.
+    The key is of the row's number, so that what is drawn for it depends on no other.
     """
-    rows = torch.arange(total, device=like.device)
+    places = torch.arange(len(rows), device=like.device)
 
     def key(part: Tensor) -> Key:
         return Key(torch.full_like(part, seed), torch.zeros_like(part), part, torch.full_like(part, int(kind)))
 
-    return [make(part, key(part)) for part in rows.split(max(1, _CHUNK // max(1, like.shape[1])))]
+    return [make(part, key(rows[part])) for part in places.split(max(1, _CHUNK // max(1, like.shape[1])))]

@@ -33,7 +33,7 @@ class Affine(Shift):
         contrast, brightness, linear = (self.severity * part for part in (self.contrast, self.brightness, self.linear))
         return f"affine shift, contrast {contrast:+g}, brightness {brightness:+g} ({unit}), linear map {linear:g}"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         flat = x.flatten(1)
         change = self.contrast * (flat - flat.mean(1, keepdim=True)) + self.brightness
         if self.linear != 0:
@@ -47,7 +47,7 @@ class Affine(Shift):
         def products(rows: Tensor, key: Key) -> Tensor:
             return flat @ (normal(key, PURPOSE, features) / math.sqrt(features)).to(flat).mT
 
-        return torch.cat(each_row(features, flat, seed, Draw.AFFINE, products), dim=1)
+        return torch.cat(each_row(torch.arange(features, device=flat.device), flat, seed, Draw.AFFINE, products), dim=1)
 
 
 def affine(
@@ -80,13 +80,13 @@ class GaussianNoise(Shift):
     def describe(self, unit: str) -> str:
         return f"Gaussian noise, std {self.severity:g} ({unit})"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         flat = x.flatten(1)
 
-        def noisy(rows: Tensor, key: Key) -> Tensor:
-            return flat[rows] + self.severity * normal(key, PURPOSE, flat.shape[1]).to(flat)
+        def noisy(places: Tensor, key: Key) -> Tensor:
+            return flat[places] + self.severity * normal(key, PURPOSE, flat.shape[1]).to(flat)
 
-        return torch.cat(each_row(len(flat), flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
+        return torch.cat(each_row(rows, flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
 
 
 def gaussian_noise(*, severity: float, bounds: tuple[float, float] | None = None) -> GaussianNoise:
@@ -108,17 +108,17 @@ class ShotNoise(Shift):
     def describe(self, unit: str) -> str:
         return f"shot noise, std {self.severity:g} of the range where it is brightest"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         assert self.bounds is not None
         low, high = self.bounds
         flat = x.flatten(1)
 
-        def counted(rows: Tensor, key: Key) -> Tensor:
-            light = (flat[rows].double() - low).clamp_min(0.0) / (high - low)
+        def counted(places: Tensor, key: Key) -> Tensor:
+            light = (flat[places].double() - low).clamp_min(0.0) / (high - low)
             u = uniform(key, PURPOSE, flat.shape[1]) + 2.0**-25  # the middle of its 2**-24, which may start at 0
             return (low + (high - low) * _shot(light, self.severity, u)).to(flat)
 
-        return torch.cat(each_row(len(flat), flat, seed, Draw.SHOT, counted)).view_as(x)
+        return torch.cat(each_row(rows, flat, seed, Draw.SHOT, counted)).view_as(x)
 
 
 def shot_noise(*, severity: float, bounds: tuple[float, float]) -> ShotNoise:
@@ -172,7 +172,7 @@ class Inversion(Shift):
     def describe(self, unit: str) -> str:
         return f"inversion by {100.0 * self.severity:g}%"
 
-    def _shifted(self, x: Tensor, seed: int) -> Tensor:
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         assert self.bounds is not None
         return (1.0 - self.severity) * x + self.severity * (sum(self.bounds) - x)
 
