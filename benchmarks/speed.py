@@ -32,7 +32,7 @@ COHORT, BATCH, EPOCHS, RATE, STEPS, GAMMA = 10, 64, 2, 0.01, 40, 0.5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sweep", type=int, default=16, help="how many gammas the sweep has")
     options = parser.parse_args()

@@ -40,10 +40,14 @@ def labels_per_client(
             parts = _sizes(weights, len(members))
         else:
             parts = [max(1, round(wanted[owner] / count)) for owner in owners]
-            if sum(parts) > len(members):
+            if sum(parts) > 1.5 * len(members):
                 raise ValueError(
                     f"sizes={sizes} asks for {sum(parts)} examples of label {label}, which has {len(members)}: lower it"
                 )
+            if sum(parts) > len(
+                members
+            ):  # the draws fell a little too large together: all who share the label get less
+                parts = _sizes(torch.tensor([wanted[owner] for owner in owners]), len(members))
         for owner, part in zip(owners, members[: sum(parts)].split(parts), strict=True):
             rows[owner].append(part)
     return [torch.cat(parts) for parts in rows]
@@ -92,11 +96,12 @@ def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:
 
 
 def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[float]:
-    """Normal, but nobody gets less than a tenth of the mean."""
+    """Normal draws, scaled to just this mean and spread; nobody gets less than a tenth of the mean."""
     check_positive("mean size", mean)
     if not std >= 0:
         raise ValueError(f"the standard deviation of the sizes, {std}, must be at least 0")
     draws = normal(Key.of(seed, round=2), Purpose.SIZES, num_clients)
+    draws = (draws - draws.mean()) / draws.std(correction=0).clamp_min(1e-12)
     return (mean + std * draws).clamp_min(mean / 10.0).tolist()
 
 
