@@ -23,8 +23,7 @@ class Averaging:
     client_weights: ClientWeights
 
     def init(self, params: Tensor) -> State:
-        weights = self.client_weights.initial(self.setting.num_examples)
-        return State(0, params, weights, self.setting.initial_scalars(params))
+        return self.setting.initial_state(params, self.client_weights)
 
     def ask(self, state: State) -> Query | None:
         schedule = self.setting.schedule

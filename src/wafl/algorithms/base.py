@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.schedule import Schedule
+from wafl.weights import ClientWeights
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ class Setting:
     num_examples: Sequence[int]
     lowest_gamma: Callable[[Tensor], float]
 
-    def initial_scalars(self, params: Tensor) -> dict[str, float]:
+    def initial_state(self, params: Tensor, client_weights: ClientWeights) -> State:
         scalars = self.adversary.scalars() if self.adversary is not None else {}
         if isinstance(self.adversary, Wasserstein) and self.adversary.radius is not None:
             scalars["gamma"] = max(scalars["gamma"], self.lowest_gamma(params))
-        return scalars
+        return State(0, params, client_weights.initial(self.num_examples), scalars)
 
     def query_scalars(self, state: State) -> dict[str, float]:
         schedule = self.schedule
