@@ -111,7 +111,14 @@ def test_bad_input_is_one_clear_line_and_leaves_no_folder(
 def test_ctrl_c_keeps_what_had_finished(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "wafl.cli", "run", "-m", "fedavg", "-m", "fedpgm", "--rounds", "200"]
     process = subprocess.Popen(
-        line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        line,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        # A background job ignores the interrupt, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     done = tmp_path / "runs" / "digits" / "fedavg" / "run.json"
     deadline = time.monotonic() + 60
