@@ -28,10 +28,6 @@ class Preprocessing:
             x = x - self.shift.to(x)
         return x if self.scale is None else x / self.scale.to(x)
 
-    def describe(self) -> dict[str, object]:
-        """In plain values; statistics are not repeated."""
-        return {"name": self.name, "unit": self.unit, "bounds": None if self.bounds is None else list(self.bounds)}
-
 
 def make_preprocessing(
     name: str, max_value: float, statistics: Callable[[bool], tuple[Tensor, Tensor]]

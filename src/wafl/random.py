@@ -52,9 +52,6 @@ class Key:
     def at(self, step: int) -> Key:
         return replace(self, step=torch.full_like(self.step, step))
 
-    def to(self, device: torch.device) -> Key:
-        return Key(*(part.to(device) for part in (self.seed, self.round, self.client, self.step)))
-
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
     """Four 32-bit words (held in int64) for each 128-bit counter and 64-bit key."""
