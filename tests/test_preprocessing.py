@@ -125,17 +125,6 @@ def test_an_unknown_name():
         federation("z-score")
 
 
-def test_describe():
-    def never(pooled: bool):
-        raise AssertionError("bounds need no statistics")
-
-    unit = make_preprocessing("unit", 255, never)
-    assert unit.describe() == {"name": "unit", "unit": "pixels in [0, 1]", "bounds": [0.0, 1.0]}
-    assert Preprocessing().describe() == {"name": "none", "unit": "input units", "bounds": None}
-    raw = torch.rand(3, 2)
-    assert torch.equal(Preprocessing()(raw, torch.float32), raw)
-
-
 # ---------------------------------------------------------------- bytes stay bytes
 
 
