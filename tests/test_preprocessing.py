@@ -125,6 +125,16 @@ def test_an_unknown_name():
         federation("z-score")
 
 
+def test_a_box_needs_no_statistics_and_nothing_changes_nothing():
+    def never(pooled: bool):
+        raise AssertionError("bounds need no statistics")
+
+    unit = make_preprocessing("unit", 255, never)
+    assert (unit.name, unit.unit, unit.bounds) == ("unit", "pixels in [0, 1]", (0.0, 1.0))
+    raw = torch.rand(3, 2)
+    assert torch.equal(Preprocessing()(raw, torch.float32), raw)
+
+
 # ---------------------------------------------------------------- bytes stay bytes
 
 
