@@ -132,7 +132,7 @@ class PGD(BoundedAttack):
         self.adversary()
 
     def describe(self, unit: str) -> str:
-        return f"{_norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({unit}), {self.steps} steps"
+        return f"{norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({unit}), {self.steps} steps"
 
     def adversary(self) -> BoundedAscent:
         return BoundedAscent(
@@ -152,7 +152,7 @@ class FGSM(BoundedAttack):
         self.adversary()
 
     def describe(self, unit: str) -> str:
-        return f"{_norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({unit})"
+        return f"{norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({unit})"
 
     def adversary(self) -> BoundedAscent:
         return fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
@@ -224,7 +224,7 @@ class WassersteinShift(Attack):
         return _spend_rest(problem, x, y, near, far, share, budget)
 
     def describe(self, unit: str) -> str:
-        return f"worst {_norm_name(self.norm)} Wasserstein shift, radius {self.radius:g} ({unit})"
+        return f"worst {norm_name(self.norm)} Wasserstein shift, radius {self.radius:g} ({unit})"
 
     def _adversary(self, gamma: float) -> Wasserstein:
         return Wasserstein(
@@ -252,5 +252,5 @@ def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, s
     return torch.where(better, mixed, near.x_adv)
 
 
-def _norm_name(norm: float) -> str:
+def norm_name(norm: float) -> str:
     return "l_inf" if norm == math.inf else f"l{norm:g}"

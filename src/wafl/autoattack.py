@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.attacks import Attack
+from wafl.attacks import Attack, norm_name
 from wafl.checks import check_bounds, check_seed
 from wafl.task import Problem
 
@@ -97,9 +97,8 @@ class AutoAttack(Attack):
         return torch.where(stays.view(-1, *(1,) * (examples.ndim - 1)), examples, moved)[None]
 
     def describe(self, unit: str) -> str:
-        norm = "l_inf" if self.norm == math.inf else "l2"
         short = "" if self.queries == 5000 else f", {self.queries} queries"
-        return f"{norm} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}"
+        return f"{norm_name(self.norm)} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}"
 
     def _project(self, x: Tensor, moved: Tensor) -> Tensor:
         """Back into the ball and the box, which rounding between the two units may have left by a hair."""

@@ -6,6 +6,8 @@ import math
 from numbers import Integral
 from typing import Any
 
+from torch import Tensor
+
 
 def check_positive(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
@@ -23,6 +25,12 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     if not low < high:
         raise ValueError(f"bounds={bounds} must be (low, high) with low < high")
     return low, high
+
+
+def check_inside(x: Tensor, bounds: tuple[float, float] | None) -> None:
+    """Examples that are to stay in a box must start in it."""
+    if bounds is not None and bool(((x < bounds[0]) | (x > bounds[1])).any()):
+        raise ValueError(f"examples lie outside bounds={bounds}: widen the bounds or rescale the data")
 
 
 def check_seed(seed: Any) -> int:

@@ -17,14 +17,22 @@ from torch import Tensor
 from wafl import models
 from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.checks import check_seed
-from wafl.evaluate import check_attack, check_share, draw_attacked, examine, make_score, present_clients, rows_of
+from wafl.evaluate import (
+    Measured,
+    check_attack,
+    check_share,
+    draw_attacked,
+    examine,
+    make_score,
+    overlay,
+    present_clients,
+    rows_of,
+)
 from wafl.federation import Federation
 from wafl.run import Run, write_whole
 from wafl.score import Score
 from wafl.surrogate import single_lane
 from wafl.task import Problem
-
-Measured = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -93,10 +101,16 @@ def compare(
         for place, attack in enumerate(every):
             for turn, share in enumerate(attacked if attack is not None else (0.0,)):
                 victims = set(draw_attacked(present, share, seed)) if attack is not None else set[int]()
-                measured = _mixed(stacked, clients, clean, whole.get(place), attack, sorted(victims), seed)
+                losses, correct = clean
+                if attack is not None and victims:
+                    chosen = rows_of(clients, sorted(victims))
+                    moved = _part(whole[place], chosen) if attack.pointwise else examine(
+                        stacked, clients, attack, seed, chosen
+                    )  # fmt: skip
+                    losses, correct = overlay(clean, chosen, moved)
                 for lane, name in enumerate(names):
-                    correct = None if measured[1] is None else measured[1][lane]
-                    score = make_score(measured[0][lane], correct, clients, present, victims, attack, seed)
+                    right = None if correct is None else correct[lane]
+                    score = make_score(losses[lane], right, clients, present, victims, attack, seed)
                     rows[name, place, turn] = Row(name, share, score)
     order = {name: place for place, name in enumerate(named)}
     return Comparison([row for _, row in sorted(rows.items(), key=lambda item: (order[item[0][0]], *item[0][1:]))])
@@ -130,27 +144,8 @@ def _whole_population(
     return measured
 
 
-def _mixed(
-    problem: Problem,
-    clients: Federation,
-    clean: Measured,
-    whole: Measured | None,
-    attack: Attack | None,
-    victims: list[int],
-    seed: int,
-) -> Measured:
-    """Clean examples, with those of the victims replaced by their attacked ones."""
-    losses, correct = clean[0].clone(), None if clean[1] is None else clean[1].clone()
-    if attack is None or not victims:
-        return losses, correct
-    rows = rows_of(clients, victims)
-    moved = examine(problem, clients, attack, seed, rows) if whole is None else (
-        whole[0][:, rows], None if whole[1] is None else whole[1][:, rows]
-    )  # fmt: skip
-    losses[:, rows] = moved[0]
-    if correct is not None and moved[1] is not None:
-        correct[:, rows] = moved[1]
-    return losses, correct
+def _part(measured: Measured, rows: Tensor) -> Measured:
+    return measured[0][:, rows], None if measured[1] is None else measured[1][:, rows]
 
 
 def _named(runs: Sequence[Run]) -> dict[str, Run]:

@@ -19,6 +19,9 @@ from wafl.task import Loss, Problem
 CHUNK = 2048
 """Examples looked at together."""
 
+Measured = tuple[Tensor, Tensor | None]
+"""Losses ``[L, N]``, and for classes whether each prediction is right."""
+
 
 def evaluate(
     model: Run | nn.Module,
@@ -48,10 +51,7 @@ def evaluate(
     losses, correct = examine(problem, clients, None, seed)
     if attack is not None and victims:
         rows = rows_of(clients, sorted(victims))
-        moved = examine(problem, clients, attack, seed, rows)
-        losses[:, rows] = moved[0]
-        if correct is not None and moved[1] is not None:
-            correct[:, rows] = moved[1]
+        losses, correct = overlay((losses, correct), rows, examine(problem, clients, attack, seed, rows))
     return make_score(losses[0], None if correct is None else correct[0], clients, tests, victims, attack, seed)
 
 
@@ -74,9 +74,17 @@ def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
     return torch.cat([torch.arange(*clients.test.offsets[client : client + 2].tolist()) for client in chosen])
 
 
+def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
+    """Clean examples, with these rows replaced by what was measured after they were moved."""
+    losses = clean[0].index_copy(1, rows, moved[0])
+    if clean[1] is None or moved[1] is None:
+        return losses, None
+    return losses, clean[1].index_copy(1, rows, moved[1])
+
+
 def examine(
     problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
+) -> Measured:
     """Losses ``[L, N]`` of every lane's model on test examples, and whether each is classified right.
 
     All lanes look at the same examples, which are kept once.
@@ -143,7 +151,7 @@ def make_score(
                 loss=float(share @ losses[rows]),
                 num_examples=rows.stop - rows.start,
                 attacked=client in victims,
-                weight=float(weight[rows].sum()),
+                weight=float(total),
             )
         )
     return Score(scores, "none" if attack is None else attack.describe(clients.unit), clients.unit, seed)

@@ -74,7 +74,6 @@ def run_study(
     folder: Path,
     device: str = "cpu",
     on_round: Callable[[int, int], None] | None = None,
-    on_outcome: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """Train every entry with every seed; what a finished method gave is on disk before the next one starts.
 
@@ -114,8 +113,6 @@ def run_study(
             "methods": {outcome.name: outcome.summary() for outcome in outcomes},
         }
         write_whole(folder / "results.json", json.dumps(results, indent=1).encode())
-        if on_outcome is not None:
-            on_outcome(outcomes[-1])
     return outcomes
 
 

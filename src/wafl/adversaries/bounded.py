@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
-from wafl.checks import check_bounds
+from wafl.checks import check_bounds, check_inside
 from wafl.inputs import Inputs, dense
 from wafl.random import Key, normal, uniform
 from wafl.task import Problem
@@ -58,8 +58,7 @@ class BoundedAscent:
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         x, state = dense(x), state or AdversaryState()
         flat = x.flatten(2)
-        if self.bounds is not None and bool(((x < self.bounds[0]) | (x > self.bounds[1])).any()):
-            raise ValueError(f"examples lie outside bounds={self.bounds}: widen the bounds or rescale the data")
+        check_inside(flat, self.bounds)
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )

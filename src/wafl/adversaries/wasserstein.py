@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser, power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
-from wafl.checks import check_bounds
+from wafl.checks import check_bounds, check_inside
 from wafl.inputs import Inputs, shared
 from wafl.losses import CrossEntropy, SquaredError
 from wafl.random import normal
@@ -243,10 +243,11 @@ class _InputSpace:
         self.x = x.dense()
         self.flat = self.x.flatten(2)
         self.features = self.flat.shape[-1]
-        low, high = options.bounds if options.bounds is not None else (-math.inf, math.inf)
-        if bool((self.flat < low).any()) or bool((self.flat > high).any()):
-            raise ValueError(f"examples lie outside bounds=({low}, {high}): widen the bounds or rescale the data")
-        self.room = Room(self.flat - low, high - self.flat) if options.bounds is not None else None
+        check_inside(self.flat, options.bounds)
+        self.room: Room | None = None
+        if options.bounds is not None:
+            low, high = options.bounds
+            self.room = Room(self.flat - low, high - self.flat)
 
     def cost(self, delta: Tensor) -> Tensor:
         return power_norm(delta, self.options.norm, self.options.power)
