@@ -7,6 +7,7 @@ from torch import nn
 
 import oracles
 from wafl import FGSM, PGD, Federation, WassersteinShift, evaluate
+from wafl.attacks import Population
 from wafl.models import MLR
 from wafl.surrogate import single_lane
 
@@ -23,7 +24,7 @@ def population(seed, classes=3, size=40):
 def shift(model, x, y, share, radius, norm=2, loss="cross_entropy", **options):
     problem, inputs, labels = single_lane(model, x, y, loss)
     attack = WassersteinShift(radius, norm, **options)
-    return attack.move(problem, inputs, labels, 0, torch.from_numpy(share))[0].double().numpy()
+    return attack.move(problem, Population(inputs, labels, weight=torch.from_numpy(share)))[0].double().numpy()
 
 
 def mean_cost(moved, x, share, norm=2):

@@ -20,6 +20,27 @@ from wafl.surrogate import move_one_lane, single_lane
 from wafl.task import Loss, Problem
 
 
+@dataclass(frozen=True)
+class Population:
+    """Examples in one lane, ``x [1, N, ...]`` and ``y [1, N]``.
+
+    ``rows [N]`` numbers them, which random draws go by (default: from 0); ``weight [N]`` is how much each counts and
+    sums to 1 (default: all alike).
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+    weight: Tensor | None = None
+
+    def numbers(self) -> Tensor:
+        return torch.arange(self.x.shape[1]) if self.rows is None else self.rows
+
+    def shares(self) -> Tensor:
+        count = self.x.shape[1]
+        return self.x.new_full((count,), 1.0 / count) if self.weight is None else self.weight.to(self.x)
+
+
 class Attack(ABC):
     """Called as ``attack(model, x, y)``; gives the moved examples."""
 
@@ -28,22 +49,11 @@ class Attack(ABC):
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
         problem, inputs, labels = single_lane(model, x, y, loss)
-        return self.move(problem, inputs, labels, seed)[0]
+        return self.move(problem, Population(inputs, labels), seed)[0]
 
     @abstractmethod
-    def move(
-        self,
-        problem: Problem,
-        x: Tensor,
-        y: Tensor,
-        seed: int = 0,
-        weight: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """The moved ``x [1, N, ...]`` of a whole population in one lane.
-
-        ``weight [N]`` sums to 1; ``rows [N]`` numbers the examples, which random draws go by (default: from 0).
-        """
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """The moved ``x [1, N, ...]`` of a whole population."""
 
     @abstractmethod
     def describe(self, unit: str) -> str:
@@ -65,16 +75,8 @@ class BoundedAttack(Attack):
         """This attack on the first ``runs`` lanes, the others on as many each after them."""
         return _SideBySide((self, *others), runs) if others else self
 
-    def move(
-        self,
-        problem: Problem,
-        x: Tensor,
-        y: Tensor,
-        seed: int = 0,
-        weight: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        return self.move_lanes(problem, Inputs(x, len(x)), y, seed, torch.arange(x.shape[1]) if rows is None else rows)
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        return self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers())
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Tensor:
         """Every lane's model attacked on the examples with these numbers."""
@@ -180,18 +182,10 @@ class WassersteinShift(Attack):
             raise ValueError(f"radius={self.radius} must be finite and at least 0, in the units of the data")
         self._adversary(1.0)
 
-    def move(
-        self,
-        problem: Problem,
-        x: Tensor,
-        y: Tensor,
-        seed: int = 0,
-        weight: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        x, y, share = population.x, population.y, population.shares()
         if self.radius == 0:
             return x
-        share = weight.to(x) if weight is not None else x.new_full((x.shape[1],), 1.0 / x.shape[1])
         budget = self.radius**2
 
         def at(gamma: float) -> Move:

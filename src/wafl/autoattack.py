@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.attacks import Attack, norm_name
+from wafl.attacks import Attack, Population, norm_name
 from wafl.checks import check_bounds, check_seed
 from wafl.task import Problem
 
@@ -53,18 +53,10 @@ class AutoAttack(Attack):
         object.__setattr__(self, "bounds", bounds)
         _package()
 
-    def move(
-        self,
-        problem: Problem,
-        x: Tensor,
-        y: Tensor,
-        seed: int = 0,
-        weight: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         seed = check_seed(seed)
         low, high = self.bounds
-        examples, labels = x[0], y[0]
+        x, examples, labels = population.x, population.x[0], population.y[0]
         if labels.is_floating_point() or labels.ndim != 1:
             raise ValueError("AutoAttack looks for wrong classes: it cannot attack a regression, use PGD")
         if bool((examples < low).any() or (examples > high).any()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks import Attack, BoundedAttack
+from wafl.attacks import Attack, BoundedAttack, Population
 from wafl.checks import check_seed
 from wafl.federation import Federation
 from wafl.inputs import Inputs
@@ -112,7 +112,9 @@ def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, ro
     if isinstance(attack, BoundedAttack):
         return attack.move_lanes(problem, Inputs(x, lanes), y, seed, rows)
     moved = [
-        attack.move(Problem(problem.task, problem.params[lane : lane + 1]), x, y[lane : lane + 1], seed, rows=rows)
+        attack.move(
+            Problem(problem.task, problem.params[lane : lane + 1]), Population(x, y[lane : lane + 1], rows), seed
+        )
         for lane in range(lanes)
     ]
     return torch.cat(moved)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.attacks import Attack
+from wafl.attacks import Attack, Population
 from wafl.checks import check_seed
 from wafl.random import Key, uniform
 from wafl.shifts.shift import PURPOSE, Draw, check_severity
@@ -40,17 +40,9 @@ class LabelShift(Attack):
         tilt = torch.log(-torch.log1p(-(draws + 2.0**-25))).to(labels.device)[labels.long()]
         return torch.softmax(self.severity * (tilt - tilt.max()), dim=0)
 
-    def move(
-        self,
-        problem: Problem,
-        x: Tensor,
-        y: Tensor,
-        seed: int = 0,
-        weight: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         """The examples stay where they are: the shift is in :meth:`weights`."""
-        return x
+        return population.x
 
     def describe(self, unit: str) -> str:
         return f"label shift, severity {self.severity:g}"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.attacks import Attack
+from wafl.attacks import Attack, Population
 from wafl.checks import check_bounds, check_seed
 from wafl.random import Key, Purpose
 from wafl.task import Problem
@@ -69,16 +69,8 @@ class Shift(Attack):
         moved = self._shifted(x, seed, torch.arange(len(x), device=x.device) if rows is None else rows.to(x.device))
         return moved if self.bounds is None else moved.clamp(*self.bounds)
 
-    def move(
-        self,
-        problem: Problem,
-        x: Tensor,
-        y: Tensor,
-        seed: int = 0,
-        weight: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        return self.apply(x[0], seed, rows)[None]
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        return self.apply(population.x[0], seed, population.rows)[None]
 
     @abstractmethod
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
