@@ -1,4 +1,4 @@
-"""Where the ball is centered: the client weights lambda.
+"""Rules for the client weights lambda that need no distances.
 
 Fixed rules give one vector for the whole training; learned rules change it from what clients report.
 """

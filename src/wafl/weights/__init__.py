@@ -1,0 +1,21 @@
+"""Where the ball is centered: the client weights lambda, by rule or from optimal transport."""
+
+from wafl.weights.rules import (
+    ByExamples,
+    ClientWeights,
+    Fixed,
+    Learned,
+    StepSize,
+    Uniform,
+    agnostic,
+    by_examples,
+    fixed,
+    project_to_simplex,
+    snapshot,
+    uniform,
+)
+
+__all__ = [
+    "ByExamples", "ClientWeights", "Fixed", "Learned", "StepSize", "Uniform", "agnostic", "by_examples", "fixed",
+    "project_to_simplex", "snapshot", "uniform",
+]  # fmt: skip
