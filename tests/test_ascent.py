@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from wafl.adversaries.ascent import Room, linear_maximiser, power_norm
+from wafl.adversaries.ascent import Room, linear_maximiser
+from wafl.norms import power_norm
 
 NORMS = (1, 2, math.inf)
 SLOPES = st.floats(-3, 3).map(lambda value: round(value, 2))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wafl.adversaries import AdversaryState, BoundedAscent, Move, Wasserstein, fgsm
 from wafl.checks import check_seed
 from wafl.inputs import Inputs
+from wafl.norms import norm_name
 from wafl.random import Key
 from wafl.run import Run
 from wafl.surrogate import move_one_lane, single_lane
@@ -244,7 +245,3 @@ def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, s
     mixed = torch.lerp(near.x_adv, far.x_adv, way.view(1, -1, *(1,) * (x.ndim - 2)))
     better = (problem.loss(mixed, y) > problem.loss(near.x_adv, y)).view(1, -1, *(1,) * (x.ndim - 2))
     return torch.where(better, mixed, near.x_adv)
-
-
-def norm_name(norm: float) -> str:
-    return "l_inf" if norm == math.inf else f"l{norm:g}"

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.attacks import Attack, Population, norm_name
+from wafl.attacks import Attack, Population
 from wafl.checks import check_bounds, check_seed
+from wafl.norms import norm_name
 from wafl.task import Problem
 
 _BATCH = 500

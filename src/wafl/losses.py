@@ -17,7 +17,7 @@ class OutputLoss(Protocol):
     def name(self) -> str: ...
     def value(self, outputs: Tensor, y: Tensor) -> Tensor: ...
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor: ...
-    def curvature(self, weight: Tensor) -> Tensor | None: ...
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,28 @@ class CrossEntropy:
         probabilities = outputs.mT.softmax(-2).mT
         return probabilities.scatter_add_(-1, y[..., None], torch.full_like(y, -1.0, dtype=outputs.dtype)[..., None])
 
-    def curvature(self, weight: Tensor) -> Tensor:
-        """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||^2 / 4``.
+    def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """For each label y how steep ``loss(W x + b)`` can be: the largest ``||w_j - w_y||_*``, ``[L, C]``.
+
+        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences; and as x goes far along the
+        direction in which the farthest w_j lies, p goes to ``e_j``.
+        """
+        if norm == 2:
+            gram = torch.bmm(weight, weight.mT)
+            norms = gram.diagonal(dim1=-2, dim2=-1)
+            return (norms[:, :, None] + norms[:, None, :] - 2.0 * gram).amax(-1).clamp_min(0.0).sqrt()
+        rows = [(weight - weight[:, [j]]).abs() for j in range(weight.shape[1])]
+        lengths = [row.amax(-1) if norm == 1 else row.sum(-1) for row in rows]
+        return torch.stack([length.amax(-1) for length in lengths], dim=1)
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.
 
         The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of
         ``<w_j, v>`` under p. A variable with range r has variance at most ``r^2 / 4``, reached by half the
         mass at either end; the range along the best v is the largest distance between two rows of W.
         """
-        gram = torch.bmm(weight, weight.mT)
-        norms = gram.diagonal(dim1=-2, dim2=-1)
-        distances = norms[:, :, None] + norms[:, None, :] - 2.0 * gram
-        return distances.amax((-2, -1)).clamp_min(0.0) / 4.0
+        return self.slopes(weight, norm).amax(-1).square() / 4.0
 
 
 @dataclass(frozen=True)
@@ -60,9 +71,17 @@ class SquaredError:
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         return 2.0 * (outputs - _targets(outputs, y))
 
-    def curvature(self, weight: Tensor) -> Tensor:
-        """L_zz of ``||W x + b - y||^2``: twice the largest eigenvalue of ``W W^T``."""
-        return 2.0 * torch.linalg.matrix_norm(weight, ord=2).square()
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """L_zz of ``||W x + b - y||^2``: the largest ``2 ||W v||^2`` over ``||v|| <= 1``.
+
+        For l2 twice the largest eigenvalue of ``W W^T``. For l1 the maximum is at a corner, a single coordinate. For
+        l_inf ``(W v)_c`` is at most ``||w_c||_1``, all of which one v reaches if there is one output.
+        """
+        if norm == 2:
+            return 2.0 * torch.linalg.matrix_norm(weight, ord=2).square()
+        if norm == 1:
+            return 2.0 * weight.square().sum(-2).amax(-1)
+        return 2.0 * weight.abs().sum(-1).square().sum(-1)
 
 
 @dataclass(frozen=True)
@@ -88,7 +107,7 @@ class CustomLoss:
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
 
-    def curvature(self, weight: Tensor) -> None:
+    def curvature(self, weight: Tensor, norm: float = 2) -> None:
         return None
 
 

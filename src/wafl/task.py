@@ -86,7 +86,7 @@ class Task:
         """``(W [L, C, D], b [L, C])`` when outputs are ``W x + b`` of the flattened input."""
         return None
 
-    def curvature(self, params: Tensor) -> Tensor | None:
+    def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
         """L_zz ``[L]``: the Lipschitz constant of the loss's input gradient; None where it is unknown."""
         return None
 
@@ -134,8 +134,8 @@ class LinearTask(Task):
         gradients = torch.bmm(self.loss.gradient(outputs, y), self.linear(params)[0])
         return self.loss.value(outputs, y), gradients.view_as(x)
 
-    def curvature(self, params: Tensor) -> Tensor | None:
-        return self.loss.curvature(self.linear(params)[0])
+    def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
+        return self.loss.curvature(self.linear(params)[0], norm)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.norms import power_norm
+
 
 @dataclass(frozen=True)
 class Room:
@@ -32,15 +34,6 @@ class Room:
 
     def along(self, direction: Tensor) -> Tensor:
         return torch.where(direction >= 0, self.up, self.down)
-
-
-def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
-    """``||delta||^power`` over the last dimension."""
-    if norm == 2:
-        squared = delta.square().sum(-1)
-        return squared if power == 2 else squared.sqrt()
-    length = delta.abs().sum(-1) if norm == 1 else delta.abs().amax(-1)
-    return length.square() if power == 2 else length
 
 
 def linear_maximiser(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:

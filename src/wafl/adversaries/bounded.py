@@ -13,10 +13,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import power_norm
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.checks import check_bounds, check_inside
 from wafl.inputs import Inputs, dense
+from wafl.norms import power_norm
 from wafl.random import Key, normal, uniform
 from wafl.task import Problem
 

@@ -14,11 +14,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser, power_norm
+from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.checks import check_bounds, check_inside
 from wafl.inputs import Inputs, shared
 from wafl.losses import CrossEntropy, SquaredError
+from wafl.norms import check_norm, power_norm
 from wafl.random import normal
 from wafl.task import Problem
 
@@ -46,8 +47,7 @@ class Wasserstein:
             raise ValueError(f"gamma={self.gamma} must be positive and finite: a smaller gamma is a larger ball")
         if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
             raise ValueError(f"radius={self.radius} must be positive and finite; without a ball use FedAvg")
-        if self.norm not in (1, 2, math.inf):
-            raise ValueError(f"norm={self.norm} must be 1, 2 or inf")
+        check_norm(self.norm)
         if self.power not in (1, 2):
             raise ValueError(f"power={self.power} must be 1 or 2")
         if not self.label_cost > 0:
@@ -297,9 +297,7 @@ def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm:
             "power=1 without bounds is known only for a linear model with cross-entropy; "
             "elsewhere the supremum may be infinite: give bounds=(low, high)"
         )
-    weight = problem.linear[0]
-    dual = {1: math.inf, 2: 2, math.inf: 1}[norm]
-    slopes = torch.linalg.vector_norm(weight[:, :, None] - weight[:, None, :], ord=dual, dim=-1).amax(-1)
+    slopes = problem.output_loss.slopes(problem.linear[0], norm)
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
     return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays, torch.zeros_like(stays[:, 0]))
