@@ -207,10 +207,14 @@ class WassersteinShift(Attack):
             if low < 1e-12:  # even for free the examples go no further: the loss is flat, or the box is full
                 return far.x_adv
             far = at(low)
-        for _ in range(60):
+        for turn in range(60):
             if high / low < 1.0 + 1e-6 or spent(near) > budget * (1.0 - 1e-6):
                 break
-            middle = math.sqrt(low * high)
+            # Every other time where a power law through both ends would spend the budget: where nothing jumps, what is
+            # spent nearly is one.
+            cheap, dear = math.log(max(spent(near), 1e-300) / budget), math.log(spent(far) / budget)
+            way = 0.5 if turn % 2 else min(max(dear / (dear - cheap), 1e-3), 1.0 - 1e-3)
+            middle = low * (high / low) ** way
             move = at(middle)
             if spent(move) <= budget:
                 high, near = middle, move

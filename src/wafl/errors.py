@@ -17,3 +17,7 @@ class ConcavityWarning(UserWarning):
 
 class RadiusWarning(UserWarning):
     """The target radius cannot be reached while gamma stays above the concavity limit."""
+
+
+class PreconditionError(ValueError):
+    """A bound does not apply to the model and data given; the message says which precondition fails."""

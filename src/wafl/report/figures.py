@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from wafl.federation import Federation
+from wafl.norms import norm_name
 from wafl.study import Outcome
+
+if TYPE_CHECKING:
+    from wafl.theory.calibration import Calibration
+    from wafl.theory.certificates import Certificates
 
 # Okabe and Ito's palette, which stays apart under the common kinds of color blindness.
 COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
@@ -63,6 +68,53 @@ def labels_by_client(clients: Federation, path: Path | None = None) -> Any:
     )
     axes.grid(alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure
+
+
+def certificates_against_radius(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
+    """For each run the certified worst-case loss, and below it what an adversary reaches, against the radius."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    for place, (name, certificates) in enumerate(runs.items()):
+        color, rows = COLORS[place % len(COLORS)], sorted(certificates.rows, key=lambda row: row.radius)
+        radii = [row.radius for row in rows]
+        label = name if certificates.proven or certificates.simple_proven else f"{name} (estimate)"
+        axes.plot(radii, [row.best for row in rows], color=color, linewidth=2.0, label=label)
+        reached = [row.achieved for row in rows if row.achieved is not None]
+        if len(reached) == len(rows):
+            axes.plot(radii, reached, color=color, linewidth=1.2, linestyle="--")
+            axes.fill_between(radii, reached, [row.best for row in rows], color=color, alpha=0.12, linewidth=0)
+    first = next(iter(runs.values()))
+    axes.set_xlabel(f"radius of the {norm_name(first.norm)} ball ({first.unit})")
+    axes.set_ylabel("expected loss")
+    axes.set_title("worst case inside the ball: certified (solid), reached (dashed)", fontsize=10)
+    axes.set_ylim(bottom=0.0)
+    return _finish(figure, axes, path)
+
+
+def radius_against_gamma(calibration: Calibration, path: Path | None = None) -> Any:
+    """The paper's first figure: the achieved radius falls as gamma rises."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    axes.plot(calibration.gammas, calibration.radii, color=COLORS[2], marker="o", markersize=4)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("gamma")
+    axes.set_ylabel(f"achieved radius, {norm_name(calibration.norm)} ({calibration.unit})")
+    return _finish(figure, axes, path)
+
+
+def _finish(figure: Any, axes: Any, path: Path | None) -> Any:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure

@@ -1,0 +1,44 @@
+"""Questions to all clients that change nothing: each answers with two numbers a setting, and no example leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Adversary
+from wafl.algorithms import Query
+from wafl.engine.lanes import Lanes
+from wafl.engine.local import ClientTask
+from wafl.federation import Examples
+from wafl.schedule import LocalWork
+from wafl.task import Task
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Means over each client's examples, ``[settings, clients]``, of an adversary's value and of its transport cost."""
+
+    value: Tensor
+    cost: Tensor
+
+
+class Survey:
+    """What an adversary makes of every client's examples, at fixed parameters; a query of kind "loss" a setting."""
+
+    def __init__(self, task: Task, params: Tensor, examples: Examples, adversary: Adversary | None) -> None:
+        self._params = params
+        self._clients = tuple(range(examples.num_clients))
+        self._lanes = Lanes(ClientTask(task, adversary, LocalWork(1, None, 1), examples))
+
+    def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> Answers:
+        """One row of answers for each setting of the adversary's scalars; all are asked at once."""
+        weights = torch.ones(len(self._clients), dtype=torch.float64)
+        queries = [Query("loss", 0, seed, self._clients, weights, self._params, each) for each in scalars]
+        replies = self._lanes.run(queries)
+        return Answers(
+            torch.stack([reply.loss for reply in replies]).double().cpu(),
+            torch.stack([reply.cost for reply in replies]).double().cpu(),
+        )

@@ -1,0 +1,23 @@
+"""Constants, certificates, bounds and rates: what the ball guarantees, in numbers."""
+
+from wafl.theory.bound import Bound
+from wafl.theory.bounds import (
+    Concentration,
+    covering_radius,
+    distance_to_client,
+    distance_to_target,
+    excess_risk_sandwich,
+    generalization_to_truth,
+    robust_generalization,
+)
+from wafl.theory.calibration import Calibration, calibrate
+from wafl.theory.certificates import Certificate, Certificates, certify
+from wafl.theory.constant import Constant
+from wafl.theory.constants import Constants, constants
+from wafl.theory.rates import convergence
+
+__all__ = [
+    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "calibrate",
+    "certify", "constants", "convergence", "covering_radius", "distance_to_client", "distance_to_target",
+    "excess_risk_sandwich", "generalization_to_truth", "robust_generalization",
+]  # fmt: skip

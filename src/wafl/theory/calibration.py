@@ -1,0 +1,142 @@
+"""How large the ball is that a gamma stands for: the achieved radius, and back."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from wafl.adversaries import Wasserstein
+from wafl.attacks import Attack, Population
+from wafl.checks import check_positive, check_seed
+from wafl.federation import Federation
+from wafl.norms import power_norm
+from wafl.run import Run
+from wafl.task import Loss
+from wafl.theory.mixture import Mixture
+from wafl.weights import ClientWeights
+
+SECTIONS = 8
+"""Gammas that clients are asked for at once while a bracket is narrowed."""
+CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``radii[k]`` is the root mean cost at ``gammas[k]``, and ``losses[k]`` the mean of phi_gamma."""
+
+    gammas: tuple[float, ...]
+    radii: tuple[float, ...]
+    losses: tuple[float, ...]
+    norm: float
+    unit: str
+    mixture: Mixture
+    adversary: Wasserstein
+    seed: int
+
+    def gamma_for(self, radius: float) -> float:
+        """The gamma at which the achieved radius is ``radius``; where that jumps over it, the least gamma below it.
+
+        The achieved radius falls as gamma rises, so a bracket is narrowed, each time by one question to all clients.
+        """
+        check_positive("radius", radius)
+        low, high = self._bracket(radius)
+        while high / low > 1.0 + 1e-6:
+            inner = [low * (high / low) ** (part / SECTIONS) for part in range(1, SECTIONS)]
+            achieved = self._achieved(inner)
+            low = max([low, *(gamma for gamma, value in zip(inner, achieved, strict=True) if value > radius)])
+            high = min([high, *(gamma for gamma in inner if gamma > low)])
+        return high
+
+    def gamma_matching(self, attack: Attack) -> float:
+        """The gamma whose moves are as large as an attack's, such as ``wafl.PGD(epsilon=0.3)``."""
+        return self.gamma_for(self.size_of(attack))
+
+    def size_of(self, attack: Attack) -> float:
+        """The root mean cost of an attack's moves over the mixture, in the ground norm."""
+        whole, problem = self.mixture.population(), self.mixture.problem
+        numbers, shares = whole.numbers(), whole.shares()
+        pieces = list(numbers.split(CHUNK)) if attack.pointwise else [numbers]
+        total = 0.0
+        for rows in pieces:
+            part = Population(whole.x[:, rows], whole.y[:, rows], rows, shares[rows])
+            moved = attack.move(problem, part, self.seed)
+            cost = power_norm((moved - part.x).flatten(2), self.norm, self.adversary.power)[0]
+            total += float(shares[rows] @ cost)
+        return total ** (1.0 / self.adversary.power)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """The paper's first figure."""
+        from wafl.report.figures import radius_against_gamma
+
+        return radius_against_gamma(self, None if path is None else Path(path))
+
+    def _achieved(self, gammas: Sequence[float]) -> list[float]:
+        costs = self.mixture.means(self.adversary, [{"gamma": gamma} for gamma in gammas], self.seed).cost
+        return [cost ** (1.0 / self.adversary.power) for cost in costs]
+
+    def _bracket(self, radius: float) -> tuple[float, float]:
+        """Two gammas between whose achieved radii the wanted one lies, from the grid or beyond it."""
+        points = dict(zip(self.gammas, self.radii, strict=True))
+        while not any(achieved > radius for achieved in points.values()):
+            gamma = min(points) / 4.0
+            if gamma < 1e-12:
+                raise ValueError(
+                    f"radius={radius:g} cannot be reached: even for free the examples move by "
+                    f"{max(points.values()):.4g} (the loss is flat, or the bounds are full)"
+                )
+            points[gamma] = self._achieved([gamma])[0]
+        while not any(achieved <= radius for achieved in points.values()):
+            gamma = max(points) * 4.0
+            points[gamma] = self._achieved([gamma])[0]
+        low = max(gamma for gamma, achieved in points.items() if achieved > radius)
+        high = min(gamma for gamma, achieved in points.items() if achieved <= radius)
+        return (low, high) if low < high else (high, low)
+
+
+def calibrate(
+    model: Run | nn.Module,
+    clients: Federation,
+    *,
+    gammas: Sequence[float],
+    norm: float = 2,
+    power: int = 2,
+    label_cost: float = math.inf,
+    steps: int = 200,
+    tolerance: float = 1e-6,
+    restarts: int = 0,
+    bounds: tuple[float, float] | None = None,
+    part: Literal["train", "test"] = "train",
+    client_weights: ClientWeights | None = None,
+    loss: Loss | None = None,
+    seed: int = 0,
+) -> Calibration:
+    """The achieved radius of each of ``gammas``, the paper's first figure: clients report one number a gamma.
+
+    The model stays as it is; while it trains the radius of a gamma changes with it, which ``wafl.WAFL(radius=...)``
+    follows. The other options are those of :func:`wafl.adversaries.wasserstein` and :func:`wafl.certify`.
+
+    >>> import wafl
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
+    >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=2, local_epochs=1)
+    >>> ball = calibrate(run, clients, gammas=[0.1, 1.0, 10.0])
+    >>> ball.radii[0] > ball.radii[1] > ball.radii[2]
+    True
+    >>> gamma = ball.gamma_for(0.05)
+    """
+    check_seed(seed)
+    wanted = tuple(float(gamma) for gamma in gammas)
+    if not wanted:
+        raise ValueError("gammas is empty: give at least one")
+    for gamma in wanted:
+        check_positive("gamma", gamma)
+    adversary = Wasserstein(wanted[0], None, norm, power, label_cost, steps, tolerance, restarts, bounds)
+    mixture = Mixture.of(model, clients, part, client_weights, loss)
+    means = mixture.means(adversary, [{"gamma": gamma} for gamma in wanted], seed)
+    radii = tuple(cost ** (1.0 / power) for cost in means.cost)
+    return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, adversary, seed)

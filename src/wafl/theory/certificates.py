@@ -1,0 +1,165 @@
+"""The worst loss inside the ball, from above: certificates that clients compute together.
+
+By duality (eq. duality of the paper) no distribution within ``radius`` of the clients' mixture has a larger expected
+loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the least of these over
+gamma; each client sends one number a gamma, the mean over its examples of an upper bound of phi_gamma.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from wafl.attacks import WassersteinShift
+from wafl.checks import check_seed
+from wafl.federation import Federation
+from wafl.norms import check_norm, norm_name
+from wafl.run import Run
+from wafl.task import Loss
+from wafl.theory.constant import Constant
+from wafl.theory.constants import input_constants
+from wafl.theory.dual import minimise_dual
+from wafl.theory.mixture import Mixture
+from wafl.theory.upper import UpperBound
+from wafl.weights import ClientWeights
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """For every distribution within ``radius`` the expected loss is at most ``value``, found at ``gamma``.
+
+    ``simple`` is the cruder bound ``E[loss] + L_z radius``; ``achieved`` the loss of a distribution inside the ball,
+    the one :class:`wafl.WassersteinShift` finds, so the truth lies between it and the smaller of the two.
+    """
+
+    radius: float
+    value: float
+    gamma: float
+    simple: float
+    achieved: float | None
+
+    @property
+    def best(self) -> float:
+        return min(self.value, self.simple)
+
+    @property
+    def gap(self) -> float | None:
+        """How far the truth may lie below the better certificate."""
+        return None if self.achieved is None else self.best - self.achieved
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """One certificate a radius. ``proven`` says whether ``value`` is one: False where L_zz is an estimate."""
+
+    rows: tuple[Certificate, ...]
+    loss: float
+    norm: float
+    unit: str
+    L_z: Constant
+    L_zz: Constant
+
+    @property
+    def proven(self) -> bool:
+        return self.L_zz.proven
+
+    @property
+    def simple_proven(self) -> bool:
+        return self.L_z.proven
+
+    def __getitem__(self, place: int) -> Certificate:
+        return self.rows[place]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [{**vars(row), "gamma": None if math.isinf(row.gamma) else row.gamma} for row in self.rows]
+        constants = {name: {"value": str(value), "kind": value.kind} for name, value in self._constants().items()}
+        norm = norm_name(self.norm)
+        return {"loss": self.loss, "norm": norm, "unit": self.unit, "constants": constants, "certificates": rows}
+
+    def plot(self, path: str | os.PathLike[str] | None = None, **beside: Certificates) -> Any:
+        """Certificate and achieved loss against the radius; other runs' come beside, by name."""
+        from wafl.report.figures import certificates_against_radius
+
+        return certificates_against_radius({"this run": self, **beside}, None if path is None else Path(path))
+
+    def _constants(self) -> dict[str, Constant]:
+        return {"L_z": self.L_z, "L_zz": self.L_zz}
+
+    def __str__(self) -> str:
+        lines = [f"{'radius':>10} {'achieved':>10} {'certified':>10} {'simple':>10} {'gamma':>10}"]
+        for row in self.rows:
+            achieved = "-" if row.achieved is None else f"{row.achieved:.4f}"
+            numbers = (f"{row.radius:.4g}", achieved, f"{row.value:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
+            lines.append(" ".join(f"{number:>10}" for number in numbers))
+        label = "proven" if self.proven else "an estimate: L_zz is not proven"
+        return "\n".join([*lines, f"{norm_name(self.norm)} ball, {self.unit}; certified is {label}"])
+
+
+def certify(
+    model: Run | nn.Module,
+    clients: Federation,
+    *,
+    radii: Sequence[float],
+    norm: float = 2,
+    part: Literal["train", "test"] = "train",
+    client_weights: ClientWeights | None = None,
+    curvature: float | None = None,
+    achieved: bool = True,
+    loss: Loss | None = None,
+    seed: int = 0,
+) -> Certificates:
+    """How large the expected loss can be under any distribution within each of ``radii`` of the clients' mixture.
+
+    The mixture is that of the clients' examples at hand (``part``), weighted by ``client_weights`` (default: the run's
+    own): what a certificate says of the true distributions is in :mod:`wafl.theory.bounds`. Labels stay where they are.
+    ``curvature`` is a bound of L_zz that you have proven yourself; without it, it is known for linear models with
+    cross-entropy or squared error and for smooth networks, and elsewhere estimated: then ``proven`` is False.
+    Everything is computed in float64.
+
+    >>> import wafl
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
+    >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=1.0), rounds=2, local_epochs=1)
+    >>> row = certify(run, clients, radii=[0.5])[0]
+    >>> row.achieved <= row.value <= row.simple
+    True
+    """
+    check_norm(norm)
+    check_seed(seed)
+    wanted = _check_radii(radii)
+    if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
+        raise ValueError(f"curvature={curvature} must be finite and at least 0")
+    mixture = Mixture.of(model, clients, part, client_weights, loss)
+    known = input_constants(mixture.task, mixture.params, clients, norm)
+    steep = known["L_z"]
+    bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
+    clean = mixture.means(None, [{}], seed).value[0]
+
+    def surrogate(gammas: Sequence[float]) -> list[float]:
+        settings = [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas]
+        return mixture.means(UpperBound(norm), settings, seed).value
+
+    rows: list[Certificate] = []
+    for radius, (value, gamma) in zip(wanted, minimise_dual(surrogate, wanted, bent / 2.0, clean), strict=True):
+        simple = clean + steep * radius if radius > 0 else clean
+        reached = mixture.loss_under(WassersteinShift(radius, norm=norm), seed) if achieved else None
+        rows.append(Certificate(radius, value, gamma, simple, reached))
+    return Certificates(tuple(rows), clean, norm, clients.unit, steep, bent)
+
+
+def _check_radii(radii: Sequence[float]) -> list[float]:
+    wanted = [float(radius) for radius in radii]
+    if not wanted:
+        raise ValueError("radii is empty: give at least one, in the unit of the data")
+    for radius in wanted:
+        if not (radius >= 0 and math.isfinite(radius)):
+            raise ValueError(f"radius={radius} must be finite and at least 0, in the unit of the data")
+    return wanted

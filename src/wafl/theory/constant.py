@@ -1,0 +1,40 @@
+"""One Lipschitz constant: a number that says how far it can be trusted."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+Kind = Literal["exact", "bound", "estimate"]
+
+
+class Constant(float):
+    """A float with a ``kind`` and a reason.
+
+    ``exact``: no smaller number would do. ``bound``: proven, perhaps larger than needed. ``estimate``: found by search,
+    so the truth may be larger. ``why`` says how it was found; ``estimate`` is what a search found, beside a bound.
+
+    >>> steep = Constant(2.0, "bound", "product over the layers", estimate=1.5)
+    >>> steep, steep / 2, steep.proven
+    (2 (bound: product over the layers), 1.0, True)
+    """
+
+    kind: Kind
+    why: str
+    estimate: float | None
+
+    def __new__(cls, value: float, kind: Kind, why: str, estimate: float | None = None) -> Constant:
+        self = super().__new__(cls, value)
+        self.kind, self.why, self.estimate = kind, why, estimate
+        return self
+
+    @property
+    def proven(self) -> bool:
+        """Whether the truth is surely no larger; infinity proves nothing."""
+        return self.kind != "estimate" and math.isfinite(self)
+
+    def __repr__(self) -> str:
+        return f"{float(self):.4g} ({self.kind}: {self.why})"
+
+    def __reduce__(self) -> tuple[type[Constant], tuple[float, Kind, str, float | None]]:
+        return Constant, (float(self), self.kind, self.why, self.estimate)

@@ -1,0 +1,109 @@
+"""Upper bounds for a network, layer by layer.
+
+Of each part of the network two numbers are followed: ``slope``, the Lipschitz constant of its outputs in the input, and
+``bend``, that of its Jacobian. A linear layer multiplies both by its norm. An activation ``a`` with ``|a'| <= s`` and
+``|a''| <= t`` makes them ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as in
+ReLU or max pooling, has no bend: there the gradient jumps, and only the slope is bounded.
+
+At the end stands the cross-entropy: its slope in the outputs is the largest distance of two rows of the last layer, and
+its curvature in the outputs at most 1/2, so
+
+    L_z <= max ||w_j - w_k|| slope,    L_zz <= (max ||w_j - w_k||^2 / 4) slope^2 + max ||w_j - w_k|| bend,
+
+``slope`` and ``bend`` those of the last layer's input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from wafl.losses import CrossEntropy, OutputLoss
+
+# |a'| and |a''| of smooth activations, rounded up; infinity where a' jumps.
+ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
+    nn.Identity: (1.0, 0.0),
+    nn.Flatten: (1.0, 0.0),
+    nn.ReLU: (1.0, math.inf),
+    nn.Tanh: (1.0, 0.7699),
+    nn.Sigmoid: (0.25, 0.09623),
+    nn.SiLU: (1.0999, 0.5),
+}
+
+
+@dataclass(frozen=True)
+class Steepness:
+    """``slope`` and ``bend`` of a network as a function of its input, in l2; infinity where there is no bound."""
+
+    slope: float
+    bend: float
+
+
+def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
+    """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None where a layer is not known.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    >>> loss_steepness(net, CrossEntropy()).bend < math.inf
+    True
+    """
+    layers = _layers(model)
+    if layers is None or not isinstance(loss, CrossEntropy) or not isinstance(layers[-1], nn.Linear):
+        return None
+    slope, bend = 1.0, 0.0
+    for layer in layers[:-1]:
+        step = _step(layer)
+        if step is None:
+            return None
+        first, second = step
+        kink = 0.0 if slope == 0.0 else second * slope**2
+        slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
+    widest = float(loss.slopes(layers[-1].weight.detach().double()[None]).max())
+    return Steepness(widest * slope, widest**2 / 4.0 * slope**2 + (0.0 if widest == 0.0 else widest * bend))
+
+
+def _layers(model: nn.Module) -> list[nn.Module] | None:
+    """The layers of a plain sequence, nested ones included."""
+    if type(model).forward is not nn.Sequential.forward:
+        return [model]
+    parts = [_layers(child) for child in model.children()]
+    known = [part for part in parts if part is not None]
+    return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
+
+
+def _step(layer: nn.Module) -> tuple[float, float] | None:
+    """Slope and bend of one layer."""
+    if type(layer) in ACTIVATIONS:
+        return ACTIVATIONS[type(layer)]
+    if type(layer) is nn.Linear:
+        return float(torch.linalg.matrix_norm(layer.weight.detach().double(), ord=2)), 0.0
+    if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
+        return _convolution_norm(layer), 0.0
+    if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
+        # Each input is in at most so many windows, and each window hands on one of its inputs.
+        return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)), math.inf
+    if type(layer) is nn.AvgPool2d and layer.ceil_mode is False:
+        size = math.prod(_pair(layer.kernel_size))
+        return math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size), 0.0
+    return None
+
+
+def _convolution_norm(layer: nn.Conv2d) -> float:
+    """At most the norm of the kernel as a matrix of patches, times the root of how many patches an input is in."""
+    kernel = layer.weight.detach().double()
+    groups: list[Tensor] = list(kernel.chunk(layer.groups))
+    matrix = max(float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) for part in groups)
+    return matrix * math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation))
+
+
+def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:
+    """In how many windows an input is, at most."""
+    return math.prod(
+        k if d > 1 else math.ceil(k / s) for k, s, d in zip(_pair(size), _pair(stride), _pair(dilation), strict=True)
+    )
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -1,0 +1,90 @@
+"""The center of the ball as the theory sees it: a model on the clients' mixed examples, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from wafl.adversaries import Adversary
+from wafl.attacks import Attack, Population
+from wafl.engine.survey import Survey
+from wafl.federation import Examples, Federation
+from wafl.fitness import check_fitness
+from wafl.run import Run
+from wafl.task import Loss, Problem, Task
+from wafl.theory.constants import task_of
+from wafl.weights import ClientWeights, by_examples
+
+
+@dataclass(frozen=True)
+class Means:
+    """Of an adversary's value and cost over the mixture, one a setting of its scalars."""
+
+    value: list[float]
+    cost: list[float]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """``P_lambda``: each client's examples with the client's weight."""
+
+    task: Task
+    params: Tensor
+    examples: Examples
+    weights: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        model: Run | nn.Module,
+        clients: Federation,
+        part: Literal["train", "test"] = "train",
+        client_weights: ClientWeights | None = None,
+        loss: Loss | None = None,
+    ) -> Mixture:
+        """``client_weights=None`` is what the run ended with, and for a plain model by examples."""
+        examples = {"train": clients.train, "test": clients.test}[part]
+        sizes = examples.num_examples.tolist()
+        if min(sizes) == 0:
+            raise ValueError(f"{clients.names[sizes.index(0)]} has no {part} examples: use part='train'")
+        if client_weights is not None or not isinstance(model, Run):
+            weights = (client_weights or by_examples()).initial(sizes)
+        else:
+            weights = model.client_weights.double()
+            if len(weights) != len(sizes):
+                raise ValueError(f"the run has {len(weights)} clients, this federation {len(sizes)}: give its own")
+        task, params = task_of(model, loss)
+        mixture = cls(task, params, examples, weights / weights.sum())
+        population = mixture._population(slice(0, 1))
+        check_fitness(mixture.problem, population.x, population.y, clients.num_classes)
+        return mixture
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.task, self.params[None])
+
+    def means(self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0) -> Means:
+        """``sum_i lambda_i`` times what each client reports: two numbers a client and setting."""
+        answers = Survey(self.task, self.params, self.examples, adversary).ask(settings, seed)
+        return Means((answers.value @ self.weights).tolist(), (answers.cost @ self.weights).tolist())
+
+    def population(self) -> Population:
+        """All examples in one lane, each with its share."""
+        return self._population(slice(None))
+
+    def loss_under(self, attack: Attack, seed: int = 0) -> float:
+        """The expected loss after an attack on the whole mixture."""
+        population = self.population()
+        moved = attack.move(self.problem, population, seed)
+        return float(population.shares() @ self.problem.loss(moved, population.y)[0])
+
+    def _population(self, rows: slice) -> Population:
+        x = self.examples.prepare(self.examples.raw[rows], self.params.dtype)
+        y = self.examples.y[rows]
+        y = y.to(self.params.dtype) if y.is_floating_point() else y
+        share = torch.repeat_interleave(self.weights / self.examples.num_examples, self.examples.num_examples)
+        return Population(x[None], y[None], None, share[rows])
