@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from wafl.cli_data import data_app
-from wafl.cli_evaluate import evaluate, parse_norm
+from wafl.cli_evaluate import evaluate
+from wafl.cli_runs import parse_norm
 
 app = typer.Typer(
     help="Wasserstein-robust federated learning: one model from many clients that holds up when their data shift.",

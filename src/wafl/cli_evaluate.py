@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wafl.cli_runs import clients_of, load_runs, parse_norm, parse_numbers
+
 if TYPE_CHECKING:
     from wafl.attacks import Attack
     from wafl.federation import Federation
-    from wafl.run import Run
 
 ATTACKS = ("none", "pgd", "fgsm", "wasserstein", "autoattack")
 SHIFTS = ("affine", "rotation", "translation", "gaussian_noise", "shot_noise", "blur", "inversion", "label_shift")
@@ -47,11 +47,11 @@ def evaluate(
 
     try:
         runs = load_runs(run)
-        clients = _clients_of(runs, data_dir)
+        clients = clients_of(runs, data_dir)
         settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm)}
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
         attacks: list[Attack | None] = [None, *_attacks(attack, sizes, settings, clients)]
-        comparison = compare(runs, clients, attacks=attacks, attacked=_numbers("attacked", attacked), seed=seed)
+        comparison = compare(runs, clients, attacks=attacks, attacked=parse_numbers("attacked", attacked), seed=seed)
         comparison.save(output or run)
     except (ValueError, OSError, DivergedError, UnboundedError) as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
@@ -61,38 +61,6 @@ def evaluate(
     console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json")
 
 
-def load_runs(folder: Path) -> dict[str, Run]:
-    """One run, or all runs in a folder, by name."""
-    from wafl.run import load_run
-
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder: give a saved run, such as runs/digits/wafl")
-    if (folder / "run.json").exists():
-        return {folder.name: load_run(folder)}
-    found = sorted(path.parent for path in folder.glob("*/run.json"))
-    if not found:
-        raise FileNotFoundError(f"{folder} holds no run: run.json is neither in it nor one folder down")
-    return {path.name: load_run(path) for path in found}
-
-
-def _clients_of(runs: dict[str, Run], data_dir: Path | None) -> Federation:
-    """The federation the runs were trained on, made again from its recipe."""
-    from wafl.data import load_dataset
-
-    recipes = {name: run.settings.get("data") for name, run in runs.items()}
-    first = next(iter(recipes.values()))
-    if any(recipe != first for recipe in recipes.values()):
-        raise ValueError("these runs were trained on different data: evaluate them one by one")
-    if first is None:
-        raise ValueError(
-            "these runs do not say how to make their data again: use wafl.evaluate with your own federation"
-        )
-    options = dict(first["partition"])
-    if "sizes" in options:
-        options["sizes"] = tuple(options["sizes"])
-    return load_dataset(first["dataset"], data_dir).partition(**options)
-
-
 def _attacks(name: str, sizes: dict[str, str], settings: dict[str, Any], clients: Federation) -> list[Attack]:
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
@@ -100,35 +68,24 @@ def _attacks(name: str, sizes: dict[str, str], settings: dict[str, Any], clients
     if name == "none":
         return []
     if name == "pgd":
-        return [PGD(epsilon=size, bounds=bounds, **settings) for size in _numbers("epsilon", sizes["epsilon"])]
+        return [PGD(epsilon=size, bounds=bounds, **settings) for size in parse_numbers("epsilon", sizes["epsilon"])]
     if name == "fgsm":
-        return [FGSM(size, settings["norm"], bounds) for size in _numbers("epsilon", sizes["epsilon"])]
+        return [FGSM(size, settings["norm"], bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
     if name == "wasserstein":
         return [
-            WassersteinShift(size, norm=settings["norm"], bounds=bounds) for size in _numbers("radius", sizes["radius"])
+            WassersteinShift(size, norm=settings["norm"], bounds=bounds)
+            for size in parse_numbers("radius", sizes["radius"])
         ]
     if name == "autoattack":
         from wafl.autoattack import AutoAttack
 
         if bounds is None:
             raise ValueError("autoattack wants data with bounds: train with preprocess 'unit' or 'symmetric'")
-        return [AutoAttack(epsilon=size, bounds=bounds) for size in _numbers("epsilon", sizes["epsilon"])]
+        return [AutoAttack(epsilon=size, bounds=bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
     if name == "label_shift":
-        return [shifts.label_shift(severity=size) for size in _numbers("severity", sizes["severity"])]
+        return [shifts.label_shift(severity=size) for size in parse_numbers("severity", sizes["severity"])]
     if name in SHIFTS:
-        return [getattr(shifts, name)(severity=size, bounds=bounds) for size in _numbers("severity", sizes["severity"])]
+        return [
+            getattr(shifts, name)(severity=size, bounds=bounds) for size in parse_numbers("severity", sizes["severity"])
+        ]
     raise ValueError(f"unknown attack {name!r}: use one of {', '.join((*ATTACKS, *SHIFTS))}")
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
-
-
-def parse_norm(text: str) -> float:
-    names = {"1": 1, "2": 2, "inf": math.inf}
-    if text not in names:
-        raise ValueError(f"norm={text} must be one of {', '.join(names)}")
-    return names[text]

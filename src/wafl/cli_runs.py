@@ -1,0 +1,57 @@
+"""What commands on saved runs share: the runs, their data, numbers on the command line."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wafl.federation import Federation
+    from wafl.run import Run
+
+
+def load_runs(folder: Path) -> dict[str, Run]:
+    """One run, or all runs in a folder, by name."""
+    from wafl.run import load_run
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: give a saved run, such as runs/digits/wafl")
+    if (folder / "run.json").exists():
+        return {folder.name: load_run(folder)}
+    found = sorted(path.parent for path in folder.glob("*/run.json"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no run: run.json is neither in it nor one folder down")
+    return {path.name: load_run(path) for path in found}
+
+
+def clients_of(runs: dict[str, Run], data_dir: Path | None) -> Federation:
+    """The federation the runs were trained on, made again from its recipe."""
+    from wafl.data import load_dataset
+
+    recipes = {name: run.settings.get("data") for name, run in runs.items()}
+    first = next(iter(recipes.values()))
+    if any(recipe != first for recipe in recipes.values()):
+        raise ValueError("these runs were trained on different data: evaluate them one by one")
+    if first is None:
+        raise ValueError(
+            "these runs do not say how to make their data again: use wafl.evaluate with your own federation"
+        )
+    options = dict(first["partition"])
+    if "sizes" in options:
+        options["sizes"] = tuple(options["sizes"])
+    return load_dataset(first["dataset"], data_dir).partition(**options)
+
+
+def parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
+
+
+def parse_norm(text: str) -> float:
+    names = {"1": 1, "2": 2, "inf": math.inf}
+    if text not in names:
+        raise ValueError(f"norm={text} must be one of {', '.join(names)}")
+    return names[text]
