@@ -10,6 +10,7 @@ import typer
 from wafl.cli_data import data_app
 from wafl.cli_evaluate import evaluate
 from wafl.cli_runs import parse_norm
+from wafl.cli_theory import theory
 
 app = typer.Typer(
     help="Wasserstein-robust federated learning: one model from many clients that holds up when their data shift.",
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.command()(evaluate)
+app.command()(theory)
 
 
 def _version(wanted: bool) -> None:

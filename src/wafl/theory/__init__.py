@@ -15,9 +15,10 @@ from wafl.theory.certificates import Certificate, Certificates, certify
 from wafl.theory.constant import Constant
 from wafl.theory.constants import Constants, constants
 from wafl.theory.rates import convergence
+from wafl.theory.summary import Refusal, Summary, summarize
 
 __all__ = [
-    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "calibrate",
-    "certify", "constants", "convergence", "covering_radius", "distance_to_client", "distance_to_target",
-    "excess_risk_sandwich", "generalization_to_truth", "robust_generalization",
+    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "Refusal",
+    "Summary", "calibrate", "certify", "constants", "convergence", "covering_radius", "distance_to_client",
+    "distance_to_target", "excess_risk_sandwich", "generalization_to_truth", "robust_generalization", "summarize",
 ]  # fmt: skip

@@ -72,8 +72,8 @@ def robust_generalization(
     ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)] + optimization_gap + g``, with
     ``C(Theta) <= 3 C L_theta sqrt(d) / 2`` for the ball ``||theta|| <= C`` in d dimensions, and g of
     :func:`excess_risk_sandwich`. Needs a bounded data domain and parameter set (on unbounded ones L_theta and M are
-    infinite), and gamma above the concavity limit ``L_zz / 2`` (the paper: L_zz) and at least ``L_z / radius``. The
-    paper's differs in g alone.
+    infinite), and gamma at least ``L_z / radius`` and, for the l2 ball the paper speaks of, above the concavity limit
+    ``L_zz / 2`` (the paper: L_zz). The paper's value differs in g alone.
     """
     sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius, gamma_star=gamma_star)
     statistics = _statistics(constants, client_weights, num_examples, gamma, delta, levels=2)
@@ -277,7 +277,7 @@ def _statistics(
     assert constants.params_radius is not None
     require_proven(L_theta=constants.L_theta, max_loss=constants.max_loss, L_zz=constants.L_zz)
     require(
-        gamma > constants.L_zz / 2.0,
+        constants.norm != 2 or gamma > constants.L_zz / 2.0,
         f"gamma={gamma:g} must exceed the concavity limit L_zz / 2 = {constants.L_zz / 2.0:.4g}: raise gamma, or "
         "shrink params_radius (weight_decay)",
     )

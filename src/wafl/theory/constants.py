@@ -32,7 +32,8 @@ class Constants:
     ``L_z``: of the loss in the example (in the ground norm). ``L_zz``: of its gradient there. ``L_theta``,
     ``L_theta_theta``: the same in the parameters. ``L_theta_z``: of the gradient in the parameters as the example moves
     (the paper's L_z-theta is the same number). ``max_loss``: the paper's M. Each is a :class:`Constant`, a float that
-    says whether it is exact, a bound or an estimate. ``convex``: whether the loss is convex in the parameters.
+    says whether it is exact, a bound or an estimate. ``convex``: whether the loss is convex in the parameters;
+    ``steep_everywhere``: whether L_z holds outside the data domain too.
     """
 
     L_z: Constant
@@ -42,6 +43,7 @@ class Constants:
     L_theta_z: Constant
     max_loss: Constant
     convex: bool
+    steep_everywhere: bool
     norm: float
     label_cost: float
     input_dim: int
@@ -72,6 +74,20 @@ class Constants:
         value = self.L_theta_theta + self.L_theta_z**2 / (2.0 * gamma - self.L_zz)
         proven = self.L_theta_theta.proven and self.L_theta_z.proven and self.L_zz.proven
         return Constant(value, "bound" if proven else "estimate", "L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)")
+
+    def reach_of(self, gamma: float) -> float:
+        """How far, in l2, the adversary of phi_gamma moves an example of the box at most, if nothing holds it.
+
+        Where it stops, ``2 gamma ||x' - x|| = ||grad loss(x')||`` (squared l2 cost), which is at most L_z if that holds
+        for all inputs, and else at most L_z in the box and ``L_zz ||x' - x||`` more. In any norm the move gains at most
+        ``L_z ||x' - x||`` and costs ``gamma ||x' - x||^2``.
+        """
+        check_positive("gamma", gamma)
+        if self.norm != 2:
+            return float(self.L_z) / gamma * (math.sqrt(self.input_dim) if math.isinf(self.norm) else 1.0)
+        if self.steep_everywhere:
+            return float(self.L_z) / (2.0 * gamma)
+        return float(self.L_z) / (2.0 * gamma - self.L_zz) if gamma > self.concavity_limit else math.inf
 
     def learning_rate_cap(self, gamma: float) -> float:
         """``1 / (3 L)``: what the convergence theorem asks of the learning rate."""
@@ -137,6 +153,7 @@ def constants(
     return Constants(
         **{name: values[name] for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss")},
         convex=task.linear(params[None]) is not None and isinstance(task.loss, CrossEntropy | SquaredError),
+        steep_everywhere=not isinstance(task.loss, SquaredError),
         norm=norm,
         label_cost=label_cost,
         input_dim=domain.input_dim,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import grad, jvp, vmap
+from torch.func import grad, vmap
 
 from wafl.norms import dual, power_norm
 from wafl.random import Key, Purpose, normal
@@ -30,7 +30,8 @@ def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: fl
     """
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
-        return jvp(grad(lambda moved: _loss(task, moved, label, params)), (z,), (v.view_as(z),))[1].flatten()
+        slope = grad(lambda moved: _loss(task, moved, label, params))
+        return grad(lambda moved: (slope(moved) * v.view_as(z)).sum())(z).flatten()
 
     return _power_iteration(step, x, y, x[0].numel(), norm)
 
@@ -48,7 +49,8 @@ def largest_param_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor) ->
     """The norm of the Hessian in theta, the largest of the examples, by power iteration."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
-        return jvp(grad(lambda flat: _loss(task, z, label, flat)), (params,), (v,))[1]
+        slope = grad(lambda flat: _loss(task, z, label, flat))
+        return grad(lambda flat: (slope(flat) * v).sum())(params)
 
     return _power_iteration(step, x, y, params.numel(), 2)
 
@@ -57,10 +59,10 @@ def largest_mixed(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
     """The norm of ``A = d^2 loss / dtheta dx``, the largest of the examples, by power iteration on ``A^T A``."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
-        slope_in_params = lambda moved: grad(lambda flat: _loss(task, moved, label, flat))(params)  # noqa: E731
-        u = jvp(slope_in_params, (z,), (v.view_as(z),))[1]
-        slope_in_input = lambda flat: grad(lambda moved: _loss(task, moved, label, flat))(z)  # noqa: E731
-        return jvp(slope_in_input, (params,), (u,))[1].flatten()
+        in_input = grad(lambda moved, flat: _loss(task, moved, label, flat))
+        in_params = grad(lambda flat, moved: _loss(task, moved, label, flat))
+        u = grad(lambda flat: (in_input(z, flat) * v.view_as(z)).sum())(params)
+        return grad(lambda moved: (in_params(params, moved) * u).sum())(z).flatten()
 
     return _power_iteration(step, x, y, x[0].numel(), 2) ** 0.5
 

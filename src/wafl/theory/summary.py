@@ -1,0 +1,213 @@
+"""All that the theory says of a run: constants, bounds, and of a bound that does not apply, why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from wafl.errors import PreconditionError
+from wafl.federation import Federation
+from wafl.run import Run
+from wafl.schedule import LocalWork
+from wafl.theory.bound import Bound, require
+from wafl.theory.bounds import (
+    Concentration,
+    covering_radius,
+    distance_to_client,
+    distance_to_target,
+    excess_risk_sandwich,
+    generalization_to_truth,
+    robust_generalization,
+)
+from wafl.theory.certificates import certify
+from wafl.theory.constants import Constants, constants
+from wafl.theory.mixture import Mixture
+from wafl.theory.rates import convergence
+
+T = TypeVar("T")
+
+UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and have no universal value"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A bound that does not apply, and the precondition that fails."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``here`` are the constants at the run's parameters, ``ball`` those over ``||theta|| <= params_radius``."""
+
+    here: Constants
+    ball: Constants | None
+    gamma: float
+    radius: float
+    bounds: tuple[Bound | Refusal, ...]
+
+
+def summarize(
+    run: Run,
+    clients: Federation,
+    *,
+    gamma: float | None = None,
+    radius: float | None = None,
+    params_radius: float | None = None,
+    data_bounds: tuple[float, float] | None = None,
+    label_cost: float | None = None,
+    delta: float = 0.05,
+    concentration: Concentration | None = None,
+    target_distance: float | None = None,
+    target_examples: int | None = None,
+    barycenter_distance: float | None = None,
+) -> Summary:
+    """Every bound of :mod:`wafl.theory.bounds` and the rate, for a run on its clients.
+
+    Defaults: ``gamma`` and ``label_cost`` are the run's own (a run without an adversary has the least gamma that the
+    bounds take); ``radius`` is the least that the bounds take, ``L_z / gamma``; ``params_radius`` the norm of the run's
+    parameters, the smallest ball that holds them. Nothing is known of the best parameters in that ball but that their
+    loss is not negative, so the optimization gap is at most the surrogate's own value, and the start at most two radii
+    away.
+    """
+    here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
+    best = certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
+    weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
+    clean = Mixture.of(run, clients).means(None, [{}]).value[0]
+    surrogate = clean + here.L_z**2 / (4.0 * price)
+
+    heaviest = max(range(len(weights)), key=weights.__getitem__)
+    statements: dict[str, Callable[[], Bound]] = {
+        "excess risk, width g": lambda: excess_risk_sandwich(
+            _given(ball, why), gamma=price, radius=within, surrogate_excess=surrogate, gamma_star=best
+        ),
+        "excess risk in the ball": lambda: robust_generalization(
+            _given(ball, why),
+            weights,
+            sizes,
+            gamma=price,
+            radius=within,
+            delta=delta,
+            optimization_gap=surrogate,
+            gamma_star=best,
+        ),
+        "covering radius rho_n": lambda: covering_radius(
+            _given(ball, why), weights, sizes, concentration=_given(concentration, UNKNOWN), delta=delta
+        ),
+        "excess risk on the true mixture": lambda: generalization_to_truth(
+            _given(ball, why),
+            weights,
+            sizes,
+            gamma=price,
+            concentration=_given(concentration, UNKNOWN),
+            delta=delta,
+            optimization_gap=surrogate,
+        ),
+        "W_2 of mixture and target": lambda: distance_to_target(
+            weights,
+            sizes,
+            _given(target_examples, "target_examples is not given: how many examples the target gave"),
+            empirical_distance=_given(target_distance, "target_distance is not given: wafl weights measures it"),
+            concentration=_given(concentration, UNKNOWN),
+            delta=delta,
+        ),
+        "W_2 of mixture and its heaviest client": lambda: distance_to_client(
+            weights,
+            sizes,
+            heaviest,
+            barycenter_distance=_given(
+                barycenter_distance, "barycenter_distance is not given: wafl weights measures it"
+            ),
+            concentration=_given(concentration, UNKNOWN),
+            delta=delta,
+        ),
+        "mean optimality gap": lambda: _convergence(run, _given(ball, why), sizes, price),
+    }
+    return Summary(here, ball, price, within, tuple(_attempt(name, state) for name, state in statements.items()))
+
+
+def _setting(
+    run: Run,
+    clients: Federation,
+    gamma: float | None,
+    radius: float | None,
+    params_radius: float | None,
+    data_bounds: tuple[float, float] | None,
+    label_cost: float | None,
+) -> tuple[Constants, Constants | None, str, float, float]:
+    """The constants here and in the ball (or why there are none), gamma and the radius."""
+    norm, own_cost, bounded = _geometry(run)
+    cost = own_cost if label_cost is None else label_cost
+    known = partial(constants, run, clients, data_bounds=data_bounds, norm=norm, label_cost=cost)
+    here, ball, why = known(), None, ""
+    size = max(here.params_norm, 1e-12) if params_radius is None else params_radius
+    try:
+        ball = known(params_radius=size)
+    except PreconditionError as error:
+        why = str(error)
+    own_gamma = gamma if gamma is not None else run.settings["scalars"].get("gamma")
+    price: float = own_gamma if own_gamma is not None else _least_gamma(ball or here, radius)
+    if not bounded and ball is not None:  # the adversary leaves the box, so the domain is larger
+        here = known(reach=_finite(here.reach_of(price)))
+        ball = known(params_radius=size, reach=_finite(ball.reach_of(price)))
+    if own_gamma is None:
+        price = max(price, _least_gamma(ball or here, radius))  # a larger gamma reaches less far, so this still holds
+    return here, ball, why, price, radius if radius is not None else max((ball or here).L_z / price, 1e-12)
+
+
+def _least_gamma(known: Constants, radius: float | None) -> float:
+    """The least gamma that the bounds take, at a radius of 1 if none is given."""
+    return max(known.L_z / (radius or 1.0), 0.505 * known.L_zz, 1e-12)
+
+
+def _finite(reach: float) -> float:
+    """A reach that no bound will use, gamma being below the limit, is none."""
+    return reach if math.isfinite(reach) else 0.0
+
+
+def _given(value: T | None, otherwise: str) -> T:
+    if value is None:
+        raise PreconditionError(otherwise)
+    return value
+
+
+def _attempt(name: str, statement: Callable[[], Bound]) -> Bound | Refusal:
+    try:
+        return replace(statement(), name=name)
+    except PreconditionError as error:
+        return Refusal(name, str(error))
+
+
+def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> Bound:
+    """The theorem with what is proven of a run: gradients of norm at most L_theta, a start in the ball."""
+    schedule = run.settings["schedule"]
+    cohort = schedule["cohort"]
+    require(
+        cohort is None or cohort == len(sizes),
+        f"cohort={cohort} of {len(sizes)} clients: the theorem wants all clients in every round",
+    )
+    work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
+    batch = min(schedule["batch_size"] or min(sizes), min(sizes))
+    assert ball.params_radius is not None
+    return convergence(
+        ball,
+        run.client_weights.tolist(),
+        gamma=gamma,
+        rounds=schedule["rounds"],
+        local_steps=max(work.num_steps(sizes)),
+        distance=2.0 * ball.params_radius,
+        noise=ball.L_theta / math.sqrt(batch),
+        heterogeneity=2.0 * ball.L_theta,
+    )
+
+
+def _geometry(run: Run) -> tuple[float, float, bool]:
+    """The norm and label cost of a run's ball, and whether its adversary is bounded; l2 for a run without one."""
+    adversary = run.settings["method"]["adversary"]
+    if adversary is None or adversary.get("type") != "Wasserstein":
+        return 2, math.inf, False
+    return float(adversary["norm"]), float(adversary["label_cost"]), adversary["bounds"] is not None
