@@ -7,8 +7,16 @@ class DivergedError(RuntimeError):
     """Training produced a NaN or an infinity; the message has the round, the client and the likely cause."""
 
 
+class TooFewRepliesError(RuntimeError):
+    """Too few clients gave a usable reply, however often the round was repeated."""
+
+
 class UnboundedError(RuntimeError):
     """The inner supremum is infinite: nothing limits how far an example may move."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or of another training or a newer version; nothing was changed."""
 
 
 class ConcavityWarning(UserWarning):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -13,6 +13,9 @@ class Record:
 
     ``loss`` is the cohort's mean of what clients minimise, and ``achieved_radius`` the root mean transport
     cost, both on the clients' first batches at the round's starting parameters, clients weighted by lambda.
+    ``cohort`` was asked to train; ``excluded`` are those who were asked and did not count, and why (a reason that
+    begins with "loss: " is of DRFA's second question); ``attempts`` is how often the round was tried. ``metrics`` is
+    what callbacks added.
     """
 
     round: int
@@ -22,6 +25,24 @@ class Record:
     achieved_radius: float | None = None
     gamma: float | None = None
     client_weights: tuple[float, ...] | None = None
+    excluded: tuple[tuple[int, str], ...] = ()
+    attempts: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """Those of the cohort whose replies counted."""
+        missing = {client for client, reason in self.excluded if not reason.startswith("loss: ")}
+        return tuple(client for client in self.cohort if client not in missing)
+
+    def numbers(self) -> dict[str, float]:
+        """The round in numbers, without what callbacks added."""
+        row: dict[str, float] = {"loss": self.loss, "seconds": self.seconds, "replies": len(self.participants)}
+        for name in ("achieved_radius", "gamma"):
+            value = getattr(self, name)
+            if value is not None:
+                row[name] = value
+        return row
 
 
 class History(Sequence[Record]):
@@ -42,7 +63,7 @@ class History(Sequence[Record]):
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:
         def restore(value: Any) -> Any:
-            return tuple(value) if isinstance(value, list) else value
+            return tuple(restore(item) for item in value) if isinstance(value, list) else value
 
         return cls([Record(**{name: restore(value) for name, value in row.items()}) for row in rows])
 

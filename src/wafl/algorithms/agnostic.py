@@ -36,8 +36,8 @@ class Agnostic:
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         assert replies.params is not None
         params = self.setting.server_step(state.params, weighted_mean(query.weights, replies.params))
-        step = self.client_weights.step(state.round)
-        climbed = state.client_weights + step * replies.loss.to(state.client_weights)
+        climbed = state.client_weights.clone()
+        climbed[list(replies.clients)] += self.client_weights.step(state.round) * replies.loss.to(climbed)
         scalars = self.setting.next_scalars(state, params, mean_reply(query, replies.cost))
         return replace(
             state, round=state.round + 1, params=params, client_weights=project_to_simplex(climbed), scalars=scalars

@@ -11,10 +11,8 @@ from torch import Tensor
 from wafl.algorithms import Query, Replies
 from wafl.engine.local import ClientTask, LaneInput, LaneOutput, local_update, report_loss
 from wafl.engine.memory import lanes_that_fit
+from wafl.engine.progress import Place
 from wafl.random import Key
-
-Place = tuple[int, int]
-"""Run and client."""
 
 
 class Lanes:
@@ -32,20 +30,26 @@ class Lanes:
         self.memory: dict[Place, Tensor] = {}
         """What an adversary lets each client keep, by run and client; filled as clients first take part."""
 
-    def run(self, queries: Sequence[Query]) -> list[Replies]:
-        """The replies to each run's query; all queries are of one kind and round."""
-        places = _places(queries)
+    def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
+        """The replies to each run's query; all queries are of one kind and round.
+
+        ``runs`` numbers the runs, where some have ended: what a client keeps, it keeps for its run.
+        """
+        if not queries:
+            return []
+        places, numbers = _places(queries), list(runs) if runs is not None else list(range(len(queries)))
         work = local_update if queries[0].kind == "train" else report_loss
-        lanes = self._lanes(queries, places)
+        keepers = [(numbers[run], client) for run, client in places]
+        lanes = self._lanes(queries, places, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
         output = _join([work(self.client, piece) for piece in lanes.split(self.chunk_size)])
         if output.memory is not None:
             # Clones, because a view would keep the whole cohort's tensor alive.
-            self.memory.update((place, row.clone()) for place, row in zip(places, output.memory, strict=True))
+            self.memory.update((keeper, row.clone()) for keeper, row in zip(keepers, output.memory, strict=True))
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
-    def _lanes(self, queries: Sequence[Query], places: list[Place]) -> LaneInput:
+    def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:
         device, dtype = queries[0].params.device, queries[0].params.dtype
         run = torch.tensor([run for run, _ in places])
 
@@ -64,18 +68,18 @@ class Lanes:
                 clients,
                 torch.zeros_like(clients),
             ),
-            memory=self._recall(places, queries[0].params),
+            memory=self._recall(keepers, queries[0].params),
             snapshot_step=per_lane(steps, torch.int64) if steps else None,
             sharing=_sharing(queries, places),
         )
 
-    def _recall(self, places: list[Place], like: Tensor) -> Tensor | None:
+    def _recall(self, keepers: list[Place], like: Tensor) -> Tensor | None:
         adversary = self.client.adversary
         fresh = adversary.initial_memory(self.client.examples.shape) if adversary is not None else None
         if fresh is None:
             return None
         fresh = fresh.to(like)
-        return torch.stack([self.memory.get(place, fresh) for place in places])
+        return torch.stack([self.memory.get(keeper, fresh).to(like) for keeper in keepers])
 
 
 def _places(queries: Sequence[Query]) -> list[Place]:

@@ -1,0 +1,128 @@
+"""Which replies count: those that came, are whole and finite, and are not out of all proportion."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from wafl.algorithms.base import Query, Replies
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client sends back; see :class:`wafl.algorithms.base.Replies`."""
+
+    client: int
+    loss: Tensor
+    cost: Tensor
+    params: Tensor | None = None
+    snapshot: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A client that was asked and does not count in this round, and why."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much may fail before a round does.
+
+    A round needs replies from at least the share ``min_replies`` of the clients asked, and one; without them it is
+    repeated, ``attempts`` times in all. An update ``outsized`` times as long as the round's median is left out.
+    """
+
+    min_replies: float = 0.5
+    attempts: int = 3
+    outsized: float = 100.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.min_replies <= 1.0:
+            raise ValueError(f"min_replies={self.min_replies} is a share of the clients asked and must lie in [0, 1]")
+        if self.attempts < 1:
+            raise ValueError(f"attempts={self.attempts} must be at least 1")
+        if not self.outsized > 1:
+            raise ValueError(f"outsized={self.outsized} must exceed 1: it is how many times the median is too long")
+
+    def enough(self, replies: int, asked: int) -> bool:
+        return replies >= max(1, self.min_replies * asked)
+
+
+def admit(
+    query: Query, received: Sequence[Reply], tolerance: Tolerance
+) -> tuple[Query, Replies | None, list[Exclusion]]:
+    """The query as if only those had been asked whose replies count, their replies, and who was left out.
+
+    The clients' weights stay as they were: every algorithm takes means relative to the weights of those who count.
+    """
+    excluded: list[Exclusion] = []
+    sound: list[Reply] = []
+    for reply in received:
+        fault = _fault(query, reply)
+        if fault is None:
+            sound.append(reply)
+        else:
+            excluded.append(Exclusion(reply.client, fault))
+    kept: list[Reply] = []
+    lengths = [float((r.params - query.params).norm()) for r in sound if r.params is not None]
+    limit = tolerance.outsized * statistics.median(lengths) if len(lengths) > 2 else float("inf")
+    for place, reply in enumerate(sound):
+        if lengths and 0.0 < limit < lengths[place]:
+            excluded.append(Exclusion(reply.client, f"an update of length {lengths[place]:.3g}, above {limit:.3g}"))
+        else:
+            kept.append(reply)
+    order = {client: place for place, client in enumerate(query.clients)}
+    kept.sort(key=lambda reply: order[reply.client])
+    places = [order[reply.client] for reply in kept]
+    counted = replace(query, clients=tuple(reply.client for reply in kept), weights=query.weights[places])
+    return counted, _stack(kept) if kept else None, excluded
+
+
+def split(replies: Replies) -> list[Reply]:
+    """One reply a client."""
+
+    def row(rows: Tensor | None, place: int) -> Tensor | None:
+        return None if rows is None else rows[place]
+
+    return [
+        Reply(client, replies.loss[i], replies.cost[i], row(replies.params, i), row(replies.snapshots, i))
+        for i, client in enumerate(replies.clients)
+    ]
+
+
+def _fault(query: Query, reply: Reply) -> str | None:
+    vectors = [("update", reply.params)] if query.kind == "train" else []
+    if query.snapshot_step is not None:
+        vectors.append(("snapshot", reply.snapshot))
+    for name, vector in vectors:
+        if vector is None:
+            return f"no {name}"
+        if vector.shape != query.params.shape:
+            return f"{name} of shape {tuple(vector.shape)}, asked for {tuple(query.params.shape)}"
+        if not bool(torch.isfinite(vector).all()):
+            return f"{name} with NaN or infinity"
+    for name, number in (("loss", reply.loss), ("cost", reply.cost)):
+        if number.shape != ():
+            return f"{name} of shape {tuple(number.shape)}, asked for a number"
+        if not bool(torch.isfinite(number)):
+            return f"{name} NaN or infinite"
+    return None
+
+
+def _stack(kept: Sequence[Reply]) -> Replies:
+    params = [reply.params for reply in kept if reply.params is not None]
+    snapshots = [reply.snapshot for reply in kept if reply.snapshot is not None]
+    return Replies(
+        tuple(reply.client for reply in kept),
+        torch.stack([reply.loss for reply in kept]),
+        torch.stack([reply.cost for reply in kept]),
+        torch.stack(params) if params else None,
+        torch.stack(snapshots) if snapshots else None,
+    )

@@ -1,0 +1,41 @@
+"""All that a training remembers between rounds: plain data, so a checkpoint is the progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from wafl.algorithms import State
+from wafl.history import History
+
+Place = tuple[int, int]
+"""Run and client."""
+
+
+@dataclass
+class RunProgress:
+    """One run between two rounds; ``stopped`` says why it ended before its last round, if it did."""
+
+    state: State
+    history: History = field(default_factory=History)
+    stopped: str | None = None
+
+
+@dataclass
+class Progress:
+    """The runs of a sweep by their place in it, and what adversaries let clients keep.
+
+    ``chunk_sizes`` is how many lanes went together in each group of runs: sums in another order would round otherwise.
+    """
+
+    runs: dict[int, RunProgress] = field(default_factory=dict[int, RunProgress])
+    memory: dict[Place, Tensor] = field(default_factory=dict[Place, Tensor])
+    chunk_sizes: dict[int, int] = field(default_factory=dict[int, int])
+
+    def snapshot(self) -> Progress:
+        """As it is now; what comes later changes nothing in it."""
+        runs = {
+            place: RunProgress(run.state, History(list(run.history)), run.stopped) for place, run in self.runs.items()
+        }
+        return Progress(runs, dict(self.memory), dict(self.chunk_sizes))
