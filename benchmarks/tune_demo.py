@@ -4,7 +4,7 @@
 
 Each method gets three learning rates times the values of its own knob, on partitions (seeds 1 to 3) that the demo
 does not show (seed 0). The best has the highest accuracy, averaged over partitions and over 0, 20, 40, 60 and 80%
-attacked clients. The printed best go into ``wafl.study.demo_entries``.
+attacked clients. The printed best go into ``wafl.runs.demo``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import wafl
-from wafl.study import SHARES, make_entry
+from wafl.runs.demo import SHARES, schedule_of
 
 RATES = [0.1, 0.3, 1.0]
 GRIDS: list[tuple[wafl.Method, dict[str, list[float]]]] = [
@@ -61,11 +61,11 @@ def score(job: tuple[int, float, int]) -> dict[Point, float]:
     attack = wafl.PGD(epsilon=0.15, step_size=0.01, steps=40, bounds=(0.0, 1.0))
     method, grid = GRIDS[place]
     found: dict[Point, float] = {}
-    entry = make_entry(method, rounds=100, cohort=10, learning_rate=rate)
+    schedule = {**schedule_of(method.name, 100, 10), "learning_rate": rate}
     for name, values in (grid or {"seed": [0]}).items():
         for value in values:  # one at a time, so that a diverging value costs only itself
             try:
-                (run,) = wafl.sweep(wafl.models.mlr(clients), clients, method, {name: [value]}, **entry.schedule)
+                (run,) = wafl.sweep(wafl.models.mlr(clients), clients, method, {name: [value]}, **schedule)
             except wafl.DivergedError:
                 accuracy = 0.0
             else:

@@ -50,7 +50,7 @@ def test_run_saves_numbers_figure_and_one_run_a_method(finished: tuple[Path, str
     folder, _ = finished
     results = json.loads((folder / "results.json").read_text())
     assert set(results["methods"]) == set(wafl.METHODS)
-    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "figures" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
     run = wafl.load_run(folder / "wafl")
     again = wafl.fit(

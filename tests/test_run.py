@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import wafl
+from wafl.files import sealed, unsealed
 
 
 def classes(shape: tuple[int, ...] = (4,)) -> wafl.Federation:
@@ -201,9 +202,9 @@ def test_json_that_is_no_run_is_refused(run, tmp_path, content):
 @pytest.mark.parametrize("key", ["model", "history"])
 def test_json_that_lacks_a_part_is_refused(run, tmp_path, key):
     run.save(tmp_path)
-    about = json.loads((tmp_path / "run.json").read_text())
+    about = unsealed((tmp_path / "run.json").read_bytes())
     del about[key]
-    (tmp_path / "run.json").write_text(json.dumps(about))
+    (tmp_path / "run.json").write_bytes(sealed(about))
     with pytest.raises(ValueError, match=key):
         wafl.load_run(tmp_path)
 

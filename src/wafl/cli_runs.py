@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from wafl.federation import Federation
     from wafl.run import Run
+
+
+@contextmanager
+def one_line_errors() -> Generator[None, None, None]:
+    """What a user did wrong, or a training that cannot go on, is said in a line, without a traceback."""
+    from wafl.errors import DivergedError, TooFewRepliesError, UnboundedError
+
+    try:
+        yield
+    except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
+        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(2) from error
 
 
 def load_runs(folder: Path) -> dict[str, Run]:

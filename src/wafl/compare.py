@@ -29,7 +29,8 @@ from wafl.evaluate import (
     rows_of,
 )
 from wafl.federation import Federation
-from wafl.run import Run, write_whole
+from wafl.files import write_whole
+from wafl.run import Run
 from wafl.score import Score
 from wafl.surrogate import single_lane
 from wafl.task import Problem

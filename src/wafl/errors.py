@@ -15,6 +15,14 @@ class UnboundedError(RuntimeError):
     """The inner supremum is infinite: nothing limits how far an example may move."""
 
 
+class ConfigError(ValueError):
+    """An experiment file says what cannot be: one line a fault, with the key, the range and the nearest name."""
+
+
+class FolderError(ValueError):
+    """A run's folder is taken, in use, damaged or of a newer version; nothing in it was changed."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint is damaged, or of another training or a newer version; nothing was changed."""
 

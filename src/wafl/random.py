@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     ATTACKED = 9
     BOOTSTRAP = 10
     SHIFT = 11
+    TRANSPORT = 12
     FAULT = 13
 
 

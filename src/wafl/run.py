@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl import models
+from wafl.files import sealed, unsealed, write_whole
 from wafl.history import History
 from wafl.task import Loss
 
@@ -68,7 +69,7 @@ class Run:
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.model.named_parameters()}
         content = save(tensors)
-        description = json.dumps({**about, "sha256": sha256(content).hexdigest()}, indent=1).encode()
+        description = sealed({**about, "sha256": sha256(content).hexdigest()})
         write_whole(folder / "params.safetensors", content)
         write_whole(folder / "run.json", description)
         return folder
@@ -91,9 +92,10 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
     try:
-        about = json.loads((folder / "run.json").read_text())
+        about = json.loads((folder / "run.json").read_bytes())
         if about["format"] != FORMAT:
             raise ValueError(f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
+        about = unsealed((folder / "run.json").read_bytes())
         content = (folder / "params.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise ValueError("params.safetensors is not the file that run.json was written with")
@@ -115,6 +117,15 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     return Run(method, params, with_params(model, saved), history, weights, settings, num_classes, loss)
 
 
+def saved_history(path: str | os.PathLike[str]) -> History:
+    """What happened round by round in a saved run, without its model."""
+    folder = Path(path)
+    try:
+        return History.from_json(unsealed((folder / "run.json").read_bytes())["history"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+
+
 def with_params(model: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the model that holds these parameters, all of its own and no others."""
     model = copy.deepcopy(model)
@@ -130,13 +141,3 @@ def with_params(model: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
             )
         own[name].data = value.detach().clone()
     return model
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Whole or not at all: a temporary name, synced, then renamed."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from wafl.algorithms.admission import Tolerance
 from wafl.callbacks import Callback, Moment, as_callbacks
+from wafl.engine.progress import Progress
 from wafl.engine.trainer import Attendance, OnRound, Spec, Trainer
 from wafl.faults import Faults
 from wafl.federation import Federation
@@ -92,6 +93,7 @@ def sweep(
     checkpoint: Checkpoint | None = None,
     faults: Faults | None = None,
     tolerance: Tolerance | None = None,
+    on_start: Callable[[Progress | None], None] | None = None,
     **schedule: Any,
 ) -> list[Run]:
     """Train every combination of ``grid`` and return one run each, in the order of ``itertools.product``.
@@ -100,19 +102,25 @@ def sweep(
     ``seed``, ...); the other arguments are those of :func:`fit`. Combinations that differ in numbers alone are
     lanes of one batched run; those that differ in shape (``batch_size``, ``norm``, ...) are batched among
     themselves. Each run equals the one that :func:`fit` gives alone. What varied is in ``run.settings["sweep"]``.
+    ``on_start`` is told the progress that a checkpoint held, before training goes on.
     """
+    specs = make_specs(_known(method, client_weights), grid, schedule)
+    trainer = Trainer(model, clients, loss, init, device, chunk_size)
+    return _train(trainer, specs, on_round, callbacks, checkpoint, faults, tolerance, on_start)
+
+
+def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
+    """One run for every combination of the grid, in the order of ``itertools.product``."""
     if not grid or not all(isinstance(values, Sequence) and len(values) for values in grid.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"the grid {dict(grid)} has no combination: give every name at least one value, in a list")
     names = [field.name for field in fields(Schedule)]
-    base = _known(method, client_weights)
     specs: list[Spec] = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         timing = {name: value for name, value in point.items() if name in names}
         options = {name: value for name, value in point.items() if name not in names}
-        specs.append(Spec(base.with_options(**options), Schedule(**{**schedule, **timing}), point))
-    trainer = Trainer(model, clients, loss, init, device, chunk_size)
-    return _train(trainer, specs, on_round, callbacks, checkpoint, faults, tolerance)
+        specs.append(Spec(method.with_options(**options), Schedule(**{**schedule, **timing}), point))
+    return specs
 
 
 def _train(
@@ -123,11 +131,14 @@ def _train(
     checkpoint: Checkpoint | None,
     faults: Faults | None,
     tolerance: Tolerance | None,
+    on_start: Callable[[Progress | None], None] | None = None,
 ) -> list[Run]:
     told = as_callbacks(callbacks)
     if checkpoint is None:
         return trainer.train(specs, Attendance(on_round, told, None, faults, tolerance))
     progress = checkpoint.read(trainer.fingerprint(specs))
+    if on_start is not None:
+        on_start(progress)
     with checkpoint:
         return trainer.train(specs, Attendance(on_round, told, checkpoint.keep, faults, tolerance), progress)
 

@@ -158,8 +158,7 @@ class Trainer:
 
     def train(self, specs: Sequence[Spec], attendance: Attendance, progress: Progress | None = None) -> list[Run]:
         """All runs, in order; with ``progress`` from where they were."""
-        algorithms = [self._algorithm(spec) for spec in specs]
-        self._rehearse(specs)
+        algorithms = self.check(specs)
         progress = progress or Progress()
         examples = self.clients.train.to(self.device)
         courses: list[_Course] = []
@@ -177,6 +176,12 @@ class Trainer:
             engine.memory.update(progress.memory)
             self._train_lanes(engine, group, attendance, progress, number)
         return [self._finish(course.spec, course.so_far) for course in courses]
+
+    def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
+        """Refuse what cannot be trained, before any work; the algorithm of each run."""
+        algorithms = [self._algorithm(spec) for spec in specs]
+        self._rehearse(specs)
+        return algorithms
 
     def fingerprint(self, specs: Sequence[Spec]) -> str:
         """What a checkpoint must have been written for: these runs, from this start, on these clients."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from wafl.federation import Federation
 from wafl.norms import norm_name
-from wafl.study import Outcome
 
 if TYPE_CHECKING:
     from wafl.theory.calibration import Calibration
@@ -19,20 +18,20 @@ COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 
 
-def accuracy_against_attacked(outcomes: Sequence[Outcome], attack: str, path: Path) -> Path:
-    """The paper's comparison: accuracy of each method against the share of attacked clients."""
+def measure_against_attacked(results: Mapping[str, Any], path: Path) -> Path:
+    """The paper's comparison: accuracy (or loss) of each method against the share of attacked clients."""
     from matplotlib.figure import Figure
 
+    rows = results["methods"]
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = cast(Any, figure.subplots())
-    for place, outcome in enumerate(outcomes):
-        row = outcome.summary()
+    for place, (name, row) in enumerate(rows.items()):
         points = {0.0: row["clean"], **{float(share): value for share, value in row["attacked"].items()}}
         axes.errorbar(
-            [100.0 * share + 0.35 * (place - len(outcomes) / 2) for share in points],
+            [100.0 * share + 0.35 * (place - len(rows) / 2) for share in points],
             [value["mean"] for value in points.values()],
             yerr=[value["std"] for value in points.values()],
-            label=outcome.name,
+            label=name,
             color=COLORS[place % len(COLORS)],
             marker=MARKERS[place % len(MARKERS)],
             markersize=5,
@@ -40,8 +39,8 @@ def accuracy_against_attacked(outcomes: Sequence[Outcome], attack: str, path: Pa
             capsize=2,
         )
     axes.set_xlabel("attacked clients (%)")
-    axes.set_ylabel("accuracy (%)")
-    axes.set_title(attack, fontsize=10)
+    axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
+    axes.set_title(results["attack"] or "clean data", fontsize=10)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

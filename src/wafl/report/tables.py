@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,38 +14,42 @@ from wafl.compare import Comparison, Row
 from wafl.federation import Federation
 from wafl.norms import norm_name
 from wafl.run import Run
-from wafl.study import SHARES, Outcome
+from wafl.runs.folder import RunFolder
 from wafl.theory import Bound, Certificates, Summary
 
 
-def comparison(outcomes: Sequence[Outcome], attack: str, num_seeds: int) -> Table:
-    """One row a method: accuracy on clean data and with ever more attacked clients, the worst client, the time."""
-    rows = [outcome.summary() for outcome in outcomes]
-    picks: list[tuple[str, Callable[[dict[str, Any]], dict[str, float]]]] = [("clean", lambda row: row["clean"])]
-    for share in SHARES:
-        picks.append((f"{share:.0%}", lambda row, share=share: row["attacked"][f"{share:g}"]))
+def comparison(results: Mapping[str, Any]) -> Table:
+    """One row a method: on clean data and with ever more attacked clients, the worst client, the time."""
+    rows, seeds = results["methods"], len(results["seeds"])
+    accuracy = results["measure"] == "accuracy"
+    shares = list(dict.fromkeys(share for row in rows.values() for share in row["attacked"]))
+    picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
+    for share in shares:
+        picks.append((f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]))
     picks.append(("worst", lambda row: row["worst_client"]))
-    seeds = f"mean ± standard deviation over {num_seeds} seeds" if num_seeds > 1 else "one seed"
-    caption = (
-        f"Accuracy in percent, {seeds}: on clean test data, with 20 to 80% of the clients attacked, and of the worst "
-        f"client on clean data.\nAttack: {attack}."
-    )
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    caption = f"{'Accuracy in percent' if accuracy else 'Loss'}, {spread}: on clean test data, "
+    if shares:
+        span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
+        caption += f"with {span} of the clients attacked, "
+    caption += "and of the worst client on clean data." + (f"\nAttack: {results['attack']}." if shares else "")
     table = Table(
-        caption=caption,
+        caption=escape(caption),
         caption_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for name, _ in picks:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("seconds", justify="right")
-    best = {name: max((pick(row)["mean"] for row in rows), default=0.0) for name, pick in picks}
-    for outcome, row in zip(outcomes, rows, strict=True):
-        cells = [_cell(pick(row), pick(row)["mean"] >= best[name] - 0.05, num_seeds) for name, pick in picks]
-        table.add_row(outcome.name, *cells, f"{outcome.seconds:.1f}")
+    choose = max if accuracy else min
+    best = {name: choose((pick(row)["mean"] for row in rows.values()), default=0.0) for name, pick in picks}
+    for label, row in rows.items():
+        cells = [_cell(pick(row), abs(pick(row)["mean"] - best[name]) <= 0.05, seeds) for name, pick in picks]
+        table.add_row(label, *cells, f"{row['seconds']:.1f}")
     return table
 
 
@@ -178,3 +182,36 @@ def _plain_table(title: str, caption: str) -> Table:
     )
     table.add_column("")
     return table
+
+
+def run_folders(folders: Sequence[RunFolder]) -> Table:
+    """One row a study: status, methods done, and the best of them on the hardest data it was tested on."""
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("run", "status", "started", "methods", "best"):
+        table.add_column(name)
+    colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
+    for folder in folders:
+        status = folder.status()
+        try:
+            started, results = str(folder.read_about().get("started", "")), folder.read_results()
+            methods, best = _headline(results)
+        except ValueError as error:
+            started, methods, best = "", "", f"[red]{escape(str(error))}[/]"
+        table.add_row(folder.path.name, f"[{colors[status]}]{status}[/]", started, methods, best)
+    return table
+
+
+def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
+    rows = results.get("methods", {})
+    if not rows:
+        return "0", ""
+    accuracy = results["measure"] == "accuracy"
+
+    def hardest(row: Any) -> Any:
+        return list(row["attacked"].values())[-1] if row["attacked"] else row["clean"]
+
+    choose = max if accuracy else min
+    name = choose(rows, key=lambda label: hardest(rows[label])["mean"])
+    where = f"{float(list(rows[name]['attacked'])[-1]):.0%} attacked" if rows[name]["attacked"] else "clean"
+    unit = "%" if accuracy else " loss"
+    return str(len(rows)), f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"

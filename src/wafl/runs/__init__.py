@@ -1,0 +1,1 @@
+"""Runs that survive, and that others can repeat."""

@@ -1,0 +1,89 @@
+"""What ``wafl run`` does without a file: WAFL and its six rivals on handwritten digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from wafl.checks import check_positive
+from wafl.methods import METHODS
+from wafl.runs.config import Experiment
+from wafl.runs.read import parse_experiment
+
+SHARES = (0.2, 0.4, 0.6, 0.8)
+"""The paper's shares of attacked clients."""
+
+# What benchmarks/tune_demo.py chose. The attack moves every pixel alike, so WAFL's ball is measured in the same norm.
+CHOSEN: dict[str, dict[str, Any]] = {
+    "WAFL": {"gamma": 40.0, "norm": math.inf, "learning_rate": 0.3},
+    "FedAvg": {"learning_rate": 0.1},
+    "FedPGM": {"epsilon": 0.05, "learning_rate": 0.3},
+    "FedFGSM": {"epsilon": 0.05, "learning_rate": 0.3},
+    "FedRobust": {"penalty": 30.0, "learning_rate": 0.1},
+    "AFL": {"weights_step": 0.001, "learning_rate": 0.1},
+    "DRFA": {"weights_step": 0.1, "learning_rate": 0.1},
+}
+
+
+def schedule_of(method: str, rounds: int, cohort: int | None, local_epochs: int = 2) -> dict[str, Any]:
+    """AFL, whose clients all take one step, gets as many rounds as the others take steps."""
+    if method == "AFL":
+        return {"rounds": 2 * local_epochs * rounds, "local_steps": 1}
+    common = {"rounds": rounds, "local_epochs": local_epochs}
+    return common if cohort is None else {**common, "cohort": cohort}
+
+
+def demo_experiment(
+    *,
+    methods: Sequence[str] = (),
+    options: dict[str, Any] | None = None,
+    learning_rate: float | None = None,
+    rounds: int = 100,
+    cohort: int = 10,
+    local_epochs: int = 2,
+    batch_size: int = 64,
+    model: str = "mlr",
+    clients: int = 20,
+    labels_per_client: int = 3,
+    epsilon: float = 0.15,
+    seeds: Sequence[int] = range(5),
+    device: str = "cpu",
+) -> Experiment:
+    """The demo as an experiment; ``options`` are WAFL's, or of the methods that are named."""
+    options = options or {}
+    entries: list[dict[str, Any]] = []
+    for name in [_known(method) for method in methods] or list(CHOSEN):
+        own = dict(CHOSEN[name])
+        rate = own.pop("learning_rate") if learning_rate is None else learning_rate
+        check_positive("learning_rate", rate)
+        chosen = _changed(name, own, options) if methods or name == "WAFL" else own
+        schedule = schedule_of(name, rounds, min(cohort, clients), local_epochs)
+        entries.append({"method": name, **chosen, **schedule, "learning_rate": rate, "batch_size": batch_size})
+    if model not in ("mlr", "cnn"):
+        raise ValueError(f"unknown model {model!r}: use one of mlr, cnn")
+    content = {
+        "name": "digits",
+        "seeds": list(seeds),
+        "device": device,
+        "data": {"num_clients": clients, "labels_per_client": labels_per_client, "seed": seeds[0]},
+        "model": {"kind": model},
+        "methods": entries,
+        "attack": {"epsilon": epsilon, "step_size": 0.01},
+        "evaluation": {"attacked": list(SHARES)},
+    }
+    return parse_experiment(content, "command line")
+
+
+def _known(name: str) -> str:
+    for method in CHOSEN:
+        if method.lower() == name.lower():
+            return method
+    raise ValueError(f"unknown method {name!r}: use one of {', '.join(method.lower() for method in CHOSEN)}")
+
+
+def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """A method's options with those of the command line, which it must have."""
+    METHODS[name](**own).with_options(**options)
+    kept = {key: value for key, value in own.items() if key != "gamma" or "radius" not in options}
+    return {**kept, **options}

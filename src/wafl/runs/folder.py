@@ -1,0 +1,174 @@
+"""A run is a folder: what lies in it, who may write to it, and how far it has come.
+
+config.toml      the experiment, resolved
+about.json       package versions, git commit, machine, when
+metrics.jsonl    one line a round and run, appended
+checkpoint/      progress of the method that trains now
+results.json     what the methods that are done gave
+<method>/        their models, as wafl.Run.save writes them
+figures/
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from wafl.errors import FolderError
+from wafl.files import sealed, unsealed, write_whole
+from wafl.runs.config import Experiment
+from wafl.runs.read import read_experiment
+
+FORMAT = 1
+PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
+
+Status = Literal["finished", "running", "interrupted"]
+
+
+class RunFolder:
+    """The files of one study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.about = path / "about.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint"
+        self.results = path / "results.json"
+        self.figures = path / "figures"
+        self._lock = path / ".lock"
+
+    @classmethod
+    def create(cls, path: Path, experiment: Experiment, source: Path | None = None) -> RunFolder:
+        """A new folder that describes itself before any work starts; ``source`` is where its own modules are."""
+        folder = cls(path)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise FolderError(f"{path} exists already: choose another --name, or remove it") from None
+        text = to_toml(experiment).encode()
+        write_whole(folder.config, text)
+        write_whole(
+            folder.about, sealed({**provenance(), "config": sha256(text).hexdigest(), "source": _folder(source)})
+        )
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        folder = cls(path)
+        for file in (folder.config, folder.about):
+            if not file.is_file():
+                raise FolderError(f"{path} is not the folder of a run: it has no {file.name}")
+        about = folder.read_about()
+        if about.get("format", 0) > FORMAT:
+            raise FolderError(f"{path} has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
+        if sha256(folder.config.read_bytes()).hexdigest() != about.get("config"):
+            raise FolderError(f"{folder.config} is not the file that the run was started with. Nothing was changed")
+        return folder
+
+    def experiment(self) -> Experiment:
+        return read_experiment(self.config)
+
+    def read_about(self) -> dict[str, Any]:
+        return _read_json(self.about)
+
+    def read_results(self) -> dict[str, Any]:
+        """What is done so far; nothing yet is an empty dictionary."""
+        return _read_json(self.results) if self.results.exists() else {}
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        write_whole(self.results, sealed(results))
+
+    @contextmanager
+    def locked(self) -> Generator[None, None, None]:
+        """Only one process at a time writes here; the lock ends with the process, however it ends."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self._lock)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def status(self) -> Status:
+        try:
+            if self.read_results().get("finished"):
+                return "finished"
+            with self.locked():
+                return "interrupted"
+        except FolderError as error:
+            return "running" if "in use" in str(error) else "interrupted"
+
+
+def provenance() -> dict[str, Any]:
+    """What else a result depends on."""
+    return {
+        "format": FORMAT,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "git_commit": _git_commit(),
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": _gpu(),
+        },
+    }
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The resolved experiment: every value that is in force."""
+    import tomlkit
+
+    return tomlkit.dumps(experiment.model_dump(exclude_none=True))
+
+
+def _folder(source: Path | None) -> str | None:
+    return None if source is None else str(source.resolve())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Of the folder one works in, with a mark if it has changes that are not committed."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+
+
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return unsealed(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} is damaged and cannot be read: {error}. Nothing was changed") from error

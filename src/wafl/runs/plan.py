@@ -1,0 +1,185 @@
+"""From what an experiment file says to what is trained: clients, model, methods, attack."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from wafl import models, weights
+from wafl.algorithms.admission import Tolerance
+from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
+from wafl.data import load_dataset
+from wafl.engine.fit import make_specs
+from wafl.engine.trainer import Trainer
+from wafl.errors import ConfigError
+from wafl.faults import Faults
+from wafl.federation import Federation
+from wafl.methods import METHODS, Method
+from wafl.runs import config
+from wafl.weights import ClientWeights, Learned
+
+SCHEDULE = tuple(config.Schedule.model_fields)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method, what of it is swept, and the schedule it trains by, without the seed."""
+
+    name: str
+    method: Method
+    grid: dict[str, list[Any]]
+    schedule: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a study needs, made and checked before any work."""
+
+    experiment: config.Experiment
+    clients: Federation
+    model: nn.Module
+    entries: list[Entry]
+    attack: Attack | None
+    faults: Faults | None
+    tolerance: Tolerance | None
+
+
+def make_plan(experiment: config.Experiment, folder: Path | None = None) -> Plan:
+    """``folder`` is where ``module:function`` is looked for first: that of the experiment's file."""
+    with_folder = _on_path(folder)
+    try:
+        clients = make_clients(experiment.data)
+        model = _model(experiment.model, clients)
+    finally:
+        with_folder()
+    entries = [_entry(method, experiment.schedule) for method in experiment.methods]
+    trainer = Trainer(model, clients, experiment.model.loss, None, experiment.device, None)
+    for entry in entries:
+        trainer.check(make_specs(entry.method, {**entry.grid, "seed": experiment.seeds}, entry.schedule))
+    faults, tolerance = experiment.faults, experiment.tolerance
+    return Plan(
+        experiment,
+        clients,
+        model,
+        entries,
+        _attack(experiment.attack, clients),
+        None if faults is None else Faults(**faults.model_dump()),
+        None if tolerance is None else Tolerance(**tolerance.model_dump()),
+    )
+
+
+def make_clients(data: config.Data) -> Federation:
+    if data.source is not None:
+        clients = _imported("data.source", data.source)()
+        if not isinstance(clients, Federation):
+            raise ConfigError(f"data.source = {data.source!r} returned {type(clients).__name__}, not a wafl.Federation")
+        return clients
+    options = data.model_dump(exclude={"dataset", "source", "data_dir"}, exclude_none=True)
+    if data.sizes is not None:
+        options["sizes"] = tuple(data.sizes)
+    if not any(options.get(way) for way in ("labels_per_client", "dirichlet", "iid", "by_group")):
+        raise ConfigError("data: give one of labels_per_client, dirichlet, iid = true or by_group = true")
+    return load_dataset(data.dataset, data.data_dir).partition(**options)
+
+
+def _model(model: config.Model, clients: Federation) -> nn.Module:
+    if model.kind == "mlr":
+        return models.mlr(clients)
+    if model.kind == "cnn":
+        first, second = model.channels or (32, 64)
+        return models.cnn(clients, channels=(first, second), seed=model.seed)
+    made = _imported("model.kind", model.kind)(clients)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"model.kind = {model.kind!r} returned {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _entry(entry: config.AnyMethod, common: config.Schedule) -> Entry:
+    own = entry.model_dump(exclude_none=True, exclude={"name", "method", "client_weights"})
+    schedule = {**_common(entry, common), **{name: own.pop(name) for name in SCHEDULE if name in own}}
+    if "bounds" in own:
+        own["bounds"] = tuple(own["bounds"])
+    fixed = {name: value for name, value in own.items() if not isinstance(value, list)}
+    swept = {name: value for name, value in own.items() if isinstance(value, list)}
+    lists = {name: value for name, value in schedule.items() if isinstance(value, list)}
+    if "rounds" not in schedule:
+        raise ConfigError("schedule.rounds is missing: how many rounds to train")
+    rule = _weights(getattr(entry, "client_weights", None), own)
+    if rule is not None:
+        fixed.pop("weights_step", None)
+    options = {**fixed, **({} if rule is None else {"client_weights": rule})}
+    method = METHODS[entry.method](
+        **options, **{name: values[0] for name, values in swept.items() if name != "weights_step"}
+    )
+    single = {name: value for name, value in schedule.items() if name not in lists}
+    return Entry(entry.name or entry.method.lower(), method, {**swept, **lists}, single)
+
+
+def _common(entry: config.AnyMethod, common: config.Schedule) -> dict[str, Any]:
+    """The common schedule, less what the method's own takes the place of; AFL asks all clients for one step."""
+    schedule = common.model_dump(exclude_none=True)
+    everyone = entry.method == "AFL" or getattr(entry, "client_weights", None) == "agnostic"
+    if everyone:
+        schedule.pop("cohort", None)
+    if everyone or entry.local_steps is not None or entry.local_epochs is not None:
+        schedule.pop("local_steps", None)
+        schedule.pop("local_epochs", None)
+    if everyone and entry.local_steps is None and entry.local_epochs is None:
+        schedule["local_steps"] = 1
+    return schedule
+
+
+def _weights(rule: str | list[float] | None, options: dict[str, Any]) -> ClientWeights | None:
+    if rule is None:
+        return None
+    if isinstance(rule, list):
+        return weights.fixed(rule)
+    if rule in ("agnostic", "snapshot"):
+        step = options.get("weights_step", 0.1 if rule == "agnostic" else 0.01)
+        return Learned(rule, step[0] if isinstance(step, list) else step)
+    return weights.by_examples() if rule == "by_examples" else weights.uniform()
+
+
+def _attack(attack: config.Attack, clients: Federation) -> Attack | None:
+    bounds = clients.bounds
+    if attack.kind == "none":
+        return None
+    if attack.kind == "pgd":
+        return PGD(attack.epsilon, attack.step_size, attack.steps, attack.norm, bounds=bounds)
+    if attack.kind == "fgsm":
+        return FGSM(attack.epsilon, attack.norm, bounds)
+    if attack.kind == "wasserstein":
+        return WassersteinShift(attack.radius, attack.norm, bounds=bounds)
+    from wafl.autoattack import AutoAttack
+
+    if bounds is None:
+        raise ConfigError("attack.kind = 'autoattack' wants data with bounds: data.preprocess = 'unit' or 'symmetric'")
+    return AutoAttack(epsilon=attack.epsilon, bounds=bounds)
+
+
+def _imported(key: str, name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{key} = {name!r} is no function")
+    return found
+
+
+def _on_path(folder: Path | None) -> Callable[[], None]:
+    """Let imports look in the folder first; the function that is returned ends that."""
+    if folder is None:
+        return lambda: None
+    place = str(folder.resolve())
+    sys.path.insert(0, place)
+    return lambda: sys.path.remove(place)
