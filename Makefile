@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-data test-full lint types unit wheel benchmark clean
+.PHONY: demo test test-data test-faults test-full lint types unit wheel benchmark clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
@@ -24,11 +24,18 @@ unit: .venv/installed-dev
 test-data: .venv/installed-dev
 	WAFL_DATA="$${WAFL_DATA:-../shared/data}" $(BIN)/pytest -m data tests/data -rs
 
+# Kill runs, flip bytes, fill the disk, let clients fail: prints how often, and what was lost.
+test-faults: .venv/installed-dev
+	$(BIN)/python tests/soak.py
+
 # The longer checks, on top of `make test`.
-test-full: test test-data
+test-full: test test-data test-faults
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/checkpoint.py
+	$(BIN)/python benchmarks/bounds.py
+	$(BIN)/python benchmarks/transport.py
 
 wheel: .venv/installed-dev .venv-wheel/installed
 	rm -rf dist

@@ -96,7 +96,8 @@ def resume(
     with one_line_errors():
         study = Study.resume(folder)
         if study.folder.status() == "finished":
-            Console().print(f"{folder} is finished already: there is nothing to resume.")
+            study.run()  # trains nothing, and makes whole again what was damaged of the metrics
+            Console().print(f"{folder} is finished already: there is nothing to train.")
             return
         _train_and_show(study)
 

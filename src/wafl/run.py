@@ -118,10 +118,13 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
 
 
 def saved_history(path: str | os.PathLike[str]) -> History:
-    """What happened round by round in a saved run, without its model."""
+    """What happened round by round in a saved run, whose files are checked, without building its model."""
     folder = Path(path)
     try:
-        return History.from_json(unsealed((folder / "run.json").read_bytes())["history"])
+        about = unsealed((folder / "run.json").read_bytes())
+        if sha256((folder / "params.safetensors").read_bytes()).hexdigest() != about["sha256"]:
+            raise ValueError("params.safetensors is not the file that run.json was written with")
+        return History.from_json(about["history"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
 

@@ -11,6 +11,7 @@ figures/
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -84,6 +85,13 @@ class RunFolder:
     def read_results(self) -> dict[str, Any]:
         """What is done so far; nothing yet is an empty dictionary."""
         return _read_json(self.results) if self.results.exists() else {}
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All rounds of all runs, one dictionary each; of a study that is finished they are checked."""
+        data, wanted = self.metrics.read_bytes() if self.metrics.exists() else b"", self.read_results().get("metrics")
+        if wanted is not None and sha256(data).hexdigest() != wanted:
+            raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} writes it anew from the saved runs")
+        return [json.loads(line) for line in data.splitlines()]
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_whole(self.results, sealed(results))

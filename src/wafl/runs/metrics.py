@@ -15,24 +15,26 @@ from wafl.history import History, Record
 
 
 class MetricsFile(Callback):
-    """Appends the rounds of one method's runs; ``points`` says what each run of its sweep is."""
+    """Appends the rounds of one method's runs, behind the lines of the methods ``before`` it.
 
-    def __init__(self, path: Path, method: str, points: Sequence[Mapping[str, Any]]) -> None:
-        self._path, self._method, self._points = path, method, points
+    ``points`` says what each run of its sweep is.
+    """
+
+    def __init__(
+        self, path: Path, method: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()
+    ) -> None:
+        self._path, self._method, self._points, self._before = path, method, points, list(before)
 
     def cut_back(self, progress: Progress | None) -> None:
-        """Leave the lines of other methods, and of this one those of the rounds that the checkpoint holds.
+        """Keep the rounds that the checkpoint holds, and none that came after it.
 
-        They are written anew from the checkpoint, so that a line cut short or damaged by a crash is whole again.
+        The file is written anew, so that a line cut short or damaged by a crash is whole again.
         """
-        if not self._path.exists() and progress is None:
-            return
-        others = [line for line in self._lines() if _method_of(line) not in (self._method, None)]
         kept = [] if progress is None else [progress.runs[place].history for place in sorted(progress.runs)]
-        write_whole(self._path, "".join(f"{line}\n" for line in (*others, *self.lines(kept))).encode())
+        write_whole(self._path, joined([*self._before, *self.lines(kept)]))
 
     def lines(self, histories: Sequence[History]) -> list[str]:
-        """All rounds of the runs, one run a point, as they were appended."""
+        """All rounds of the runs, one run a point, as they are appended."""
         rounds = max(map(len, histories), default=0)
         return [
             self._line(place, history[number])
@@ -60,18 +62,6 @@ class MetricsFile(Callback):
             }
         )
 
-    def _lines(self) -> list[str]:
-        return self._path.read_text(encoding="utf-8", errors="replace").splitlines() if self._path.exists() else []
 
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All rounds of a run's folder, one dictionary each."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _method_of(line: str) -> str | None:
-    try:
-        content: Any = json.loads(line)
-        return str(content["method"])
-    except (ValueError, TypeError, KeyError):
-        return None
+def joined(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from wafl.describe import describe
 from wafl.engine.fit import sweep
 from wafl.evaluate import Score, evaluate
 from wafl.files import write_whole
+from wafl.history import History
 from wafl.run import Run, saved_history
 from wafl.runs.checkpoint import Checkpoint
 from wafl.runs.config import Experiment
 from wafl.runs.folder import RunFolder
-from wafl.runs.metrics import MetricsFile
+from wafl.runs.metrics import MetricsFile, joined
 from wafl.runs.plan import Entry, Plan, make_plan
 
 OnRound = Callable[[str, int, int], None]
@@ -54,21 +56,28 @@ class Study:
         """
         with self.folder.locked():
             results = self.folder.read_results() or self._blank()
-            self._restore_metrics(results)
+            lines = [
+                line for entry in self.plan.entries if entry.name in results["done"] for line in self._lines_of(entry)
+            ]
             for entry in self.plan.entries:
                 if entry.name not in results["done"]:
-                    self._train(entry, results, on_round)
-            results["finished"] = True
-            self.folder.write_results(results)
+                    lines += self._train(entry, results, lines, on_round)
+            metrics = joined(lines)
+            if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
+                write_whole(self.folder.metrics, metrics)
+            self.folder.write_results({**results, "finished": True, "metrics": sha256(metrics).hexdigest()})
             shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
         return results
 
-    def _train(self, entry: Entry, results: dict[str, Any], on_round: OnRound | None) -> None:
+    def _train(
+        self, entry: Entry, results: dict[str, Any], lines: Sequence[str], on_round: OnRound | None
+    ) -> list[str]:
+        """Train and test one method and keep what it gave; its lines in the metrics come behind ``lines``."""
         plan, experiment = self.plan, self.plan.experiment
         grid = {**entry.grid, "seed": experiment.seeds}
         checkpoint = Checkpoint(self.folder.checkpoint / entry.name, every=experiment.checkpoint_every)
         points = _points(grid)
-        metrics = MetricsFile(self.folder.metrics, entry.name, points)
+        metrics = MetricsFile(self.folder.metrics, entry.name, points, lines)
         began = time.perf_counter()
         runs = sweep(
             plan.model,
@@ -95,17 +104,14 @@ class Study:
         results["done"].append(entry.name)
         self.folder.write_results(results)
         shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        return self._lines_of(entry, [run.history for run in runs])
 
-    def _restore_metrics(self, results: Mapping[str, Any]) -> None:
-        """The lines of methods that are done, from their saved runs: what a crash did to the file is undone."""
-        seeds, lines = self.plan.experiment.seeds, list[str]()
-        for entry in self.plan.entries:
-            if entry.name in results["done"]:
-                points = _points({**entry.grid, "seed": seeds})
-                histories = [saved_history(self._run_folder(entry, point)) for point in points]
-                lines += MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
-        if lines or self.folder.metrics.exists():
-            write_whole(self.folder.metrics, "".join(f"{line}\n" for line in lines).encode())
+    def _lines_of(self, entry: Entry, histories: Sequence[History] | None = None) -> list[str]:
+        """A method's lines in the metrics, from its saved runs, which are checked, where they are not at hand."""
+        points = _points({**entry.grid, "seed": self.plan.experiment.seeds})
+        if histories is None:
+            histories = [saved_history(self._run_folder(entry, point)) for point in points]
+        return MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
 
     def _run_folder(self, entry: Entry, point: Mapping[str, Any]) -> Path:
         """Where the run of a swept combination is kept: the first seed's model stands for the others."""

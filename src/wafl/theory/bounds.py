@@ -43,6 +43,7 @@ def excess_risk_sandwich(
     """
     check_positive("gamma", gamma)
     check_positive("radius", radius)
+    _require_ball(constants)
     require_proven(L_z=constants.L_z)
     least = constants.L_z / radius
     require(
@@ -73,7 +74,8 @@ def robust_generalization(
     ``C(Theta) <= 3 C L_theta sqrt(d) / 2`` for the ball ``||theta|| <= C`` in d dimensions, and g of
     :func:`excess_risk_sandwich`. Needs a bounded data domain and parameter set (on unbounded ones L_theta and M are
     infinite), and gamma at least ``L_z / radius`` and, for the l2 ball the paper speaks of, above the concavity limit
-    ``L_zz / 2`` (the paper: L_zz). The paper's value differs in g alone.
+    ``L_zz / 2`` (the paper: L_zz). The constants must hold wherever the adversary goes: if it has no bounds, make them
+    with ``reach=constants.reach_of(gamma)``. The paper's value differs in g alone.
     """
     sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius, gamma_star=gamma_star)
     statistics = _statistics(constants, client_weights, num_examples, gamma, delta, levels=2)
@@ -111,7 +113,8 @@ def generalization_to_truth(
 class Concentration:
     """Fournier and Guillin's (2015, theorem 2) constants, of a distribution with ``E exp(||Z||^alpha)`` finite.
 
-    No universal value of c1 and c2 is known: they depend on the distribution. ``dimension`` is that of the examples.
+    No universal value of c1 and c2 is known: they depend on the distribution, and one pair must serve all clients and
+    the target. ``dimension`` is that of the examples.
 
     >>> Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=2).squared_distance(200, 0.1) < 0.2
     True
@@ -123,7 +126,8 @@ class Concentration:
     dimension: int
 
     def __post_init__(self) -> None:
-        check_positive("c1", self.c1)
+        if not (self.c1 >= 1 and math.isfinite(self.c1)):
+            raise ValueError(f"c1={self.c1} must be finite and at least 1: a probability is bounded at every distance")
         check_positive("c2", self.c2)
         if not (self.alpha > 2 and math.isfinite(self.alpha)):
             raise ValueError(f"alpha={self.alpha} must exceed 2 and be finite: W_2 wants that many moments")
@@ -224,7 +228,7 @@ def distance_to_client(
     ``rho* / lambda_j``, which is larger, and no root in the last term.
     """
     _check_distance(barycenter_distance)
-    weights = _check_weights(client_weights, num_examples)
+    weights = check_weights(client_weights, num_examples)
     if not 0 <= client < len(weights):
         raise ValueError(f"client={client} must lie in 0 .. {len(weights) - 1}")
     require(weights[client] > 0, f"client {client} has weight 0: the sum over the clients says nothing of it")
@@ -249,7 +253,7 @@ def _sampling_radius(
     client_weights: Sequence[float], num_examples: Sequence[int], concentration: Concentration, delta: float
 ) -> Bound:
     _check_delta(delta)
-    weights = _check_weights(client_weights, num_examples)
+    weights = check_weights(client_weights, num_examples)
     level, count = delta / (2.0 * len(weights)), len(weights)
     pairs = list(zip(weights, num_examples, strict=True))
     squares = [weight * concentration.squared_distance(number, level) for weight, number in pairs]
@@ -269,29 +273,35 @@ def _statistics(
 ) -> dict[str, float]:
     """The terms that vanish with more examples."""
     _check_delta(delta)
-    weights = _check_weights(client_weights, num_examples)
-    require(
-        constants.params_radius is not None,
-        "the parameters are not bounded: give params_radius=C, the C of ||theta|| <= C, to wafl.theory.constants",
-    )
-    assert constants.params_radius is not None
+    weights = check_weights(client_weights, num_examples)
+    params_radius = _require_ball(constants)
     require_proven(L_theta=constants.L_theta, max_loss=constants.max_loss, L_zz=constants.L_zz)
     require(
         constants.norm != 2 or gamma > constants.L_zz / 2.0,
         f"gamma={gamma:g} must exceed the concavity limit L_zz / 2 = {constants.L_zz / 2.0:.4g}: raise gamma, or "
         "shrink params_radius (weight_decay)",
     )
-    complexity = 1.5 * constants.params_radius * constants.L_theta * math.sqrt(constants.num_params)
+    complexity = 1.5 * params_radius * constants.L_theta * math.sqrt(constants.num_params)
     inverse_roots = sum(w / math.sqrt(n) for w, n in zip(weights, num_examples, strict=True))
     deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(weights) / delta))
     return {"complexity": 48.0 * complexity * inverse_roots, "confidence": deviation * inverse_roots}
 
 
-def _check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
+def _require_ball(constants: Constants) -> float:
+    """The bounds compare with other parameters, so the constants must hold for all that are allowed."""
+    require(
+        constants.params_radius is not None,
+        "the parameters are not bounded: give params_radius=C, the C of ||theta|| <= C, to wafl.theory.constants",
+    )
+    assert constants.params_radius is not None
+    return constants.params_radius
+
+
+def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
     weights = [float(weight) for weight in client_weights]
     if len(weights) != len(num_examples) or not weights:
         raise ValueError(f"{len(weights)} client weights and {len(num_examples)} sizes: give one of each a client")
-    if min(weights) < 0 or abs(sum(weights) - 1.0) > 1e-6:
+    if not (all(weight >= 0 for weight in weights) and abs(sum(weights) - 1.0) <= 1e-6):  # NaN is neither
         raise ValueError(
             f"client_weights sum to {sum(weights):.6g}, the least is {min(weights):g}: they must lie on the simplex"
         )

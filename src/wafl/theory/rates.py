@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from wafl.checks import check_positive
 from wafl.theory.bound import Bound, require, root
+from wafl.theory.bounds import check_weights
 from wafl.theory.constants import Constants
 
 
@@ -46,7 +47,9 @@ def convergence(
     beside as ``paper_learning_rate``, and what this bound makes of it as ``paper``.
 
     Both sigma and Omega are bounded by what the gradient is bounded by: ``noise <= L_theta``,
-    ``heterogeneity <= 2 L_theta``.
+    ``heterogeneity <= 2 L_theta``. The constants must hold wherever the adversary goes: if it has no bounds, make them
+    with ``reach=constants.reach_of(gamma)``. The paper's proof is of the mean over the steps 1 .. K of a round; that
+    over 0 .. K - 1, as it is stated, holds too.
     """
     check_positive("gamma", gamma)
     for name, value in (("distance", distance), ("noise", noise), ("heterogeneity", heterogeneity)):
@@ -64,7 +67,7 @@ def convergence(
     require(math.isinf(constants.label_cost), "labels move: phi_gamma is then not smooth; use label_cost=inf")
     smoothness = float(constants.smoothness(gamma))
     cap = 1.0 / (3.0 * smoothness)
-    spread = sum(float(weight) ** 2 for weight in client_weights)
+    spread = sum(weight**2 for weight in check_weights(client_weights, [1] * len(client_weights)))
     drift = max(noise, heterogeneity)
     steps, total = local_steps, local_steps * rounds
     start, jitter = distance**2 / (2.0 * total), 2.0 * spread * noise**2
@@ -77,7 +80,8 @@ def convergence(
         return -start / rate**2 + jitter + 2.0 * rate * apart
 
     # Convex in the rate: the minimum is where the slope vanishes, or at the cap.
-    best = root(slope, cap * 1e-12, cap) if slope(cap) > 0 and slope(cap * 1e-12) < 0 else cap
+    low = cap * 1e-12
+    best = cap if slope(cap) <= 0 else low if slope(low) >= 0 else root(slope, low, cap)
     paper = min(
         cap,
         _ratio(distance, 2.0 * math.sqrt(total * spread) * noise),

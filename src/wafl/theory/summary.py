@@ -190,7 +190,14 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
         cohort is None or cohort == len(sizes),
         f"cohort={cohort} of {len(sizes)} clients: the theorem wants all clients in every round",
     )
+    plain = not schedule["momentum"] and not schedule["weight_decay"] and schedule["server_learning_rate"] == 1.0
+    require(plain, "momentum, weight_decay or server_learning_rate: the theorem speaks of plain steps")
     work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
+    steps = work.num_steps(sizes)
+    require(
+        min(steps) == max(steps),
+        f"clients take {min(steps)} to {max(steps)} local steps: the theorem wants as many of all (local_steps)",
+    )
     batch = min(schedule["batch_size"] or min(sizes), min(sizes))
     assert ball.params_radius is not None
     return convergence(
@@ -198,7 +205,7 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
         run.client_weights.tolist(),
         gamma=gamma,
         rounds=schedule["rounds"],
-        local_steps=max(work.num_steps(sizes)),
+        local_steps=steps[0],
         distance=2.0 * ball.params_radius,
         noise=ball.L_theta / math.sqrt(batch),
         heterogeneity=2.0 * ball.L_theta,

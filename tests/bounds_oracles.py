@@ -1,0 +1,414 @@
+"""Small worlds in which all that the bounds speak of can be computed.
+
+Logistic regression with two classes is ``nn.Linear(d, 2)`` with cross-entropy. Only the difference ``v = (a, c)`` of
+its two rows matters: the loss is ``softplus(-sign (<a, x> + c))``, the least ``||theta||`` is ``||v|| / sqrt(2)``,
+and a gradient step of eta in theta is one of 2 eta in v. phi_gamma is a search along one line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+import wafl
+from wafl.theory import Concentration, Constants
+
+Array = NDArray[np.float64]
+ROOT2 = math.sqrt(2.0)
+
+
+@dataclass(frozen=True)
+class Population:
+    """Inputs ``x [N, d]``, ``sign [N]`` (+1 is class 1, -1 is class 0) and the mass of each."""
+
+    x: Array
+    sign: Array
+    mass: Array
+
+    def moved(self, x: Array) -> Population:
+        return replace(self, x=x)
+
+    @property
+    def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.from_numpy(self.x), torch.from_numpy((self.sign > 0).astype(np.int64))
+
+
+def mix(populations: Sequence[Population], weights: Sequence[float]) -> Population:
+    return Population(
+        np.concatenate([p.x for p in populations]),
+        np.concatenate([p.sign for p in populations]),
+        np.concatenate([w * p.mass for p, w in zip(populations, weights, strict=True)]),
+    )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A client: class 1 around ``center``, class 0 around its negative, Gaussians cut off at the box [-1, 1]^d."""
+
+    center: tuple[float, ...]
+    spread: float = 0.5
+    share: float = 0.5
+    """Of class 1."""
+
+    def sample(self, count: int, rng: np.random.Generator) -> Population:
+        sign = np.where(rng.random(count) < self.share, 1.0, -1.0)
+        mean = sign[:, None] * np.array(self.center)
+        low, high = special.ndtr((-1.0 - mean) / self.spread), special.ndtr((1.0 - mean) / self.spread)
+        x = mean + self.spread * special.ndtri(low + (high - low) * rng.random(mean.shape))
+        return Population(x.clip(-1.0, 1.0), sign, np.full(count, 1.0 / count))
+
+    def nodes(self, order: int = 24) -> Population:
+        """The distribution itself, as the nodes of a Gauss-Legendre rule in each dimension."""
+        axis, weight = np.polynomial.legendre.leggauss(order)
+        parts = []
+        for sign in (1.0, -1.0):
+            density = [weight * np.exp(-0.5 * ((axis - sign * c) / self.spread) ** 2) for c in self.center]
+            grids = np.meshgrid(*[axis] * len(self.center), indexing="ij")
+            masses = np.meshgrid(*[part / part.sum() for part in density], indexing="ij")
+            x, mass = np.stack(grids, -1).reshape(-1, len(self.center)), np.prod(masses, axis=0).ravel()
+            parts.append(Population(x, np.full(len(x), sign), mass))
+        return mix(parts, [self.share, 1.0 - self.share])
+
+
+def ascend(v: Array, x: Array, sign: Array, gamma: float | None) -> tuple[Array, Array, Array]:
+    """``phi_gamma [..., N]`` (``gamma=None``: the loss), its slope in the margin, and the moved inputs.
+
+    ``v [..., d+1]``, ``x [..., N, d]``. Moving x by t along ``-sign a / ||a||`` adds ``||a|| t`` to the margin m; the
+    best t solves ``||a|| sigma(m + ||a|| t) = 2 gamma t``, one solution if ``2 gamma > ||a||^2 / 4``.
+    """
+    a, c = v[..., :-1], v[..., -1:]
+    margin = -sign * ((x @ a[..., None])[..., 0] + c)
+    if gamma is None:
+        return np.logaddexp(0.0, margin), special.expit(margin), x
+    steep = np.linalg.norm(a, axis=-1)[..., None]
+    assert (2.0 * gamma > steep**2 / 4.0).all(), "the inner problem is not concave"
+    t = np.zeros_like(margin)
+    for _ in range(60):
+        slope = special.expit(margin + steep * t)
+        step = (steep * slope - 2.0 * gamma * t) / (2.0 * gamma - steep**2 * slope * (1.0 - slope))
+        t = t + step
+        if np.abs(step).max() < 1e-13 * (1.0 + np.abs(t).max()):
+            break
+    else:
+        raise AssertionError("Newton's method did not converge")
+    toward = a / np.where(steep > 0, steep, 1.0)
+    moved = x - (sign * t)[..., None] * toward[..., None, :]
+    return np.logaddexp(0.0, margin + steep * t) - gamma * t**2, special.expit(margin + steep * t), moved
+
+
+def gradients(slope: Array, sign: Array, moved: Array) -> Array:
+    """Of each example's loss in v, ``[..., N, d+1]``, by the envelope theorem."""
+    return (-sign * slope)[..., None] * np.concatenate([moved, np.ones((*moved.shape[:-1], 1))], axis=-1)
+
+
+def risk(v: Array, population: Population, gamma: float | None = None) -> float:
+    return float(population.mass @ ascend(v, population.x, population.sign, gamma)[0])
+
+
+def risk_and_gradient(v: Array, population: Population, gamma: float | None) -> tuple[float, Array]:
+    value, slope, moved = ascend(v, population.x, population.sign, gamma)
+    pull = -population.sign * slope * population.mass
+    return float(population.mass @ value), np.append(pull @ moved, pull.sum())
+
+
+@dataclass(frozen=True)
+class Least:
+    """The minimum over ``||v|| <= radius`` of a convex risk: surely at least ``value - gap``."""
+
+    v: Array
+    value: float
+    gap: float
+
+
+def least(population: Population, radius: float, gamma: float | None = None, start: Array | None = None) -> Least:
+    """Over the ball no point is better than ``value - gap``, gap the most that the tangent plane falls in it."""
+
+    def goal(v: Array) -> tuple[float, Array]:
+        return risk_and_gradient(v, population, gamma)
+
+    found = optimize.minimize(
+        goal,
+        np.zeros(population.x.shape[1] + 1) if start is None else start,
+        jac=True,
+        method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda v: radius**2 - v @ v, "jac": lambda v: -2.0 * v},
+        options={"ftol": 1e-13, "maxiter": 200},
+    )
+    v = found.x * min(1.0, radius / max(float(np.linalg.norm(found.x)), 1e-300))
+    value, gradient = goal(v)
+    gap = float(gradient @ v) + radius * float(np.linalg.norm(gradient))
+    assert gap < 1e-5, "not a minimum"
+    return Least(v, value, max(gap, 0.0))
+
+
+def model(v: Array) -> torch.nn.Linear:
+    """The smallest ``nn.Linear(d, 2)`` that has this v."""
+    layer = torch.nn.Linear(len(v) - 1, 2).double()
+    half = torch.from_numpy(v / 2.0)
+    layer.weight.data = torch.stack([-half[:-1], half[:-1]])
+    layer.bias.data = torch.stack([-half[-1], half[-1]])
+    return layer
+
+
+def constants_of(
+    dimension: int, params_radius: float | None, gamma: float | None = None, *, label_cost: float = math.inf
+) -> Constants:
+    """Over the box [-1, 1]^d and what the adversary of phi_gamma can reach from it."""
+    pair = Cluster((0.0,) * dimension).sample(8, np.random.default_rng(0)).pair
+    reach = 0.0 if gamma is None or params_radius is None else ROOT2 * params_radius / (2.0 * gamma)
+    return wafl.theory.constants(
+        model(np.zeros(dimension + 1)),
+        pair,
+        data_bounds=(-1.0, 1.0),
+        params_radius=params_radius,
+        label_cost=label_cost,
+        reach=reach,
+    )
+
+
+def sharp_width(steep: float, gamma: float, radius: float) -> float:
+    """How far the two excess risks can be apart, for any gamma > 0.
+
+    The excess of the surrogate has no ``gamma radius^2``: it is the same for all f. And for every f,
+    ``-L_z radius - L_z^2 / (4 gamma) <= L(Q, f) - E_P phi_gamma(f) <= min(gamma radius^2, L_z radius)``.
+    """
+    return steep * radius + steep**2 / (4.0 * gamma) + min(gamma * radius**2, steep * radius)
+
+
+def sharp_statistics(constants: Constants, weights: Sequence[float], sizes: Sequence[int], delta: float) -> float:
+    """What the theorem's complexity and confidence could be, with ``s = sqrt(sum_i lambda_i^2 / n_i)``.
+
+    ``24 s C(Theta) + M s sqrt(2 log(2 / delta))``. The sup is needed for ``L - L-hat`` alone, and Hoeffding's
+    inequality is enough for the best f (24, not 48); the loss lies in [0, M] (half the confidence); chaining and
+    McDiarmid take the mixture as it is, not client by client (s, not ``sum_i lambda_i / sqrt(n_i)``, and no m in the
+    logarithm); and the integral of the entropy is 1.3526, not 3 / 2.
+    """
+    assert constants.params_radius is not None
+    s = math.sqrt(sum(w * w / n for w, n in zip(weights, sizes, strict=True)))
+    entropy = 1.3526 * constants.params_radius * float(constants.L_theta) * math.sqrt(constants.num_params)
+    return 24.0 * s * entropy + float(constants.max_loss) * s * math.sqrt(2.0 * math.log(2.0 / delta))
+
+
+def sharp_rate(
+    constants: Constants,
+    weights: Sequence[float],
+    *,
+    gamma: float,
+    rounds: int,
+    local_steps: int,
+    distance: float,
+    noise: float,
+    heterogeneity: float,
+    learning_rate: float,
+) -> float:
+    """What the convergence theorem could be, for the mean over k = 0 .. K-1 and any ``eta <= 1 / L``.
+
+    With e_k the mean parameters less theta*, and V_k the variance of the clients' parameters,
+    ``E ||e_{k+1}||^2 <= ||e_k||^2 - 2 eta (F_k - F*) + eta L V_k + eta^2 Lambda sigma^2``. A gradient step on F brings
+    no two points apart, so the root mean square distance of two clients is at most
+    ``eta (2 Omega k + sigma sqrt(2 k))``, and V_k at most ``(1 - Lambda) / 2`` times its square. With one local step
+    nothing drifts.
+    """
+    eta, k = learning_rate, local_steps
+    lam = sum(w * w for w in weights)
+    drift = heterogeneity**2 * (k - 1) * (2 * k - 1) / 3.0 + noise**2 * (k - 1) / 2.0
+    spread = eta**2 * float(constants.smoothness(gamma)) * (1.0 - lam) * drift
+    return distance**2 / (2.0 * eta * k * rounds) + eta * lam * noise**2 / 2.0 + spread
+
+
+def box_concentration(width: float, dimension: int) -> Concentration:
+    """c1 and c2 that are proven for every distribution on a box with sides ``width``, in fewer than 4 dimensions.
+
+    Changing one of n examples changes ``T = W_2^2`` by at most ``B / n``, B the squared diameter, so that by McDiarmid
+    ``P(T >= E T + s) <= exp(-2 n s^2 / B^2)``. If ``E T <= k / sqrt(n)``, take ``c2 = 1 / (2 B^2)`` and
+    ``c1 = exp(4 k^2 c2)``: from ``x = 2 k / sqrt(n)`` on, s is at least ``x / 2``; below, ``c1 exp(-c2 n x^2) >= 1``.
+    Beyond x = 1 the exponent stays 2, which is ``alpha = 4``.
+
+    On a line ``T <= width W_1`` and ``E W_1 <= width / (2 sqrt(n))``. In the plane and in space, dyadic cells: a share
+    ``sum_Q |P_n(Q) - P(Q)| <= sqrt(2^(d j) / n)`` (on average) of the mass leaves its cell at level j, and moves by at
+    most a cell of level j - 1.
+    """
+    assert dimension < 4
+    diameter2 = dimension * width**2
+    ratio = 2.0 ** (dimension / 2 - 2)
+    mean = 0.5 * width**2 if dimension == 1 else 4.0 * diameter2 * ratio / (1.0 - ratio)
+    c2 = 1.0 / (2.0 * diameter2**2)
+    return Concentration(c1=math.exp(4.0 * mean**2 * c2), c2=c2, alpha=4.0, dimension=dimension)
+
+
+def labelled_line_concentration(width: float, label_cost: float) -> Concentration:
+    """The same for a line with two labels, ``d^2 = |x - x'|^2 + kappa [y != y']``.
+
+    ``T <= B |p_n - p| + sum_y p_n(y) W_2^2`` of the classes, ``B = width^2 + kappa``; on average at most
+    ``(B / 2 + width^2 / sqrt(2)) / sqrt(n)``.
+    """
+    diameter2 = width**2 + label_cost
+    mean, c2 = 0.5 * diameter2 + width**2 / ROOT2, 1.0 / (2.0 * diameter2**2)
+    return Concentration(c1=math.exp(4.0 * mean**2 * c2), c2=c2, alpha=4.0, dimension=1)
+
+
+def tail(concentration: Concentration, num_examples: int, x: float) -> float:
+    """Fournier and Guillin's theorem 2 for W_2: what bounds ``P(W_2^2 >= x)``."""
+    d = concentration.dimension
+    if x > 1.0:
+        power = x ** (concentration.alpha / 2.0)
+    elif d < 4:
+        power = x * x
+    elif d == 4:
+        power = (x / math.log(2.0 + 1.0 / x)) ** 2
+    else:
+        power = x ** (d / 2.0)
+    return concentration.c1 * math.exp(-concentration.c2 * num_examples * power)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A mixture of Gaussians on a line, each cut off at [-1, 1]."""
+
+    centers: tuple[float, ...]
+    weights: tuple[float, ...] = (1.0,)
+    spread: float = 0.5
+
+    def _sum(self, term: Callable[[float, float], Array]) -> Array:
+        parts = []
+        for center, weight in zip(self.centers, self.weights, strict=True):
+            low = (-1.0 - center) / self.spread
+            total = special.ndtr((1.0 - center) / self.spread) - special.ndtr(low)
+            parts.append(weight / total * term(center, low))
+        return np.sum(parts, axis=0)
+
+    def cdf(self, x: Array) -> Array:
+        return self._sum(lambda c, low: special.ndtr((x - c) / self.spread) - special.ndtr(low))
+
+    def first(self, x: Array) -> Array:
+        """The integral of x up to there."""
+        s = self.spread
+        return self._sum(
+            lambda c, low: (
+                c * (special.ndtr((x - c) / s) - special.ndtr(low)) - s * (_bell((x - c) / s) - _bell(np.array(low)))
+            )
+        )
+
+    def second(self, x: Array) -> Array:
+        """The integral of x^2 up to there."""
+        s = self.spread
+        return self._sum(
+            lambda c, low: (
+                (c * c + s * s) * (special.ndtr((x - c) / s) - special.ndtr(low))
+                - s * ((x + c) * _bell((x - c) / s) - (c - 1.0) * _bell(np.array(low)))
+            )
+        )
+
+    def quantile(self, u: Array) -> Array:
+        low, high = np.full(u.shape, -1.0), np.full(u.shape, 1.0)
+        for _ in range(52):
+            middle = 0.5 * (low + high)
+            below = self.cdf(middle) < u
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return 0.5 * (low + high)
+
+    def sample(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        return self.quantile(rng.random(shape))
+
+    def squared_distance(self, points: Array, mass: Array | None = None) -> Array:
+        """``W_2^2`` to points ``[..., n]``, exactly: the sorted points meet the quantiles in order."""
+        order = np.argsort(points, axis=-1)
+        x = np.take_along_axis(points, order, -1)
+        share = np.full(x.shape[-1], 1.0 / x.shape[-1]) if mass is None else mass[order]
+        edges = np.concatenate([np.zeros((*share.shape[:-1], 1)), np.cumsum(share, -1)], -1).clip(0.0, 1.0)
+        edges[..., -1] = 1.0
+        q = self.quantile(edges)
+        q[..., 0], q[..., -1] = -1.0, 1.0
+        first, second = np.diff(self.first(q), axis=-1), np.diff(self.second(q), axis=-1)
+        return (x**2 * np.diff(edges, axis=-1) - 2.0 * x * first + second).sum(-1)
+
+    def squared_distance_to(self, other: Line, cells: int = 20_000) -> float:
+        u = (np.arange(cells) + 0.5) / cells
+        return float(np.mean((self.quantile(u) - other.quantile(u)) ** 2))
+
+
+def _bell(x: Array) -> Array:
+    return np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+
+
+def squared_distance_on_line(x: Array, x_mass: Array, z: Array, z_mass: Array) -> float:
+    """``W_2^2`` of two weighted samples."""
+    i, j = np.argsort(x), np.argsort(z)
+    ends_x, ends_z = np.cumsum(x_mass[i]), np.cumsum(z_mass[j])
+    ends = np.unique(np.concatenate([ends_x[:-1], ends_z[:-1], [1.0]]))
+    middle = ends - 0.5 * np.diff(ends, prepend=0.0)
+    at_x = x[i][np.searchsorted(ends_x, middle).clip(max=len(x) - 1)]
+    at_z = z[j][np.searchsorted(ends_z, middle).clip(max=len(z) - 1)]
+    return float(np.diff(ends, prepend=0.0) @ (at_x - at_z) ** 2)
+
+
+@dataclass(frozen=True)
+class Path:
+    """``gaps [runs, T K + 1]``: F(mean of the clients' parameters) - F*, before and after each step.
+
+    ``farthest`` is the largest ``||theta||`` of any client on the way.
+    """
+
+    gaps: Array
+    farthest: float
+
+
+def algorithm_1(
+    clients: Sequence[Population],
+    weights: Sequence[float],
+    best: Least,
+    *,
+    gamma: float,
+    learning_rate: float,
+    rounds: int,
+    local_steps: int,
+    batch_size: int | None,
+    start: Array,
+    runs: int,
+    rng: np.random.Generator,
+) -> Path:
+    """All clients in every round, batches drawn with replacement; ``batch_size=None`` is the whole client."""
+    x, sign = np.stack([c.x for c in clients]), np.stack([c.sign for c in clients])
+    lam, everyone = np.array(weights), mix(clients, weights)
+    who = np.arange(len(clients))[:, None]
+    server = np.tile(start, (runs, 1))
+    gaps, farthest = [ascend(server, everyone.x, everyone.sign, gamma)[0] @ everyone.mass], 0.0
+    for _ in range(rounds):
+        local = np.repeat(server[:, None], len(clients), axis=1)
+        for _ in range(local_steps):
+            if batch_size is None:
+                inputs, labels = x[None], sign[None]
+            else:
+                rows = rng.integers(x.shape[1], size=(runs, len(clients), batch_size))
+                inputs, labels = x[who, rows], sign[who, rows]
+            _, slope, moved = ascend(local, inputs, labels, gamma)
+            local = local - 2.0 * learning_rate * gradients(slope, labels, moved).mean(-2)
+            farthest = max(farthest, float(np.linalg.norm(local, axis=-1).max()) / ROOT2)
+            mean = np.einsum("i,rij->rj", lam, local)
+            gaps.append(ascend(mean, everyone.x, everyone.sign, gamma)[0] @ everyone.mass)
+        server = mean
+    return Path(np.stack(gaps, 1) - best.value, farthest)
+
+
+def spreads(
+    clients: Sequence[Population], weights: Sequence[float], gamma: float, radius: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """The largest deviation of one example's gradient, and of a client's from the mean, at 300 points of the ball."""
+    dimension = clients[0].x.shape[1] + 1
+    v = rng.normal(size=(300, dimension))
+    v *= (ROOT2 * radius * rng.random((300, 1)) ** (1.0 / dimension)) / np.linalg.norm(v, axis=1, keepdims=True)
+    noise, means = 0.0, []
+    for client in clients:
+        _, slope, moved = ascend(v, client.x, client.sign, gamma)
+        every = gradients(slope, client.sign, moved)
+        means.append(every.mean(-2))
+        noise = max(noise, float(((every - means[-1][:, None]) ** 2).sum(-1).mean(-1).max()))
+    mean = np.tensordot(np.array(weights), np.stack(means), 1)
+    apart = max(float(np.linalg.norm(part - mean, axis=-1).max()) for part in means)
+    return ROOT2 * math.sqrt(noise), ROOT2 * apart

@@ -1,0 +1,269 @@
+"""Kill, corrupt, starve and fail: a run must come through, or say clearly that it cannot, and lose nothing.
+
+    make test-faults          (.venv/bin/python tests/soak.py)
+
+Each part prints what it did and how often anything was lost. ``tests/test_soak.py`` runs a short form of every part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wafl.errors import TooFewRepliesError
+from wafl.runs import folder
+from wafl.runs.config import Experiment
+from wafl.runs.read import parse_experiment
+from wafl.runs.study import Study
+
+SCHEDULE = {"rounds": 8, "cohort": 4, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1, "momentum": 0.5}
+METHODS: list[dict[str, Any]] = [
+    {"method": "WAFL", "name": "learned-gamma", "radius": 0.5, "learning_rate": [0.1, 0.2]},
+    {"method": "FedRobust"},
+    {"method": "AFL", "momentum": 0.0},
+    {"method": "DRFA"},
+    {"method": "WAFL", "gamma": [2.0, 4.0], "client_weights": "snapshot"},
+    {"method": "FedPGM", "steps": 2},
+    {"method": "FedFGSM"},
+    {"method": "FedAvg"},
+]
+
+
+def experiment(**changes: Any) -> Experiment:
+    content: dict[str, Any] = {
+        "seeds": [0, 1],
+        "data": {"num_clients": 8, "labels_per_client": 3},
+        "schedule": SCHEDULE,
+        "methods": METHODS,
+        "attack": {"steps": 2},
+        "evaluation": {"attacked": [0.5], "every": 3},
+        **changes,
+    }
+    return parse_experiment(content, "soak")
+
+
+def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> int:
+    """Run it in a child, which is killed (SIGKILL) after so many seconds; gives its exit status, -9 if killed."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+        except BaseException as error:
+            print(f"  child: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(status)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def outcome(path: Path) -> dict[str, Any]:
+    """All that a finished study gave, to the last bit, without the time it took."""
+    study = folder.RunFolder(path)
+    results = study.read_results()
+    for row in results["methods"].values():
+        row.pop("seconds")
+    results.pop("metrics")
+    metrics = study.read_metrics()
+    for row in metrics:
+        row.pop("seconds")
+    params = {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("params.safetensors"))}
+    return {"results": results, "metrics": metrics, "params": params}
+
+
+def run(path: Path, described: Experiment) -> None:
+    study = Study.resume(path) if (path / "about.json").exists() else _fresh(path, described)
+    study.run()
+
+
+def _fresh(path: Path, described: Experiment) -> Study:
+    shutil.rmtree(path, ignore_errors=True)  # killed before it had described itself: nothing was in it yet
+    return Study.create(described, path)
+
+
+def soak_kills(base: Path, kills: int, seed: int = 0) -> Counter[str]:
+    """SIGKILL at random moments, and in the middle of writing; the end must be the uninterrupted one's."""
+    draw, described, count = random.Random(seed), experiment(), Counter[str]()
+    began = time.perf_counter()
+    assert in_a_process(lambda: run(base / "whole", described)) == 0
+    length, expected = time.perf_counter() - began, outcome(base / "whole")
+    attempt = 0
+    while count["killed at random"] + count["killed while writing"] < kills:
+        path = base / f"killed-{attempt}"
+        attempt += 1
+        work = partial(run, path, described)
+        for _ in range(1000):
+            if draw.random() < 0.5:
+                status = in_a_process(work, kill_after=draw.uniform(0.0, 0.7 * length))
+                count["killed at random"] += status == -signal.SIGKILL
+            else:
+                status = in_a_process(partial(_killed_at_write, draw.randint(1, 120), work))
+                count["killed while writing"] += status == -signal.SIGKILL
+            if status == 0:
+                break
+            if count["killed at random"] + count["killed while writing"] >= kills:
+                assert in_a_process(work) == 0
+                break
+        count["runs that differ"] += outcome(path) != expected
+        shutil.rmtree(path)
+    return count
+
+
+def _killed_at_write(turn: int, work: Callable[[], None]) -> None:
+    """Die at the turn-th time that anything is synced to disk."""
+    left, sync = turn, os.fsync
+
+    def dying(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(descriptor)
+
+    os.fsync = dying
+    work()
+
+
+def soak_corruption(base: Path, flips: int, seed: int = 0) -> Counter[str]:
+    """Flip a byte of any file of a folder, interrupted or finished: recovered or refused, never silently wrong."""
+    draw, described, count = random.Random(seed), experiment(methods=METHODS[:3]), Counter[str]()
+    whole, half = base / "whole", base / "half"
+    assert in_a_process(lambda: run(whole, described)) == 0
+    expected = outcome(whole)
+    assert in_a_process(lambda: _killed_at_write(60, lambda: run(half, described))) == -signal.SIGKILL
+    for flip in range(flips):
+        state = ("half", "whole")[flip % 2]
+        path = base / "damaged"
+        shutil.copytree(base / state, path)
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.stat().st_size > 0]
+        file = draw.choice(files)
+        data = bytearray(file.read_bytes())
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        file.write_bytes(data)
+        before, message = _contents(path), ""
+        try:
+            run(path, described)
+        except ValueError as error:
+            message = str(error)
+        if message:
+            count[f"{state}: refused"] += 1
+            count["refused without saying where"] += str(path) not in message
+            count["refused but changed"] += any(_contents(path).get(name) != old for name, old in before.items())
+        else:
+            right = outcome(path) == expected
+            count[f"{state}: recovered" if right else f"{state}: silently wrong"] += 1
+        shutil.rmtree(path)
+    return count
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def soak_full_disk(base: Path, limits: int, seed: int = 0) -> Counter[str]:
+    """No file may grow past a limit, at which writing fails as on a full disk; with room again all is there."""
+    draw, described, count = random.Random(seed), experiment(methods=METHODS[:3]), Counter[str]()
+    assert in_a_process(lambda: run(base / "whole", described)) == 0
+    expected = outcome(base / "whole")
+
+    def starved(limit: int, path: Path) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            run(path, described)
+        except OSError:
+            sys.exit(3)
+
+    for number in range(limits):
+        path = base / f"full-{number}"
+        status = in_a_process(partial(starved, draw.choice([500, 3000, 8000, 12000, 20000]), path))
+        count["ran out of disk"] += status == 3
+        assert status in (0, 3), status
+        assert in_a_process(partial(run, path, described)) == 0
+        count["runs that differ"] += outcome(path) != expected
+        shutil.rmtree(path)
+    return count
+
+
+def soak_clients(base: Path) -> Counter[str]:
+    """Every fault of clients in every method: the run ends, and who was left out is on record."""
+    count = Counter[str]()
+    for fault in ("dropout", "late", "nan", "infinity", "wrong_shape"):
+        path = base / fault
+        Study.create(experiment(faults={fault: 0.2}, tolerance={"min_replies": 0.25}), path).run()
+        rows = folder.RunFolder(path).read_metrics()
+        left_out = sum(len(row["excluded"]) for row in rows)
+        count[f"{fault}: replies left out"] += left_out
+        count["losses not finite"] += sum(not abs(row["loss"]) < float("inf") for row in rows)
+        count["faults without record"] += left_out == 0
+    path = base / "hopeless"
+    study = Study.create(experiment(faults={"nan": 1.0}), path)
+    try:
+        study.run()
+        count["hopeless runs that did not stop"] += 1
+    except TooFewRepliesError:
+        count["hopeless runs stopped"] += 1
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--flips", type=int, default=200)
+    parser.add_argument("--limits", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    lost = 0
+    parts: list[tuple[str, Callable[[Path], Counter[str]]]] = [
+        ("killed and resumed", lambda base: soak_kills(base, options.kills, options.seed)),
+        ("one byte flipped", lambda base: soak_corruption(base, options.flips, options.seed)),
+        ("disk full", lambda base: soak_full_disk(base, options.limits, options.seed)),
+        ("clients that fail", soak_clients),
+    ]
+    for name, part in parts:
+        with tempfile.TemporaryDirectory() as base:
+            began = time.perf_counter()
+            count = part(Path(base))
+            print(
+                f"{name} ({time.perf_counter() - began:.0f} s): {json.dumps(dict(sorted(count.items())))}", flush=True
+            )
+            lost += sum(count[what] for what in LOSSES)
+    print(f"lost: {'nothing' if lost == 0 else lost}")
+    sys.exit(lost != 0)
+
+
+LOSSES = (
+    "runs that differ",
+    "half: silently wrong",
+    "whole: silently wrong",
+    "refused but changed",
+    "refused without saying where",
+    "losses not finite",
+    "faults without record",
+    "hopeless runs that did not stop",
+)
+
+if __name__ == "__main__":
+    main()
