@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from wafl.cli_runs import one_line_errors
 
 if TYPE_CHECKING:
     from wafl.data.cache import RawDataset
@@ -30,7 +31,7 @@ def list_data(data_dir: DataDir = None) -> None:
     from wafl.data.cache import data_folder
     from wafl.data.sources import SOURCES
 
-    with _one_line_errors():
+    with one_line_errors():
         folder = data_folder(data_dir)
         table = _table("name", here="left", size="right", train="right", test="right", license="left")
         table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), DIGITS_LICENSE)
@@ -77,7 +78,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
     from wafl.data.cache import data_folder, load_raw, locate
     from wafl.data.sources import SOURCES
 
-    with _one_line_errors():
+    with one_line_errors():
         if name == "digits":
             typer.echo("digits comes with scikit-learn: there is nothing to fetch")
             return
@@ -104,7 +105,7 @@ def show(
     from wafl.data.contact_sheet import contact_sheet
     from wafl.data.sources import SOURCES
 
-    with _one_line_errors():
+    with one_line_errors():
         raw = None if name == "digits" else load_raw(name, data_dir)
         parts = _digits() if raw is None else {"train": (raw.x_train, raw.y_train), "test": (raw.x_test, raw.y_test)}
         classes = tuple("0123456789") if raw is None else SOURCES[name].classes
@@ -220,12 +221,3 @@ def _counts(counts: tuple[int, int] | None, dim: bool = False) -> tuple[str, str
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"
-
-
-@contextmanager
-def _one_line_errors() -> Generator[None, None, None]:
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(2) from error

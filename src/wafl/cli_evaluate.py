@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli_runs import clients_of, load_runs, parse_norm, parse_numbers
+from wafl.cli_runs import clients_of, load_runs, one_line_errors, parse_norm, parse_numbers
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
@@ -42,20 +42,16 @@ def evaluate(
     from rich.console import Console
 
     from wafl.compare import compare
-    from wafl.errors import DivergedError, UnboundedError
     from wafl.report.tables import scores
 
-    try:
+    with one_line_errors():
         runs = load_runs(run)
-        clients = clients_of(runs, data_dir)
+        clients = clients_of(runs, run, data_dir)
         settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm)}
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
         attacks: list[Attack | None] = [None, *_attacks(attack, sizes, settings, clients)]
         comparison = compare(runs, clients, attacks=attacks, attacked=parse_numbers("attacked", attacked), seed=seed)
         comparison.save(output or run)
-    except (ValueError, OSError, DivergedError, UnboundedError) as error:
-        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(2) from error
     console = Console()
     console.print(scores(comparison, clients))
     console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json")

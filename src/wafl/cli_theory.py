@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wafl.cli_runs import clients_of, load_runs, parse_norm, parse_numbers
+from wafl.cli_runs import clients_of, load_runs, one_line_errors, parse_norm, parse_numbers
 
 if TYPE_CHECKING:
     from wafl.theory import Certificates, Concentration
@@ -56,9 +56,9 @@ def theory(
     from wafl.theory import certify, summarize
 
     console = Console()
-    try:
+    with one_line_errors():
         runs = load_runs(run)
-        clients = clients_of(runs, data_dir)
+        clients = clients_of(runs, run, data_dir)
         sizes, ground = parse_numbers("radii", radii), parse_norm(norm)
         concentration = _concentration(c1, c2, alpha, clients.train.shape)
         found: dict[str, Certificates] = {}
@@ -83,9 +83,6 @@ def theory(
         folder = output or run
         folder.mkdir(parents=True, exist_ok=True)
         certificates_against_radius(found, folder / "certificates.png")
-    except (ValueError, OSError) as error:
-        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(2) from error
     console.print(f"Figure: {folder / 'certificates.png'}")
 
 

@@ -117,6 +117,14 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     return Run(method, params, with_params(model, saved), history, weights, settings, num_classes, loss)
 
 
+def has_own_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a saved run holds a model that wafl did not build, which must be handed in to load it."""
+    try:
+        return unsealed((Path(path) / "run.json").read_bytes()).get("model") is None
+    except (OSError, ValueError):
+        return False  # load_run will say what is wrong
+
+
 def saved_history(path: str | os.PathLike[str]) -> History:
     """What happened round by round in a saved run, whose files are checked, without building its model."""
     folder = Path(path)
