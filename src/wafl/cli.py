@@ -9,8 +9,10 @@ import typer
 from wafl.cli_config import config_app
 from wafl.cli_data import data_app
 from wafl.cli_evaluate import evaluate
+from wafl.cli_export import export
 from wafl.cli_study import resume, run, runs
 from wafl.cli_theory import theory
+from wafl.cli_weights import weights
 
 app = typer.Typer(
     help="Wasserstein-robust federated learning: one model from many clients that holds up when their data shift.",
@@ -19,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (run, resume, runs, evaluate, theory):
+for command in (run, resume, runs, evaluate, theory, weights, export):
     app.command()(command)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")

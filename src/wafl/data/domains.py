@@ -38,13 +38,37 @@ def domains(
     ``limit`` takes only that many training and test examples of each, in the order of the files. Statistics of a
     ``zscore`` come from the sources alone.
     """
-    if not sources or target in sources or len(set(sources)) != len(sources):
+    if target in sources:
         raise ValueError(f"sources={list(sources)} must be distinct data sets, and target={target!r} none of them")
+    clients = federation_of(
+        sources, data_dir=data_dir, size=size, preprocess=preprocess, limit=limit, seed=seed, like=(target,)
+    )
+    goal = _same_shape(load_dataset(target, data_dir), size, limit)
+    prepare = clients.train.prepare
+    train, test = (
+        Examples(raw, labels, torch.tensor([0, len(labels)]), prepare)
+        for raw, labels in ((goal.x_train, goal.y_train), (goal.x_test, goal.y_test))
+    )
+    return Domains(clients, Federation(train, test, (target,), clients.unit, clients.bounds, clients.num_classes))
+
+
+def federation_of(
+    sources: Sequence[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    size: int = 28,
+    preprocess: str = "unit",
+    limit: int | None = None,
+    seed: int = 0,
+    like: Sequence[str] = (),
+) -> Federation:
+    """One client a data set, as in :func:`domains`; those in ``like`` must have the same classes."""
+    if not sources or len(set(sources)) != len(sources):
+        raise ValueError(f"sources={list(sources)} must be distinct data sets, at least one")
     if size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"size={size} and limit={limit} must be at least 1")
     loaded = [_same_shape(load_dataset(name, data_dir), size, limit) for name in sources]
-    goal = _same_shape(load_dataset(target, data_dir), size, limit)
-    for other in (*loaded, goal):
+    for other in (*loaded, *(load_dataset(name, data_dir) for name in like)):
         if other.num_classes != loaded[0].num_classes:
             raise ValueError(f"{other.name} has {other.num_classes} classes, {loaded[0].name} {loaded[0].num_classes}")
     x = torch.cat([d.x_train for d in loaded] + [d.x_test for d in loaded])
@@ -53,7 +77,7 @@ def domains(
         [torch.full((len(d.y_train),), i) for i, d in enumerate(loaded)]
         + [torch.full((len(d.y_test),), i) for i, d in enumerate(loaded)]
     )
-    clients = pack(
+    return pack(
         x,
         y,
         [(origin == place).nonzero()[:, 0] for place in range(len(loaded))],
@@ -64,12 +88,6 @@ def domains(
         names=list(sources),
         seed=seed,
     )
-    prepare = clients.train.prepare
-    train, test = (
-        Examples(raw, labels, torch.tensor([0, len(labels)]), prepare)
-        for raw, labels in ((goal.x_train, goal.y_train), (goal.x_test, goal.y_test))
-    )
-    return Domains(clients, Federation(train, test, (target,), clients.unit, clients.bounds, clients.num_classes))
 
 
 def _same_shape(dataset: Dataset, size: int, limit: int | None) -> Dataset:

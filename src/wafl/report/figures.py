@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +12,7 @@ from wafl.norms import norm_name
 if TYPE_CHECKING:
     from wafl.theory.calibration import Calibration
     from wafl.theory.certificates import Certificates
+    from wafl.weights import TransportWeights
 
 # Okabe and Ito's palette, which stays apart under the common kinds of color blindness.
 COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
@@ -107,6 +108,39 @@ def radius_against_gamma(calibration: Calibration, path: Path | None = None) -> 
     axes.set_xlabel("gamma")
     axes.set_ylabel(f"achieved radius, {norm_name(calibration.norm)} ({calibration.unit})")
     return _finish(figure, axes, path)
+
+
+def weights_and_distances(
+    names: Sequence[str], found: Sequence[TransportWeights], target: str | None, unit: str, path: Path
+) -> Path:
+    """For each source how far it is, and beside it the weight that each rule gives it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 1.6 + 0.45 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    places = list(range(len(names)))
+    lengths = [max(square, 0.0) ** 0.5 for square in found[0].distances]
+    errors = [
+        error / (2.0 * max(w, 1e-12)) if error == error else 0.0
+        for w, error in zip(lengths, found[0].standard_errors, strict=True)
+    ]
+    left.barh(places, lengths, xerr=errors, color=COLORS[3], capsize=2)
+    left.set_yticks(places, names)
+    left.invert_yaxis()
+    left.set_xlabel(f"W_2 to {target} ({unit})" if target else f"W_2 of the mixture to it ({unit})")
+    height = 0.8 / len(found)
+    for place, result in enumerate(found):
+        shifts = [row - 0.4 + (place + 0.5) * height for row in places]
+        label = f"{result.rule}: W_2 {result.radius:.2f}"
+        right.barh(shifts, result.weights, height=height, color=COLORS[(2, 0)[place % 2]], label=label)
+    right.set_xlabel("client weight")
+    right.set_xlim(0.0, 1.0)
+    right.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for axes in (left, right):
+        axes.grid(alpha=0.3, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    return path
 
 
 def _finish(figure: Any, axes: Any, path: Path | None) -> Any:

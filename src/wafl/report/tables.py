@@ -16,6 +16,7 @@ from wafl.norms import norm_name
 from wafl.run import Run
 from wafl.runs.folder import RunFolder
 from wafl.theory import Bound, Certificates, Summary
+from wafl.weights import TransportWeights
 
 
 def comparison(results: Mapping[str, Any]) -> Table:
@@ -215,3 +216,30 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
     where = f"{float(list(rows[name]['attacked'])[-1]):.0%} attacked" if rows[name]["attacked"] else "clean"
     unit = "%" if accuracy else " loss"
     return str(len(rows)), f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"
+
+
+def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
+    """One row a source: how far it is, and its weight by each rule; below, what each rule reaches."""
+    aim = f"to {target}" if target else "of the mixture to it"
+    table = _plain_table(
+        f"Client weights: W_2 in {clients.unit}",
+        f"W_2 {aim} on {sample} points each, ± what drawing others would change; drawing fewer makes it larger.",
+    )
+    table.add_column("examples", justify="right")
+    table.add_column("W_2", justify="right")
+    for result in found:
+        table.add_column(result.rule, justify="right")
+    sizes = clients.train.num_examples.tolist()
+    for place, (name, count) in enumerate(zip(clients.names, sizes, strict=True)):
+        square, error = found[0].distances[place], found[0].standard_errors[place]
+        length = max(square, 0.0) ** 0.5
+        spread = f" ± {error / (2.0 * length):.2f}" if length > 0 and error == error else ""
+        shares = [f"{result.weights[place]:.3f}" for result in found]
+        table.add_row(name, f"{count:,}", f"{length:.2f}{spread}", *shares)
+    trust = {"bound": "no less than the distance", "approximation": "of means of groups of examples, not of them"}
+    lines = [
+        f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} "
+        f"({trust.get(result.kind, f'{result.kind}, at most {result.gap:.2g} above the least')})"
+        for result in found
+    ]
+    return Group(table, *lines)

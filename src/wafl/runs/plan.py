@@ -22,6 +22,7 @@ from wafl.faults import Faults
 from wafl.federation import Federation
 from wafl.methods import METHODS, Method
 from wafl.runs import config
+from wafl.trackers import check_trackers
 from wafl.weights import ClientWeights, Learned
 
 SCHEDULE = tuple(config.Schedule.model_fields)
@@ -58,6 +59,7 @@ def make_plan(experiment: config.Experiment, folder: Path | None = None) -> Plan
         model = _model(experiment.model, clients)
     finally:
         with_folder()
+    check_trackers(experiment.trackers)
     entries = [_entry(method, experiment.schedule) for method in experiment.methods]
     trainer = Trainer(model, clients, experiment.model.loss, None, experiment.device, None)
     for entry in entries:

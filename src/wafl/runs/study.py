@@ -24,6 +24,7 @@ from wafl.runs.config import Experiment
 from wafl.runs.folder import RunFolder
 from wafl.runs.metrics import MetricsFile, joined
 from wafl.runs.plan import Entry, Plan, make_plan
+from wafl.trackers import make_trackers
 
 OnRound = Callable[[str, int, int], None]
 """Told the method's name, and how many of how many rounds of all its runs are done."""
@@ -125,6 +126,7 @@ class Study:
             found.append(EvaluateEvery(self.plan.clients, experiment.evaluation.every))
         if experiment.early_stopping is not None:
             found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
+        found += make_trackers(experiment.trackers, self.folder.path, entry.name)
         if on_round is not None:
             found.append(_Counter(entry.name, entry.schedule["rounds"] * num_runs, on_round))
         return found

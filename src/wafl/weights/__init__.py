@@ -1,5 +1,6 @@
 """Where the ball is centered: the client weights lambda, by rule or from optimal transport."""
 
+from wafl.transport import TransportWeights, barycenter, cover, mixture, nearest
 from wafl.weights.rules import (
     ByExamples,
     ClientWeights,
@@ -16,6 +17,6 @@ from wafl.weights.rules import (
 )
 
 __all__ = [
-    "ByExamples", "ClientWeights", "Fixed", "Learned", "StepSize", "Uniform", "agnostic", "by_examples", "fixed",
-    "project_to_simplex", "snapshot", "uniform",
+    "ByExamples", "ClientWeights", "Fixed", "Learned", "StepSize", "TransportWeights", "Uniform", "agnostic",
+    "barycenter", "by_examples", "cover", "fixed", "mixture", "nearest", "project_to_simplex", "snapshot", "uniform",
 ]  # fmt: skip

@@ -1,0 +1,20 @@
+"""Packages that only some features need, each an optional extra of ours."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def require(module: str, *, extra: str, what: str) -> Any:
+    """The module, or a ValueError that says how to get it.
+
+    >>> require("no_such_package", extra="tensorboard", what="TensorBoardTracker")
+    Traceback (most recent call last):
+    ValueError: TensorBoardTracker needs the package no_such_package: pip install 'wafl-learn[tensorboard]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ValueError(f"{what} needs the package {package}: pip install 'wafl-learn[{extra}]'") from error

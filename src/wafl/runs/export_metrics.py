@@ -1,0 +1,86 @@
+"""``metrics.jsonl`` as a table for other programs: CSV or Parquet, one row a round and run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wafl.export import refuse_existing
+from wafl.extras import require
+from wafl.files import write_whole
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def export_metrics(folder: Path, path: Path) -> Path:
+    """Write the metrics of the study in ``folder`` to the new file ``path``: ``.csv``, or ``.parquet`` (an extra).
+
+    The columns are all names that any round has, in the order of their first appearance; lists are JSON text, and
+    what a round does not have is empty.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path} is to be written as what? End its name with {' or '.join(SUFFIXES)}")
+    arrow = require("pyarrow", extra="parquet", what=f"{path.name}") if suffix == ".parquet" else None
+    refuse_existing(path)
+    source = folder / "metrics.jsonl"
+    if not source.is_file():
+        raise FileNotFoundError(f"{folder} has no metrics.jsonl: give the folder of a study, such as runs/digits")
+    rows = list(_rows(source))
+    if not rows:
+        raise ValueError(f"{source} is empty: no round has ended yet")
+    columns = {
+        name: [_cell(row.get(name)) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)
+    }
+    content = _csv(columns) if arrow is None else _parquet(columns, arrow)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return path
+
+
+def _rows(source: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(source.read_bytes().splitlines(), 1):
+        try:
+            row: Any = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("it holds no table")
+        except ValueError as error:
+            raise ValueError(
+                f"{source}, line {number} is damaged: {error}. For a study that was interrupted, "
+                f"wafl resume {source.parent} writes it anew"
+            ) from error
+        yield {str(name): value for name, value in row.items()}
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _csv(columns: dict[str, list[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _parquet(columns: dict[str, list[Any]], arrow: Any) -> bytes:
+    table = arrow.table({name: _of_one_type(values) for name, values in columns.items()})
+    buffer = io.BytesIO()
+    require("pyarrow.parquet", extra="parquet", what="Parquet").write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """A column of Parquet has one type: where words and numbers meet, all are words.
+
+    >>> _of_one_type([2, "inf", None])
+    ['2', 'inf', None]
+    """
+    if not any(isinstance(value, str) for value in values):
+        return values
+    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]

@@ -1,0 +1,47 @@
+"""What every choice of client weights from optimal transport returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from wafl.weights.rules import Fixed
+
+Kind = Literal["exact", "entropic", "bound", "approximation"]
+
+
+@dataclass(frozen=True)
+class TransportWeights(Fixed):
+    """Client weights, and how far the mixture ``P_lambda`` they make lies from what it should be near.
+
+    Goes to :func:`wafl.fit` as ``client_weights``. ``weights`` has one number a source, and they sum to 1. ``value``
+    is the squared W_2 distance that was minimised, at most ``gap`` above its minimum; ``distances`` are squared too,
+    and what they are between, the rule says. ``standard_errors`` are theirs, nan where unknown: they speak of the
+    drawing of the points alone, and are 0 where all points were used. ``kind`` is how to read ``value``:
+
+    - ``exact``: the squared W_2 distance of the points that were used;
+    - ``entropic``: its debiased entropic estimate;
+    - ``bound``: no less than the distance;
+    - ``approximation``: the distance of summaries of the points.
+    """
+
+    rule: str
+    kind: Kind
+    value: float
+    gap: float
+    distances: tuple[float, ...]
+    standard_errors: tuple[float, ...]
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        return self.values
+
+    @property
+    def radius(self) -> float:
+        """``sqrt(value)``: of the W_2 ball around ``P_lambda`` that reaches the target, or every client."""
+        return math.sqrt(self.value)
+
+    def __str__(self) -> str:
+        weights = ", ".join(f"{weight:.3g}" for weight in self.values)
+        return f"{self.rule}: W_2^2 = {self.value:.6g} ({self.kind}, gap {self.gap:.2g}) at weights ({weights})"
