@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wafl.norms import dual, power_norm
+
 
 class OutputLoss(Protocol):
     """``value`` and ``gradient`` take outputs ``[..., C]``; ``curvature`` takes a linear model's ``W [L, C, D]``."""
@@ -42,12 +44,12 @@ class CrossEntropy:
         direction in which the farthest w_j lies, p goes to ``e_j``.
         """
         if norm == 2:
-            gram = torch.bmm(weight, weight.mT)
+            moved = weight - weight[:, :1]  # changes no difference, and keeps the digits that a Gram matrix would lose
+            gram = torch.bmm(moved, moved.mT)
             norms = gram.diagonal(dim1=-2, dim2=-1)
             return (norms[:, :, None] + norms[:, None, :] - 2.0 * gram).amax(-1).clamp_min(0.0).sqrt()
-        rows = [(weight - weight[:, [j]]).abs() for j in range(weight.shape[1])]
-        lengths = [row.amax(-1) if norm == 1 else row.sum(-1) for row in rows]
-        return torch.stack([length.amax(-1) for length in lengths], dim=1)
+        rows = range(weight.shape[1])
+        return torch.stack([power_norm(weight - weight[:, [j]], dual(norm), 1).amax(-1) for j in rows], dim=1)
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
         """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.

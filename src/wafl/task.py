@@ -30,6 +30,9 @@ class Task:
         self.loss = loss
         self._shapes = {name: value.shape for name, value in _trainable(module).items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
+        # A layer that stands in the model twice is one module: torch would put its parameters back twice, wrongly.
+        everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
+        self._tie = len(everywhere) == len(set(everywhere))
         self.num_params = sum(self._sizes)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
@@ -91,7 +94,7 @@ class Task:
         return None
 
     def _call(self, flat: Tensor, x: Tensor) -> Tensor:
-        return functional_call(self.module, self.unflatten(flat), (x,))
+        return functional_call(self.module, self.unflatten(flat), (x,), tie_weights=self._tie)
 
 
 class LinearTask(Task):
@@ -202,19 +205,24 @@ def _refuse_hidden_state(model: nn.Module) -> None:
 
 def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
     """The layer of a model that is surely ``W x + b``: a plain Linear, after nothing but flattening."""
-    layers = list(module.children()) if _plain(module, nn.Sequential) else [module]
+    layers = members(module) if is_plain(module, nn.Sequential) else [module]
     *before, last = layers or [module]
     flattens = all(
-        _plain(layer, nn.Identity)
-        or (isinstance(layer, nn.Flatten) and _plain(layer, nn.Flatten) and layer.start_dim == 1)
+        is_plain(layer, nn.Identity)
+        or (isinstance(layer, nn.Flatten) and is_plain(layer, nn.Flatten) and layer.start_dim == 1)
         for layer in before
     )
-    if flattens and isinstance(last, nn.Linear) and _plain(last, nn.Linear):
+    if flattens and isinstance(last, nn.Linear) and is_plain(last, nn.Linear):
         return last if all(value.requires_grad for value in last.parameters()) else None
     return None
 
 
-def _plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+def members(sequence: nn.Module) -> list[nn.Module]:
+    """The modules of a sequence, one that stands there twice twice."""
+    return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether the module computes what its kind computes: no forward of its own, no hooks, no parametrization."""
     hooked = bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
     parametrized = nn.utils.parametrize.is_parametrized(module)

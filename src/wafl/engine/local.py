@@ -137,7 +137,9 @@ def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
         else:
             state = AdversaryState(lanes.scalars, lanes.key.at(int(positions[0])), weight, lanes.memory)
             move = client.adversary(problem, x, y, state)
-            loss, cost = loss + (weight * move.value).sum(1), cost + (weight * move.cost).sum(1)
+            # Where padding has no weight, an infinite value has none either.
+            value, paid = (torch.where(weight > 0, part, 0.0) for part in (move.value, move.cost))
+            loss, cost = loss + (weight * value).sum(1), cost + (weight * paid).sum(1)
     return LaneOutput(loss, cost)
 
 

@@ -92,7 +92,8 @@ def certificates_against_radius(runs: Mapping[str, Certificates], path: Path | N
     axes.set_xlabel(f"radius of the {norm_name(first.norm)} ball ({first.unit})")
     axes.set_ylabel("expected loss")
     axes.set_title("worst case inside the ball: certified (solid), reached (dashed)", fontsize=10)
-    axes.set_ylim(bottom=0.0)
+    if min(certificates.loss for certificates in runs.values()) >= 0.0:
+        axes.set_ylim(bottom=0.0)
     return _finish(figure, axes, path)
 
 

@@ -15,10 +15,12 @@ from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
 from wafl.checks import check_positive, check_seed
 from wafl.federation import Federation
+from wafl.losses import SquaredError
 from wafl.norms import power_norm
 from wafl.run import Run
 from wafl.task import Loss
-from wafl.theory.mixture import Mixture
+from wafl.theory.mixture import Means, Mixture
+from wafl.theory.upper import UpperBound
 from wafl.weights import ClientWeights
 
 SECTIONS = 8
@@ -45,13 +47,15 @@ class Calibration:
         The achieved radius falls as gamma rises, so a bracket is narrowed, each time by one question to all clients.
         """
         check_positive("radius", radius)
-        low, high = self._bracket(radius)
+        limit = _finite_above(self.mixture, self.adversary)
+        low, high = (gamma - limit for gamma in self._bracket(radius))
+        low = max(low, high * 1e-9)
         while high / low > 1.0 + 1e-6:
             inner = [low * (high / low) ** (part / SECTIONS) for part in range(1, SECTIONS)]
-            achieved = self._achieved(inner)
-            low = max([low, *(gamma for gamma, value in zip(inner, achieved, strict=True) if value > radius)])
-            high = min([high, *(gamma for gamma in inner if gamma > low)])
-        return high
+            achieved = self._achieved([limit + excess for excess in inner])
+            low = max([low, *(excess for excess, value in zip(inner, achieved, strict=True) if value > radius)])
+            high = min([high, *(excess for excess in inner if excess > low)])
+        return limit + high
 
     def gamma_matching(self, attack: Attack) -> float:
         """The gamma whose moves are as large as an attack's, such as ``wafl.PGD(epsilon=0.3)``."""
@@ -77,7 +81,7 @@ class Calibration:
         return radius_against_gamma(self, None if path is None else Path(path))
 
     def _achieved(self, gammas: Sequence[float]) -> list[float]:
-        costs = self.mixture.means(self.adversary, [{"gamma": gamma} for gamma in gammas], self.seed).cost
+        costs = _means(self.mixture, self.adversary, gammas, self.seed).cost
         return [cost ** (1.0 / self.adversary.power) for cost in costs]
 
     def _bracket(self, radius: float) -> tuple[float, float]:
@@ -137,6 +141,30 @@ def calibrate(
         check_positive("gamma", gamma)
     adversary = Wasserstein(wanted[0], None, norm, power, label_cost, steps, tolerance, restarts, bounds)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
-    means = mixture.means(adversary, [{"gamma": gamma} for gamma in wanted], seed)
+    means = _means(mixture, adversary, wanted, seed)
     radii = tuple(cost ** (1.0 / power) for cost in means.cost)
     return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, adversary, seed)
+
+
+def _means(mixture: Mixture, adversary: Wasserstein, gammas: Sequence[float], seed: int) -> Means:
+    """Mean robust loss and cost at each gamma, over the mixture."""
+    limit = _finite_above(mixture, adversary)
+    if limit == 0.0:
+        return mixture.means(adversary, [{"gamma": gamma} for gamma in gammas], seed)
+    # A regression's ascent is slow near the limit, but its maximum is that of a parabola, which is known.
+    above = [gamma for gamma in gammas if gamma > limit]
+    settings = [{"gamma": gamma, "curvature": 2.0 * limit} for gamma in above]
+    means = (
+        mixture.means(UpperBound(2, adversary.steps, adversary.tolerance), settings, seed) if above else Means([], [])
+    )
+    value, cost = (dict(zip(above, part, strict=True)) for part in (means.value, means.cost))
+    return Means([value.get(gamma, math.inf) for gamma in gammas], [cost.get(gamma, math.inf) for gamma in gammas])
+
+
+def _finite_above(mixture: Mixture, adversary: Wasserstein) -> float:
+    """The gamma from which on phi_gamma is finite: ``L_zz / 2`` for a linear regression, and else any."""
+    plain = adversary.norm == 2 and adversary.power == 2 and adversary.bounds is None
+    curvature = mixture.problem.curvature
+    if not plain or math.isfinite(adversary.label_cost) or not isinstance(mixture.task.loss, SquaredError):
+        return 0.0
+    return 0.0 if curvature is None else float(curvature[0]) / 2.0

@@ -24,7 +24,7 @@ from wafl.run import Run
 from wafl.task import Loss
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
-from wafl.theory.dual import minimise_dual
+from wafl.theory.dual import Surrogate, minimise_dual
 from wafl.theory.mixture import Mixture
 from wafl.theory.upper import UpperBound
 from wafl.weights import ClientWeights
@@ -50,7 +50,7 @@ class Certificate:
 
     @property
     def gap(self) -> float | None:
-        """How far the truth may lie below the better certificate."""
+        """How far the truth may lie below the better certificate; below 0 where an estimate was too small."""
         return None if self.achieved is None else self.best - self.achieved
 
 
@@ -80,8 +80,12 @@ class Certificates:
         return len(self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        rows = [{**vars(row), "gamma": None if math.isinf(row.gamma) else row.gamma} for row in self.rows]
-        constants = {name: {"value": str(value), "kind": value.kind} for name, value in self._constants().items()}
+        """Plain values; what is infinite is None."""
+        rows = [{name: _finite(value) for name, value in vars(row).items()} for row in self.rows]
+        constants = {
+            name: {"value": _finite(float(value)), "kind": value.kind, "why": value.why}
+            for name, value in (("L_z", self.L_z), ("L_zz", self.L_zz))
+        }
         norm = norm_name(self.norm)
         return {"loss": self.loss, "norm": norm, "unit": self.unit, "constants": constants, "certificates": rows}
 
@@ -90,9 +94,6 @@ class Certificates:
         from wafl.report.figures import certificates_against_radius
 
         return certificates_against_radius({"this run": self, **beside}, None if path is None else Path(path))
-
-    def _constants(self) -> dict[str, Constant]:
-        return {"L_z": self.L_z, "L_zz": self.L_zz}
 
     def __str__(self) -> str:
         lines = [f"{'radius':>10} {'achieved':>10} {'certified':>10} {'simple':>10} {'gamma':>10}"]
@@ -143,16 +144,20 @@ def certify(
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
     clean = mixture.means(None, [{}], seed).value[0]
 
-    def surrogate(gammas: Sequence[float]) -> list[float]:
-        settings = [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas]
-        return mixture.means(UpperBound(norm), settings, seed).value
+    def ask(gammas: Sequence[float]) -> list[Surrogate]:
+        means = mixture.means(UpperBound(norm), [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas], seed)
+        return [Surrogate(value, cost) for value, cost in zip(means.value, means.cost, strict=True)]
 
     rows: list[Certificate] = []
-    for radius, (value, gamma) in zip(wanted, minimise_dual(surrogate, wanted, bent / 2.0, clean), strict=True):
+    for radius, (value, gamma) in zip(wanted, minimise_dual(ask, wanted, bent / 2.0, clean), strict=True):
         simple = clean + steep * radius if radius > 0 else clean
         reached = mixture.loss_under(WassersteinShift(radius, norm=norm), seed) if achieved else None
         rows.append(Certificate(radius, value, gamma, simple, reached))
     return Certificates(tuple(rows), clean, norm, clients.unit, steep, bent)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _check_radii(radii: Sequence[float]) -> list[float]:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from wafl.checks import check_bounds, check_positive
 from wafl.errors import PreconditionError
 from wafl.federation import Federation
+from wafl.fitness import check_fitness
 from wafl.losses import CrossEntropy, SquaredError
 from wafl.norms import check_norm, dual
 from wafl.run import Run
-from wafl.task import Loss, Task, make_task
+from wafl.task import Loss, Problem, Task, make_task
 from wafl.theory import estimates, linear
 from wafl.theory.constant import Constant
 from wafl.theory.layers import loss_steepness
@@ -65,7 +66,9 @@ class Constants:
         2-strongly convex, so that ``2 gamma > L_zz`` is enough.
         """
         if self.norm != 2:
-            raise PreconditionError(f"norm={self.norm}: the squared cost is strongly convex for norm 2 alone")
+            raise PreconditionError(
+                f"norm={self.norm}: the squared cost is strongly convex for norm 2 alone; use norm=2"
+            )
         if not gamma > self.concavity_limit:
             raise PreconditionError(
                 f"gamma={gamma:g} must exceed the concavity limit L_zz / 2 = {self.concavity_limit:.4g}: "
@@ -80,14 +83,17 @@ class Constants:
 
         Where it stops, ``2 gamma ||x' - x|| = ||grad loss(x')||`` (squared l2 cost), which is at most L_z if that holds
         for all inputs, and else at most L_z in the box and ``L_zz ||x' - x||`` more. In any norm the move gains at most
-        ``L_z ||x' - x||`` and costs ``gamma ||x' - x||^2``.
+        ``L_z ||x' - x||``, and ``L_zz ||x' - x||^2 / 2`` more where L_z holds in the box alone, and costs
+        ``gamma ||x' - x||^2``.
         """
         check_positive("gamma", gamma)
-        if self.norm != 2:
-            return float(self.L_z) / gamma * (math.sqrt(self.input_dim) if math.isinf(self.norm) else 1.0)
-        if self.steep_everywhere:
+        if self.norm == 2 and self.steep_everywhere:
             return float(self.L_z) / (2.0 * gamma)
-        return float(self.L_z) / (2.0 * gamma - self.L_zz) if gamma > self.concavity_limit else math.inf
+        net = gamma if self.steep_everywhere else gamma - self.L_zz / 2.0
+        if net <= 0:
+            return math.inf
+        stretch = math.sqrt(self.input_dim) if math.isinf(self.norm) else 1.0
+        return stretch * float(self.L_z) / (2.0 * net if self.norm == 2 else net)
 
     def learning_rate_cap(self, gamma: float) -> float:
         """``1 / (3 L)``: what the convergence theorem asks of the learning rate."""
@@ -130,7 +136,12 @@ def constants(
         raise ValueError(f"reach={reach} must be finite and at least 0")
     task, params = task_of(model, loss)
     clients = data if isinstance(data, Federation) else Federation.from_arrays([data], test_fraction=0.0)
+    check_fitness(Problem(task, params[None]), *_first_example(clients, params), clients.num_classes)
     box = check_bounds(data_bounds) or clients.bounds or _span(clients)
+    if not all(map(math.isfinite, box)):
+        raise ValueError(
+            f"data_bounds={box} must be finite: on unbounded data L_theta and the largest loss are infinite"
+        )
     low, high = _span(clients)
     if low < box[0] or high > box[1]:
         raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside data_bounds={box}: widen them")
@@ -186,8 +197,8 @@ def _values(
         return linear.over_ball(task.loss, params_radius, len(weight), has_bias, domain, norm)
     if params_radius is not None:
         raise PreconditionError(
-            "params_radius needs a linear model with cross-entropy or squared error: for others the constants are "
-            "known at the model's own parameters only"
+            f"params_radius={params_radius:g} needs a linear model with cross-entropy or squared error: for others the "
+            "constants are known at the model's own parameters only; leave it out"
         )
     return _searched(task, params, clients, norm)
 
@@ -233,6 +244,11 @@ def _searched(task: Task, params: Tensor, clients: Federation, norm: float) -> d
         "max_loss": Constant(float(losses.max()), "estimate", why),
         "label_gap": Constant(float(losses.max()), "estimate", why),
     }
+
+
+def _first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
+    x, y = (values[:1][None] for values in clients.train.of(0))
+    return x.to(params), y.to(params) if y.is_floating_point() else y
 
 
 def _span(clients: Federation) -> tuple[float, float]:

@@ -2,75 +2,82 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-RUNG = 4.0
+RUNG = 16.0
 """The first grid's ratio of neighbouring gammas, above the limit."""
-SPLIT = 4
-"""Into how many parts each refinement cuts the two intervals beside the best gamma."""
-RESOLUTION = 1e-4
-"""The ratio at which refinement stops; an error of the same order in gamma costs its square in the value."""
+CLOSE = 1e-4
+"""How close the mean cost must come to the squared radius; an error in gamma costs its square in the value."""
 NEGLIGIBLE = 1e-10
+"""How much of the value may be left on the table where the least would be at the limit itself."""
+FLOOR = 1e-40
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """``E[phi_gamma]`` and the mean cost of the moves, at one gamma: the cost is minus the slope in gamma."""
+
+    value: float
+    cost: float
 
 
 def minimise_dual(
-    surrogate: Callable[[Sequence[float]], Sequence[float]], radii: Sequence[float], limit: float, clean: float
+    ask: Callable[[Sequence[float]], Sequence[Surrogate]], radii: Sequence[float], limit: float, clean: float
 ) -> list[tuple[float, float]]:
     """For each radius the value and the gamma that attains it, over ``gamma > limit``.
 
-    ``surrogate(gammas)`` is ``E[phi_gamma]``, which clients are asked for a grid at a time; what they have answered
-    serves every radius. It falls with gamma, towards ``clean``, the loss without any move.
+    Clients are asked a few gammas at a time, and what they have answered serves every radius. The derivative in gamma
+    is ``radius^2 - cost``, so the gamma is sought at which the cost is the squared radius; ``clean``, the loss without
+    any move, is the value at radius 0.
 
-    >>> worst = minimise_dual(lambda gammas: [1.0 / g for g in gammas], [2.0], 0.0, 0.0)
+    >>> worst = minimise_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 0.0)
     >>> [round(number, 6) for number in worst[0]]
     [4.0, 0.5]
     """
-    known: dict[float, float] = {}
+    known: dict[float, Surrogate] = {}
     """What clients have answered, by the excess of gamma over the limit."""
 
-    def ask(excesses: Sequence[float]) -> None:
-        fresh = sorted({excess for excess in excesses if excess not in known and limit + excess > limit})
-        if fresh:
-            known.update(zip(fresh, surrogate([limit + excess for excess in fresh]), strict=True))
-
-    def bracket(radius: float) -> tuple[float, float, float]:
-        """The best excess so far and its neighbours; a neighbour that is not known yet is one rung away."""
-        ordered = sorted(known)
-        values = [excess * radius**2 + known[excess] for excess in ordered]
-        place = min(range(len(ordered)), key=values.__getitem__)
-        best = ordered[place]
-        below = ordered[place - 1] if place > 0 else best / RUNG
-        above = ordered[place + 1] if place + 1 < len(ordered) else best * RUNG
-        if place == 0 and best * radius**2 <= NEGLIGIBLE * (abs(values[0]) + limit * radius**2):
-            below = best  # phi only rises as gamma falls, so no smaller gamma gains more than this
-        return below, best, above
+    def learn(excesses: Sequence[float]) -> None:
+        fresh = sorted({excess for excess in excesses if excess not in known})
+        known.update(zip(fresh, ask([limit + excess for excess in fresh]), strict=True))
 
     scale = limit if limit > 0 else 1.0
-    open_radii = [radius for radius in radii if radius > 0]
-    ask([scale * RUNG**rung for rung in range(-8, 9)])
-    while open_radii:
-        wanted: list[float] = []
-        left: list[float] = []
-        for radius in open_radii:
-            below, best, above = bracket(radius)
-            if above <= below * (1.0 + RESOLUTION) or (below == best and above <= best * (1.0 + RESOLUTION)):
-                continue
-            left.append(radius)
-            for low, high in itertools.pairwise((below, best, above)):
-                if low in known and high in known:
-                    wanted += [low * (high / low) ** (part / SPLIT) for part in range(1, SPLIT)]
-                else:
-                    wanted += [low, high]
-        before = len(known)
-        ask(wanted)
-        open_radii = left if len(known) > before else []
-    results: list[tuple[float, float]] = []
-    for radius in radii:
-        if radius == 0:
-            results.append((clean, math.inf))
-            continue
-        _, best, _ = bracket(radius)
-        results.append(((limit + best) * radius**2 + known[best], limit + best))
-    return results
+    learn([scale * RUNG**rung for rung in range(-3, 4)])
+    for turn in range(200):
+        wanted = {radius: _next(known, radius, limit, turn) for radius in radii if radius > 0}
+        excesses = [excess for excess in wanted.values() if excess is not None]
+        if not excesses:
+            break
+        learn(excesses)
+    return [_least(known, radius, limit) if radius > 0 else (clean, math.inf) for radius in radii]
+
+
+def _next(known: dict[float, Surrogate], radius: float, limit: float, turn: int) -> float | None:
+    """The excess to ask for next; None where nothing is to be gained any more."""
+    budget = radius**2
+    dear = [excess for excess, found in known.items() if found.cost > budget]
+    cheap = [excess for excess, found in known.items() if found.cost <= budget]
+    if not cheap:
+        return max(dear) * RUNG
+    if not dear:
+        lowest = min(cheap)
+        value = abs((limit + lowest) * budget + known[lowest].value)
+        # phi only rises as gamma falls, so no smaller gamma gains more than this.
+        return None if lowest * budget <= NEGLIGIBLE * value or lowest <= FLOOR else lowest / RUNG
+    low, high = max(dear), min(cheap)
+    above, below = known[low].cost, known[high].cost
+    if high <= low * (1.0 + CLOSE) or below >= budget * (1.0 - CLOSE):
+        return None
+    # Every other time where a power law through both ends would cost the budget; what moves cost nearly is one.
+    way = 0.5
+    if turn % 2 == 0 and math.isfinite(above) and below > 0:
+        way = min(max(math.log(above / budget) / math.log(above / below), 1e-3), 1.0 - 1e-3)
+    return low * (high / low) ** way
+
+
+def _least(known: dict[float, Surrogate], radius: float, limit: float) -> tuple[float, float]:
+    values = {excess: (limit + excess) * radius**2 + found.value for excess, found in known.items()}
+    best = min(values, key=values.__getitem__)
+    return values[best], limit + best

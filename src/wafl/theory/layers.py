@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.losses import CrossEntropy, OutputLoss
+from wafl.task import is_plain, members
 
 # |a'| and |a''| of smooth activations, rounded up; infinity where a' jumps.
 ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
@@ -50,7 +51,10 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
     True
     """
     layers = _layers(model)
-    if layers is None or not isinstance(loss, CrossEntropy) or not isinstance(layers[-1], nn.Linear):
+    last = layers[-1] if layers else None
+    if layers is None or not isinstance(loss, CrossEntropy) or not isinstance(last, nn.Linear):
+        return None
+    if not all(is_plain(layer, type(layer)) for layer in layers) or type(last) is not nn.Linear:
         return None
     slope, bend = 1.0, 0.0
     for layer in layers[:-1]:
@@ -60,15 +64,15 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
         first, second = step
         kink = 0.0 if slope == 0.0 else second * slope**2
         slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
-    widest = float(loss.slopes(layers[-1].weight.detach().double()[None]).max())
+    widest = float(loss.slopes(last.weight.detach().double()[None]).max())
     return Steepness(widest * slope, widest**2 / 4.0 * slope**2 + (0.0 if widest == 0.0 else widest * bend))
 
 
 def _layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a plain sequence, nested ones included."""
-    if type(model).forward is not nn.Sequential.forward:
+    """The layers of a plain sequence, nested ones included, a layer as often as it stands there."""
+    if not is_plain(model, nn.Sequential):
         return [model]
-    parts = [_layers(child) for child in model.children()]
+    parts = [_layers(child) for child in members(model)]
     known = [part for part in parts if part is not None]
     return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
 
@@ -84,7 +88,7 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
         # Each input is in at most so many windows, and each window hands on one of its inputs.
         return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)), math.inf
-    if type(layer) is nn.AvgPool2d and layer.ceil_mode is False:
+    if type(layer) is nn.AvgPool2d and not layer.ceil_mode and layer.divisor_override is None and not layer.padding:
         size = math.prod(_pair(layer.kernel_size))
         return math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size), 0.0
     return None

@@ -73,9 +73,13 @@ def in_inputs(loss: CrossEntropy | SquaredError, weight: Tensor, norm: float) ->
     where = "over all inputs, at these parameters"
     curvature = float(loss.curvature(weight[None], norm)[0])
     if isinstance(loss, CrossEntropy):
+        # Half the mass on either of two classes leaves none for others, which some x brings about if no other row of
+        # W lies between them, as in general position.
+        differences = weight[1:] - weight[:1]
+        general = len(weight) == 2 or int(torch.linalg.matrix_rank(differences)) == len(differences)
         return {
             "L_z": Constant(float(loss.slopes(weight[None], norm).max()), "exact", f"largest ||w_j - w_k||_*, {where}"),
-            "L_zz": Constant(curvature, "exact", f"largest ||w_j - w_k||_*^2 / 4, {where}"),
+            "L_zz": Constant(curvature, "exact" if general else "bound", f"largest ||w_j - w_k||_*^2 / 4, {where}"),
         }
     kind = "exact" if norm != math.inf or len(weight) == 1 else "bound"
     return {
@@ -126,7 +130,11 @@ def over_ball(
         gap = math.sqrt(2.0) * params_radius * radius
         return {
             "L_z": Constant(math.sqrt(2.0) * row, "exact", f"sqrt(2) C, over all inputs, {where}"),
-            "L_zz": Constant(row**2 / 2.0, "exact", f"C^2 / 2, over all inputs, {where}"),
+            "L_zz": Constant(
+                row**2 / 2.0,
+                "exact" if outputs == 2 or domain.input_dim > 1 else "bound",
+                f"C^2 / 2, over all inputs, {where}",
+            ),
             **_cross_entropy(outputs, gap, radius, params_radius**2 / 2.0, where, attained=outputs == 2),
         }
     assert domain.targets is not None

@@ -47,7 +47,9 @@ class Mixture:
         loss: Loss | None = None,
     ) -> Mixture:
         """``client_weights=None`` is what the run ended with, and for a plain model by examples."""
-        examples = {"train": clients.train, "test": clients.test}[part]
+        if part not in ("train", "test"):
+            raise ValueError(f"part={part!r} must be 'train' or 'test'")
+        examples = clients.train if part == "train" else clients.test
         sizes = examples.num_examples.tolist()
         if min(sizes) == 0:
             raise ValueError(f"{clients.names[sizes.index(0)]} has no {part} examples: use part='train'")

@@ -69,12 +69,13 @@ def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor
     """Plan, value and potentials; a sparse cost allows its own arcs only. What POT merely warns of is an error here."""
     import ot
 
+    scale = float(cost.max()) or 1.0  # POT's tolerances are absolute
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plan, log = ot.emd(a.numpy(), b.numpy(), cost, numItermax=_MAX_PIVOTS, log=True)
+        plan, log = ot.emd(a.numpy(), b.numpy(), cost / scale, numItermax=_MAX_PIVOTS, log=True)
     if log["warning"] is not None:
         raise RuntimeError(f"POT's network simplex on {len(a)} x {len(b)} points failed: {log['warning']}")
-    return plan, float(log["cost"]), torch.from_numpy(log["u"]), torch.from_numpy(log["v"])
+    return plan, scale * float(log["cost"]), scale * torch.from_numpy(log["u"]), scale * torch.from_numpy(log["v"])
 
 
 def check_size(costs: int) -> None:

@@ -32,9 +32,10 @@ def cover(
     """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball with its center a mixture.
 
     The ball of ``radius`` (the root of ``value``) around ``P_lambda`` holds every client, and as W_2^2 is convex, every
-    mixture of the clients. ``distances`` are ``W_2^2(P_lambda, P_j)``. It speaks of the points that were used: the
-    clients' distributions themselves lie farther from those than any ``standard_errors`` say. ``tolerance`` and
-    ``gap`` are as in :func:`wafl.weights.mixture`, the other options those of :func:`wafl.weights.nearest`.
+    mixture of the clients. ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` theirs at these weights.
+    All this speaks of the points that were used, and says nothing of how far these lie from the distributions that
+    they were drawn from. ``tolerance`` and ``gap`` are as in :func:`wafl.weights.mixture`, the other options those of
+    :func:`wafl.weights.nearest`.
 
     With ``private=True`` the bound ``max_j sum_i lambda_i W_2^2(P_i, P_j)`` is minimised instead, which needs pairwise
     distances alone: see :mod:`wafl.transport.private`.

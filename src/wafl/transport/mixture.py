@@ -35,9 +35,9 @@ def mixture(
     costs (points of all sources times points of the target) and 1e-3 for more. ``distances`` are ``W_2^2(P_i, Q)``.
     The other options are those of :func:`wafl.weights.nearest`.
 
-    No function of pairwise distances gives these weights, so ``private=True`` is an approximation: each side sends
-    the means of groups of about ten examples, and the mixture of these means is solved. ``value``, ``distances`` and
-    ``gap`` speak of the means. See :mod:`wafl.transport.private` for what that hides.
+    No function of pairwise distances gives these weights, so ``private=True`` is an approximation, and a rough one:
+    each side sends the means of groups of about ten examples, which is what it reveals, and the mixture of these means
+    is solved. ``value``, ``distances`` and ``gap`` speak of the means. See :mod:`wafl.transport.private`.
 
     >>> import numpy as np
     >>> result = mixture([np.zeros((4, 1)), np.full((3, 1), 8.0)], np.array([[0.0], [0.0], [0.0], [9.0]]))

@@ -42,7 +42,7 @@ class MixtureDistance:
 
     def cut(self, g: Tensor) -> Tensor:
         """What g proves: ``V(lambda) >= cut @ lambda``."""
-        return torch.stack([(cost - g).min(1).values.mean() for cost in self.costs]) + g.mean()
+        return torch.stack([f.mean() for f in self.potentials(g)]) + g.mean()
 
     def at(self, weights: Tensor, slack: float) -> Evaluation:
         """V at some weights, known from both sides to ``slack``."""
@@ -53,6 +53,7 @@ class MixtureDistance:
                 return Evaluation(value, cut, g)
 
     def potentials(self, g: Tensor) -> list[Tensor]:
+        """``f_r = min_k (M_rk - g_k)``, one tensor a source."""
         return [(cost - g).min(1).values for cost in self.costs]
 
     def _restricted(self, weights: Tensor) -> tuple[float, Tensor]:

@@ -37,10 +37,10 @@ def nearest(
     more so the higher the dimension, and ``standard_errors`` do not contain it; ``features``, a map of examples
     ``[n, ...] -> [n, k]`` such as a network's last hidden layer, helps against it. ``label_aware`` adds to the squared
     distance of two examples that of the clouds of their labels (OTDD). ``method="entropic"`` is the debiased Sinkhorn
-    divergence, at ``regularization`` times the mean cost.
+    divergence at ``regularization`` times the mean cost: slower, and the less inflated by drawing the larger that is.
 
-    ``private=True`` asks each side for midpoints instead of examples, and gives upper bounds: see
-    :mod:`wafl.transport.private` for what it does and does not hide.
+    ``private=True`` asks each side for midpoints between its examples and a reference, and gives upper bounds. No
+    example is sent, but whoever knows the reference can work them out: see :mod:`wafl.transport.private`.
 
     >>> import numpy as np
     >>> result = nearest([np.zeros((4, 2)), np.ones((3, 2))], np.full((5, 2), 0.9))

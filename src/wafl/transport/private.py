@@ -1,9 +1,13 @@
 """Distances between sides that send no example: what leaves a side is a return value of :class:`Side`, nothing else.
 
-**This is no privacy guarantee.** It keeps examples from casual view, as they are never sent. But a midpoint ``m``
-between an example ``x`` and a reference point ``r`` gives ``x = 2 m - r`` to whoever knows r, and the coordinator and
-both sides know it. Group means give the mean of about ``GROUP`` examples each. Who must not learn the examples must be
-kept from the messages (by secure aggregation, say), or the messages be noised.
+**This is no privacy guarantee.** No example is sent as it is, but much of it can be had from what is:
+
+- a midpoint ``m`` of an example ``x`` and a reference point ``r`` gives ``x = 2 m - r`` to whoever knows r, and the
+  coordinator and both sides know it;
+- the reference itself becomes nine tenths an example of the second side (the target), one tenth one of the first;
+- a group mean is the mean of about ten examples.
+
+Who must not learn the examples must not see the messages, or see them with noise added.
 """
 
 from __future__ import annotations
@@ -23,9 +27,8 @@ GROUP = 10
 
 _ROUNDS = 10
 
-# At the midpoint, which is the paper's, the iteration is caught by the first path it finds: on classes of digits its
-# bound stays 7% to 70% above the squared distance, from any start. Here it stays within 5%. It hides no less, since
-# any place on the path gives the examples away to whoever knows the reference.
+# Halfway, as in the paper, the iteration is caught by the first path it finds: on classes of digits its bound stays 7%
+# to 70% above the squared distance, from any start. Here it stays within 5%. The example can be had from either.
 _PLACE = 0.9
 
 
