@@ -35,7 +35,7 @@ test-full: test test-data test-faults
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/bounds.py
-	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/transport.py --points 500
 
 wheel: .venv/installed-dev .venv-wheel/installed
 	rm -rf dist

@@ -18,7 +18,9 @@ def weights(
     target: Annotated[
         str | None, typer.Option("--target", "-t", help="The data set to come near. Without it: cover all sources.")
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Points drawn from each data set.")] = 600,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Points drawn from each data set. Default: 600, without a target 100.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of that drawing.")] = 0,
     label_aware: Annotated[bool, typer.Option("--label-aware", help="OTDD: add the distance of the labels.")] = False,
     private: Annotated[bool, typer.Option("--private", help="Without sharing examples; an approximation.")] = False,
@@ -39,6 +41,7 @@ def weights(
     from wafl.report.tables import transport_weights
     from wafl.weights import barycenter, cover, mixture, nearest
 
+    sample = sample or (100 if target is None else 600)
     options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware}
     with one_line_errors():
         if target is not None:

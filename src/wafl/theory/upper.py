@@ -59,10 +59,11 @@ def _slope_and_cost(
     """
     moved = move.inputs
     if isinstance(moved, Inputs) and moved.shift is not None and moved.outputs is not None and problem.linear:
-        # In class space the move is W^T u and the gradient W^T r, r = dloss - 2 gamma u.
+        # In class space the move is W^T u and the gradient W^T r, r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.
+        gram = torch.bmm(problem.linear[0], problem.linear[0].mT)
         residual = problem.output_loss.gradient(moved.outputs.mT, y).mT - 2.0 * gamma[:, None] * moved.shift
-        further = torch.stack([residual, moved.shift + residual / modulus[:, None]])
-        slope, cost = (torch.bmm(problem.linear[0].mT, part).square().sum(1) for part in further)
+        further = moved.shift + residual / modulus[:, None]
+        slope, cost = ((torch.bmm(gram, part) * part).sum(1).clamp_min(0.0) for part in (residual, further))
         return slope, cost
     gradient = problem.gradient(dense(moved), y).flatten(2)
     if norm != 2:

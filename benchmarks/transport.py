@@ -1,0 +1,83 @@
+"""`wafl.weights.mixture` at size: seconds, memory, value and proven gap, beside POT's own pairwise distances.
+
+    OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py
+    OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py --data ../shared/data
+
+By default the clouds are Gaussian mixtures that share 30 components of rank 20, in proportions of their own; with
+--data they are MNIST images in label proportions of their own. The yardstick is `ot.emd2` from every source to the
+target, which is what the paper's linear program costs, timed in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import ot
+from numpy.typing import NDArray
+
+from wafl import weights
+
+Array = NDArray[np.float64]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sources", type=int, default=20)
+    parser.add_argument("--points", type=int, default=2000)
+    parser.add_argument("--features", type=int, default=784)
+    parser.add_argument("--tolerance", type=float, default=None)
+    parser.add_argument("--data", type=Path, help="folder with mnist.npz")
+    options = parser.parse_args()
+    if options.data is None:
+        *sources, target = gaussian_mixtures(options.sources + 1, options.points, options.features)
+    else:
+        *sources, target = mnist(options.sources + 1, options.points, options.data / "mnist.npz")
+    before = peak_gigabytes()
+    began = time.perf_counter()
+    result = weights.mixture(sources, target, sample=None, tolerance=options.tolerance)
+    ours = time.perf_counter() - began
+    peak = peak_gigabytes()
+    began = time.perf_counter()
+    pairwise = [ot.emd2([], [], ot.dist(source, target), numItermax=10**9) for source in sources]
+    yardstick = time.perf_counter() - began
+    print(f"{len(sources)} sources and a target of {len(target)} points in {target.shape[1]} dimensions")
+    print(f"mixture      {ours:7.1f} s, peak {peak:.2f} GB ({before:.2f} GB before)")
+    print(f"ot.emd2      {yardstick:7.1f} s for the {len(sources)} pairs alone, ratio {ours / yardstick:.2f}")
+    print(f"value        {result.value:.6g}, gap {result.gap:.3g} ({100 * result.gap / result.value:.3f}%)")
+    print(f"nearest      {min(pairwise):.6g}, the single source")
+    print("weights      " + " ".join(f"{weight:.3f}" for weight in result.weights))
+
+
+def gaussian_mixtures(clouds: int, points: int, features: int) -> list[Array]:
+    generator = np.random.default_rng(0)
+    centers = 0.3 * generator.normal(size=(30, features))
+    factors = generator.normal(size=(30, 20, features)) / 9.0
+    made: list[Array] = []
+    for _ in range(clouds):
+        component = generator.choice(30, size=points, p=generator.dirichlet(np.full(30, 0.2)))
+        inner = np.stack([generator.normal(size=20) @ factors[each] for each in component])
+        made.append(centers[component] + inner + 0.05 * generator.normal(size=(points, features)))
+    return made
+
+
+def mnist(clouds: int, points: int, path: Path) -> list[Array]:
+    generator = np.random.default_rng(0)
+    with np.load(path) as arrays:
+        x, y = arrays["x_train"].reshape(len(arrays["x_train"]), -1) / 255.0, arrays["y_train"]
+    made: list[Array] = []
+    for _ in range(clouds):
+        share = generator.dirichlet(np.full(10, 0.3))[y]
+        made.append(x[generator.choice(len(x), points, replace=False, p=share / share.sum())])
+    return made
+
+
+def peak_gigabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+if __name__ == "__main__":
+    main()
