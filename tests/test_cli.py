@@ -109,7 +109,7 @@ def test_bad_input_is_one_clear_line_and_leaves_no_folder(
 
 
 def test_ctrl_c_keeps_what_had_finished(tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "wafl.cli", "run", "-m", "fedavg", "-m", "fedpgm", "--rounds", "200"]
+    line = [sys.executable, "-m", "wafl.cli", "run", "-m", "fedavg", "-m", "fedpgm", "--rounds", "60"]
     process = subprocess.Popen(
         line,
         cwd=tmp_path,

@@ -32,9 +32,9 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def sealed(content: Mapping[str, Any]) -> bytes:
-    """JSON with a checksum of its own."""
-    return json.dumps({**content, SEAL: _checksum(content)}, indent=1).encode()
+def sealed(content: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
+    """JSON with a checksum of its own; without an indent it is written several times faster."""
+    return json.dumps({**content, SEAL: _checksum(content)}, indent=indent).encode()
 
 
 def unsealed(data: bytes) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -58,7 +58,7 @@ class History(Sequence[Record]):
         return [getattr(record, name) for record in self._records]
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(record) for record in self._records]
+        return [dict(vars(record)) for record in self._records]  # asdict would copy every number of a cohort
 
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:

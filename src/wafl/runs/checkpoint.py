@@ -115,7 +115,7 @@ def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, data in (("state.safetensors", content), ("state.json", sealed(about))):
+    for name, data in (("state.safetensors", content), ("state.json", sealed(about, indent=None))):
         with (partial / name).open("wb") as file:
             file.write(data)
             file.flush()

@@ -66,6 +66,7 @@ def demo_experiment(
         "name": "digits",
         "seeds": list(seeds),
         "device": device,
+        "checkpoint_every": 10,  # a round takes a few milliseconds, about as long as a checkpoint
         "data": {"num_clients": clients, "labels_per_client": labels_per_client, "seed": seeds[0]},
         "model": {"kind": model},
         "methods": entries,

@@ -75,7 +75,7 @@ def summarize(
     away.
     """
     here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
-    best = certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
+    best = None if ball is None else certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
     clean = Mixture.of(run, clients).means(None, [{}]).value[0]
     surrogate = clean + here.L_z**2 / (4.0 * price)
