@@ -2,7 +2,8 @@
 
 By duality (eq. duality of the paper) no distribution within ``radius`` of the clients' mixture has a larger expected
 loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the least of these over
-gamma; each client sends one number a gamma, the mean over its examples of an upper bound of phi_gamma.
+gamma; each client sends for each gamma the mean over its examples of an upper bound of phi_gamma, and of what its
+examples' moves cost, which is the slope in gamma.
 """
 
 from __future__ import annotations
