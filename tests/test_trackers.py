@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def crash_and_resume(clients: wafl.Federation, folder: Path, *make: Any, **optio
     """The rounds 0 to 2 (of which a checkpoint holds the first two), then all; a tracker each of its own."""
     with pytest.raises(KeyboardInterrupt):
         train(clients, *(each() for each in make), Crash(2), checkpoint=Checkpoint(folder / "checkpoint", every=2))
+    time.sleep(1.1)  # event files are told apart by the second
     return train(clients, *(each() for each in make), checkpoint=Checkpoint(folder / "checkpoint", every=2), **options)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from wafl.algorithms import State
 from wafl.attacks import Attack
-from wafl.evaluate import check_attack, check_share, evaluate
+from wafl.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.federation import Federation
 from wafl.history import History, Record
 from wafl.run import Run
@@ -38,15 +38,23 @@ class Moment:
         """The run as if training ended here."""
         return self.make_run()
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str = "") -> None:
         """Let this run end here; others of the same sweep go on."""
-        self.stopped = why
+        self.stopped = why or "stopped by a callback"
+
+    def final_record(self) -> Record:
+        """The round's record with what callbacks have added, as plain numbers."""
+        return replace(self.record, metrics={name: float(value) for name, value in self.metrics.items()})
 
     def values(self, metric: str) -> list[float]:
         """A metric (or a number of the record, such as ``loss``) over the rounds that have it, this one last."""
         rows = [{**record.numbers(), **record.metrics} for record in self.history]
         rows.append({**self.record.numbers(), **self.metrics})
         return [row[metric] for row in rows if metric in row]
+
+
+EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
+"""Metrics of :class:`EvaluateEvery`, which not every round has."""
 
 
 class Callback:
@@ -72,7 +80,7 @@ def as_callbacks(callbacks: Sequence[Callback | Callable[[Moment], Any]]) -> lis
     for callback in callbacks:
         if isinstance(callback, Callback):
             found.append(callback)
-        elif callable(callback):
+        elif callable(callback) and not isinstance(callback, type):
             found.append(_Function(callback))
         else:
             raise TypeError(f"callback {callback!r} is none: use a wafl.callbacks.Callback or a function of a moment")
@@ -97,6 +105,7 @@ class EvaluateEvery(Callback):
             raise ValueError(f"rounds={self.rounds} must be at least 1: how often to evaluate")
         check_share(self.attacked)
         check_attack(self.attack, self.clients)
+        present_clients(self.clients)
 
     def on_round(self, moment: Moment) -> None:
         if (moment.record.round + 1) % self.rounds:
@@ -128,7 +137,7 @@ class EarlyStopping(Callback):
 
     def on_round(self, moment: Moment) -> None:
         values = moment.values(self.metric)
-        if not values and moment.record.round == 0 and self.metric not in ("accuracy", "test_loss"):
+        if not values and moment.record.round == 0 and self.metric not in EVALUATED:
             known = ", ".join(sorted({**moment.record.numbers(), **moment.metrics}))
             raise ValueError(f"metric={self.metric!r} is not among those of a round: {known}")
         signed = [value if self.largest else -value for value in values]

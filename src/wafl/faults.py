@@ -10,7 +10,7 @@ import torch
 from wafl.algorithms.admission import Exclusion, Reply
 from wafl.algorithms.base import Query
 from wafl.checks import check_seed
-from wafl.random import Key, Purpose, uniform
+from wafl.random import Key, Purpose, bits, uniform
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class Faults:
     def befall(self, query: Query, attempt: int) -> dict[int, str]:
         """The fault of each client that has one in this query."""
         clients = torch.tensor(query.clients)
-        which = ((2 * attempt + (query.kind == "loss")) * 2**16 + self.seed) % 2**32
-        key = Key(*(torch.full_like(clients, value) for value in (query.seed, query.round, 0, which)))
+        both = int(bits(Key.of(self.seed, client=query.seed), Purpose.FAULT, 1))  # of the faults' seed and the run's
+        which = 2 * attempt + (query.kind == "loss")
+        key = Key(*(torch.full_like(clients, value) for value in (both, query.round, 0, which)))
         draws = uniform(replace(key, client=clients), Purpose.FAULT, 1)[:, 0].tolist()
         found: dict[int, str] = {}
         for client, draw in zip(query.clients, draws, strict=True):

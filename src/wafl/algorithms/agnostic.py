@@ -35,7 +35,9 @@ class Agnostic:
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         assert replies.params is not None
-        params = self.setting.server_step(state.params, weighted_mean(query.weights, replies.params))
+        params = state.params
+        if float(query.weights.sum()) > 0:  # else nobody who counts has replied
+            params = self.setting.server_step(params, weighted_mean(query.weights, replies.params))
         climbed = state.client_weights.clone()
         climbed[list(replies.clients)] += self.client_weights.step(state.round) * replies.loss.to(climbed)
         scalars = self.setting.next_scalars(state, params, mean_reply(query, replies.cost))

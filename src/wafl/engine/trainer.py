@@ -28,7 +28,7 @@ from wafl.errors import TooFewRepliesError
 from wafl.faults import Faults, spoil, without
 from wafl.federation import Federation
 from wafl.fitness import check_fitness
-from wafl.history import Record
+from wafl.history import History, Record
 from wafl.methods import Method
 from wafl.run import Run, with_params
 from wafl.schedule import Schedule
@@ -51,6 +51,17 @@ class Spec:
     def name(self) -> str:
         varied = ", ".join(f"{name}={value}" for name, value in (self.point or {}).items())
         return f"{self.method.name} ({varied})" if varied else self.method.name
+
+    def fingerprint(self) -> Any:
+        """All that the run is told, as plain values; a function of the round by its values."""
+        weights, rounds = self.method.client_weights, range(self.schedule.rounds)
+        rates = [self.schedule.rate(number) for number in rounds]
+        steps = [weights.step(number) for number in rounds] if isinstance(weights, Learned) else None
+        rule = replace(weights, step_size=1.0) if isinstance(weights, Learned) else weights
+        plain = replace(
+            self, method=replace(self.method, client_weights=rule), schedule=replace(self.schedule, learning_rate=1.0)
+        )
+        return [describe(plain), rates, steps]
 
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""
@@ -185,10 +196,13 @@ class Trainer:
 
     def fingerprint(self, specs: Sequence[Spec]) -> str:
         """What a checkpoint must have been written for: these runs, from this start, on these clients."""
-        digest = sha256(json.dumps([describe(spec) for spec in specs]).encode())
+        about = [[spec.fingerprint() for spec in specs], self.task.loss.name, self.clients.unit]
+        digest = sha256(json.dumps(about).encode())
         digest.update(self.start.detach().cpu().numpy().tobytes())
         digest.update(self.task.frozen_digest())
-        for part in (self.clients.train.y, self.clients.train.offsets):
+        train = self.clients.train
+        some = torch.linspace(0, len(train.y) - 1, min(len(train.y), 4096)).long()
+        for part in (train.y, train.offsets, train.rows(some, train.dtype)):
             digest.update(part.numpy().tobytes())
         return digest.hexdigest()
 
@@ -256,6 +270,7 @@ class Trainer:
                 return [_Answer(q, r) for q, r in zip(queries, engine.run(queries, places), strict=True)]
         faults, tolerance = attendance.faults or Faults(), attendance.tolerance or Tolerance()
         answers: dict[int, _Answer] = {}
+        kept_before = dict(engine.memory)
         for attempt in range(tolerance.attempts):
             open_ = [(place, query) for place, query in zip(places, queries, strict=True) if place not in answers]
             fates = {place: faults.befall(query, attempt) for place, query in open_}
@@ -273,6 +288,12 @@ class Trainer:
                     answers[place] = _Answer(counted, kept, [*dropped, *late, *faulty], attempt + 1)
             if len(answers) == len(queries):
                 return [answers[place] for place in places]
+            # An attempt that failed has not happened: clients keep what they kept before it.
+            engine.memory = {
+                key: value if key[0] in answers else kept_before[key]
+                for key, value in engine.memory.items()
+                if key[0] in answers or key in kept_before
+            }
         place = next(place for place in places if place not in answers)
         query = queries[places.index(place)]
         raise TooFewRepliesError(
@@ -283,19 +304,19 @@ class Trainer:
     def _end_round(self, course: _Course, record: Record, attendance: Attendance) -> None:
         so_far = course.so_far
         moment = Moment(
-            course.place,
-            course.spec.name,
-            record,
-            so_far.state,
-            so_far.history,
-            lambda: self._finish(course.spec, so_far),
+            course.place, course.spec.name, record, so_far.state, so_far.history, lambda: self._so_far(course, moment)
         )
         for callback in attendance.callbacks:
             callback.on_round(moment)
-        so_far.history.append(replace(record, metrics=moment.metrics))
+        so_far.history.append(moment.final_record())
         so_far.stopped = moment.stopped
         if attendance.on_round is not None:
             attendance.on_round(course.place, so_far.history[-1], so_far.state)
+
+    def _so_far(self, course: _Course, moment: Moment) -> Run:
+        """The run as if it ended with this round; rounds to come change nothing in it."""
+        history = History([*course.so_far.history, moment.final_record()])
+        return self._finish(course.spec, RunProgress(course.so_far.state, history))
 
     def _finish(self, spec: Spec, so_far: RunProgress) -> Run:
         state = so_far.state

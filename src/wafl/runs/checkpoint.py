@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +38,9 @@ class Checkpoint:
         self.folder, self.every = Path(folder), every
         self._fingerprint = ""
         self._unsaved: Progress | None = None
+        self._rounds = 0
         self._count = 0
+        self._damaged: set[Path] = set()
 
     def read(self, fingerprint: str) -> Progress | None:
         """The last good progress of this very training; None where there is none yet."""
@@ -49,6 +52,7 @@ class Checkpoint:
             try:
                 return read_progress(folder, fingerprint)
             except CheckpointError as error:
+                self._damaged.add(folder)
                 faults.append(f"{folder.name}: {error}")
         if faults:
             raise CheckpointError(
@@ -60,7 +64,8 @@ class Checkpoint:
     def keep(self, progress: Progress) -> None:
         """Remember the progress, and every so many rounds write it."""
         self._unsaved = progress.snapshot()
-        if max(run.state.round for run in progress.runs.values()) % self.every == 0:
+        self._rounds += 1
+        if self._rounds % self.every == 0:
             self.write()
 
     def write(self) -> None:
@@ -70,15 +75,19 @@ class Checkpoint:
         self._count += 1
         write_progress(self.folder / f"{self._count:09d}", self._unsaved, self._fingerprint)
         self._unsaved = None
-        for folder in self._written()[:-KEPT]:
+        good = [folder for folder in self._written() if folder not in self._damaged]
+        for folder in good[:-KEPT]:
             shutil.rmtree(folder)
 
     def __enter__(self) -> Checkpoint:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None or not issubclass(kind, OSError):  # a full disk will not hold it either
+        if kind is None:
             self.write()
+        else:
+            with suppress(OSError):  # such as a full disk, which is then what the training stopped for
+                self.write()
 
     def _written(self) -> list[Path]:
         """Whole checkpoints, oldest first; what a crash left half written has another name."""
@@ -104,7 +113,7 @@ def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
             "history": run.history.to_json(),
         }
     tensors |= {f"memory.{run}.{client}": value for (run, client), value in progress.memory.items()}
-    content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
     about = {
         "format": FORMAT,
         "fingerprint": fingerprint,

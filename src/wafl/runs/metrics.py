@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +43,8 @@ class MetricsFile(Callback):
         ]
 
     def on_round(self, moment: Moment) -> None:
-        record = replace(moment.record, metrics=moment.metrics)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(self._line(moment.place, record) + "\n")
+            file.write(self._line(moment.place, moment.final_record()) + "\n")
 
     def _line(self, place: int, record: Record) -> str:
         return json.dumps(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from wafl.callbacks import Callback, Moment
-from wafl.history import Record
+from wafl.history import History, Record
 from wafl.run import Run
 
 Plain = str | int | float
@@ -46,16 +45,16 @@ class Tracker(Callback, ABC):
 
     def on_round(self, moment: Moment) -> None:
         if moment.place not in self._logs:
-            self._logs[moment.place] = self._join(moment.place, moment.run)
-        self._logs[moment.place].write(replace(moment.record, metrics=moment.metrics))
+            self._logs[moment.place] = self._join(moment.place, moment.run, moment.history)
+        self._logs[moment.place].write(moment.final_record())
 
     def on_end(self, place: int, run: Run) -> None:
-        log = self._logs.pop(place, None) or self._join(place, run)
+        log = self._logs.pop(place, None) or self._join(place, run, run.history)
         log.close()
 
-    def _join(self, place: int, run: Run) -> Log:
+    def _join(self, place: int, run: Run, before: History) -> Log:
         log = self._open(place, run)
-        for record in run.history:
+        for record in before:
             log.write(record)
         return log
 
