@@ -185,9 +185,9 @@ class WassersteinShift(Attack):
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         x, y, share = population.x, population.y, population.shares()
-        if self.radius == 0:
-            return x
         budget = self.radius**2
+        if budget == 0:
+            return x
 
         def at(gamma: float) -> Move:
             return move_one_lane(self._adversary(gamma), problem, x, y, seed)

@@ -34,6 +34,7 @@ def check(
 ) -> None:
     """Say whether an experiment can be run, and what it would train; nothing is trained or written."""
     from rich.console import Console
+    from rich.markup import escape
 
     from wafl.runs.plan import make_plan
     from wafl.runs.read import read_experiment
@@ -49,7 +50,7 @@ def check(
         swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
         runs = "1 run" if count == 1 else f"{count} runs"
         console.print(f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}")
-    console.print(f"[green]{path} is in order.[/]")
+    console.print(f"[green]{escape(str(path))} is in order.[/]")
 
 
 @config_app.command()
@@ -59,4 +60,5 @@ def schema() -> None:
 
     from wafl.runs.config import Experiment
 
-    typer.echo(json.dumps(Experiment.model_json_schema(), indent=1))
+    text = json.dumps(Experiment.model_json_schema(), indent=1)
+    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take both

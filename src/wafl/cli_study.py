@@ -54,6 +54,7 @@ def run(
     tested while a growing share of the clients is attacked. A run that is interrupted goes on with `wafl resume`.
     """
     from wafl.runs.demo import demo_experiment
+    from wafl.runs.folder import source_of
     from wafl.runs.read import read_experiment
     from wafl.runs.study import Study
 
@@ -81,7 +82,7 @@ def run(
                 device=device,
             )
         folder = _new_folder(output, name, described)
-        study = Study.create(described, folder, None if experiment is None else experiment.parent)
+        study = Study.create(described, folder, None if experiment is None else source_of(experiment))
         _train_and_show(study)
 
 
@@ -117,9 +118,11 @@ def runs(output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where ru
 
 
 def _train_and_show(study: Study) -> None:
+    import shlex
     import warnings
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from wafl.errors import ConcavityWarning
@@ -127,9 +130,10 @@ def _train_and_show(study: Study) -> None:
     from wafl.report.tables import comparison
 
     console, path = Console(), study.folder.path
+    shown = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
     console.print(
-        f"{study.plan.clients}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{path}[/]\n"
+        f"{study.plan.clients}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
     )
     columns = (
         TextColumn("{task.description:<10}"),
@@ -156,18 +160,21 @@ def _train_and_show(study: Study) -> None:
             results = study.run(advance)
         except KeyboardInterrupt:
             progress.stop()
-            console.print(f"\nStopped. What had finished is in [bold]{path}[/]. To go on: wafl resume {path}")
+            go_on = f"wafl resume {shlex.quote(str(path))}"
+            console.print(f"\nStopped. What had finished is in {path}. To go on: {go_on}", markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
         except BaseException:
             progress.stop()
-            console.print(f"\nWhat had finished is in [bold]{path}[/].")
+            console.print(f"\nWhat had finished is in [bold]{shown}[/].")
             raise
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         console.print(f"[yellow]Warning:[/] {message}")
     console.print(comparison(results))
     study.folder.figures.mkdir(exist_ok=True)
     figure = measure_against_attacked(results, study.folder.figures / "accuracy.png")
-    console.print(f"\nFigure: {figure}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/")
+    console.print(
+        f"\nFigure: {figure}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/", markup=False
+    )
 
 
 def _is_plain(entry: Any) -> bool:

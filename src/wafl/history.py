@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+NUMBERS = ("loss", "seconds", "replies", "achieved_radius", "gamma")
+"""What a round has in numbers, of the last two only those of WAFL."""
+
 
 @dataclass(frozen=True)
 class Record:

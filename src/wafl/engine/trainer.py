@@ -191,6 +191,8 @@ class Trainer:
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
         """Refuse what cannot be trained, before any work; the algorithm of each run."""
         algorithms = [self._algorithm(spec) for spec in specs]
+        for spec in specs:
+            spec.method.client_weights.initial(self.clients.train.num_examples.tolist())
         self._rehearse(specs)
         return algorithms
 

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 T = TypeVar("T")
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+def _of_usual_size(value: float) -> float:
+    if value != 0 and not 1e-30 <= abs(value) <= 1e30:  # float32 could not hold its square
+        raise ValueError("must lie between 1e-30 and 1e30")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_of_usual_size)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_of_usual_size)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Box = Annotated[list[float], Field(min_length=2, max_length=2)]
-Import = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
+Import = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$")]
 """``module:function``, found from the folder of the file or among what is installed."""
 
 
@@ -29,7 +47,12 @@ def _one_of_the_norms(value: Any) -> Any:
     return float(value)
 
 
-Norm = Annotated[float, BeforeValidator(_one_of_the_norms), BeforeValidator(_norm)]
+Norm = Annotated[
+    float,
+    BeforeValidator(_one_of_the_norms),
+    BeforeValidator(_norm),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"const": "inf"}]}),  # JSON has no infinity
+]
 
 
 def _value_or_list(value: Any) -> str:
@@ -41,6 +64,24 @@ Swept = Annotated[
     Discriminator(_value_or_list),
 ]
 """A value, or a list of values: one run each."""
+
+
+def _known_model(value: str) -> str:
+    if value not in ("mlr", "cnn") and not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*", value):
+        raise ValueError("must be 'mlr' or 'cnn', or 'module:function'")
+    return value
+
+
+FixedRule = Annotated[
+    Annotated[Literal["by_examples", "uniform"], Tag("value")] | Annotated[list[NotNegative], Tag("list")],
+    Discriminator(_value_or_list),
+]
+"""A rule for the client weights by name, or one weight a client."""
+AnyRule = Annotated[
+    Annotated[Literal["by_examples", "uniform", "agnostic", "snapshot"], Tag("value")]
+    | Annotated[list[NotNegative], Tag("list")],
+    Discriminator(_value_or_list),
+]
 
 
 class Section(BaseModel):
@@ -63,7 +104,7 @@ class Data(Section):
     dirichlet: Positive | None = None
     iid: bool | None = None
     by_group: bool | None = None
-    sizes: Box | None = None
+    sizes: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = None
     """Mean and standard deviation of the clients' sizes."""
     preprocess: Literal["unit", "symmetric", "zscore", "zscore_pooled"] = "unit"
     split: Literal["per_client", "standard"] = "per_client"
@@ -75,12 +116,12 @@ class Data(Section):
 class Model(Section):
     """The model, sized for the data."""
 
-    kind: Literal["mlr", "cnn"] | Import = "mlr"
+    kind: Annotated[str, AfterValidator(_known_model)] = "mlr"
     """mlr, cnn, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
     channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """cnn: of its two convolutions."""
     seed: Seed = 0
-    """cnn: of its starting parameters."""
+    """Of its starting parameters."""
     loss: Literal["cross_entropy", "squared_error"] = "cross_entropy"
 
 
@@ -106,7 +147,7 @@ class _Method(Schedule):
 
 class FedAvg(_Method):
     method: Literal["FedAvg"]
-    client_weights: Literal["by_examples", "uniform"] | list[NotNegative] | None = None
+    client_weights: FixedRule | None = None
 
 
 class WAFL(_Method):
@@ -121,7 +162,7 @@ class WAFL(_Method):
     restarts: Swept[Annotated[int, Field(ge=0)]] | None = None
     bounds: Box | None = None
     strict: bool | None = None
-    client_weights: Literal["by_examples", "uniform", "agnostic", "snapshot"] | list[NotNegative] | None = None
+    client_weights: AnyRule | None = None
     weights_step: Swept[Positive] | None = None
 
 
@@ -133,7 +174,7 @@ class FedPGM(_Method):
     norm: Swept[Norm] | None = None
     random_start: bool | None = None
     bounds: Box | None = None
-    client_weights: Literal["by_examples", "uniform"] | list[NotNegative] | None = None
+    client_weights: FixedRule | None = None
 
 
 class FedFGSM(_Method):
@@ -141,14 +182,14 @@ class FedFGSM(_Method):
     epsilon: Swept[NotNegative] | None = None
     norm: Swept[Norm] | None = None
     bounds: Box | None = None
-    client_weights: Literal["by_examples", "uniform"] | list[NotNegative] | None = None
+    client_weights: FixedRule | None = None
 
 
 class FedRobust(_Method):
     method: Literal["FedRobust"]
     penalty: Swept[Positive] | None = None
     step_size: Swept[Positive] | None = None
-    client_weights: Literal["by_examples", "uniform"] | list[NotNegative] | None = None
+    client_weights: FixedRule | None = None
 
 
 class AFL(_Method):
@@ -231,6 +272,12 @@ class Trackers(Section):
     """mlflow: the experiment; wandb: the project."""
 
 
+RESERVED = {
+    "about.json", "checkpoint", "config.toml", "figures", "metrics.jsonl", "mlflow", "results.json", "tensorboard",
+    "wandb",
+}  # fmt: skip
+
+
 class Experiment(Section):
     """Data, model, methods, schedule, attack and evaluation: all that a study is."""
 
@@ -253,10 +300,12 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Experiment:
-        names = [method.name or method.method.lower() for method in self.methods]
+        names = [(method.name or method.method).lower() for method in self.methods]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two methods are called {name!r}: give each a name of its own (name = ...)")
+            if name in RESERVED:
+                raise ValueError(f"a method cannot be called {name!r}, which is the name of a file of the run")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds={self.seeds} must differ")
         return self

@@ -115,10 +115,21 @@ class RunFolder:
         try:
             if self.read_results().get("finished"):
                 return "finished"
+            if not self._lock.exists():
+                return "interrupted"
             with self.locked():
                 return "interrupted"
         except FolderError as error:
             return "running" if "in use" in str(error) else "interrupted"
+
+
+def source_of(experiment: Path) -> Path:
+    """Where the modules are that an experiment file names: beside it, or, of a run's own file, where they were then."""
+    try:
+        source = unsealed((experiment.parent / "about.json").read_bytes()).get("source")
+    except (OSError, ValueError):
+        return experiment.parent
+    return experiment.parent if source is None else Path(source)
 
 
 def provenance() -> dict[str, Any]:
@@ -162,7 +173,11 @@ def _git_commit() -> str | None:
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
         changed = subprocess.run(
-            ["git", "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from wafl import models, weights
 from wafl.algorithms.admission import Tolerance
 from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
+from wafl.callbacks import EVALUATED
 from wafl.data import load_dataset
 from wafl.engine.fit import make_specs
 from wafl.engine.trainer import Trainer
 from wafl.errors import ConfigError
+from wafl.evaluate import present_clients
 from wafl.faults import Faults
 from wafl.federation import Federation
+from wafl.history import NUMBERS
 from wafl.methods import METHODS, Method
 from wafl.runs import config
 from wafl.trackers import check_trackers
@@ -59,7 +63,13 @@ def make_plan(experiment: config.Experiment, folder: Path | None = None) -> Plan
         model = _model(experiment.model, clients)
     finally:
         with_folder()
+    present_clients(clients)
     check_trackers(experiment.trackers)
+    stopping = experiment.early_stopping
+    known = {*NUMBERS, *(EVALUATED[:2] if experiment.evaluation.every else ())}
+    if stopping is not None and stopping.metric not in known:
+        hint = "; it wants evaluation.every" if stopping.metric in EVALUATED[:2] else ""
+        raise ConfigError(f"early_stopping.metric = {stopping.metric!r} is none of {', '.join(sorted(known))}{hint}")
     entries = [_entry(method, experiment.schedule) for method in experiment.methods]
     trainer = Trainer(model, clients, experiment.model.loss, None, experiment.device, None)
     for entry in entries:
@@ -96,7 +106,9 @@ def _model(model: config.Model, clients: Federation) -> nn.Module:
     if model.kind == "cnn":
         first, second = model.channels or (32, 64)
         return models.cnn(clients, channels=(first, second), seed=model.seed)
-    made = _imported("model.kind", model.kind)(clients)
+    with torch.random.fork_rng(devices=[]):  # the same start whenever it is built, as a resume needs
+        torch.manual_seed(model.seed)
+        made = _imported("model.kind", model.kind)(clients)
     if not isinstance(made, nn.Module):
         raise ConfigError(f"model.kind = {model.kind!r} returned {type(made).__name__}, not a torch.nn.Module")
     return made
@@ -112,7 +124,12 @@ def _entry(entry: config.AnyMethod, common: config.Schedule) -> Entry:
     lists = {name: value for name, value in schedule.items() if isinstance(value, list)}
     if "rounds" not in schedule:
         raise ConfigError("schedule.rounds is missing: how many rounds to train")
+    for name, values in {**swept, **lists}.items():
+        if len(set(values)) != len(values):
+            raise ConfigError(f"{entry.name or entry.method}: {name} = {values} has a value twice: give each once")
     rule = _weights(getattr(entry, "client_weights", None), own)
+    if "weights_step" in own and entry.method == "WAFL" and not isinstance(rule, Learned):
+        raise ConfigError("weights_step goes with client_weights = 'agnostic' or 'snapshot', which learn the weights")
     if rule is not None:
         fixed.pop("weights_step", None)
     options = {**fixed, **({} if rule is None else {"client_weights": rule})}
@@ -183,5 +200,10 @@ def _on_path(folder: Path | None) -> Callable[[], None]:
     if folder is None:
         return lambda: None
     place = str(folder.resolve())
+    for name in [path.stem for path in folder.glob("*.py")]:  # another experiment may have a module of the same name
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if loaded is not None and Path(loaded).parent != folder.resolve():
+            del sys.modules[name]
+    importlib.invalidate_caches()
     sys.path.insert(0, place)
     return lambda: sys.path.remove(place)

@@ -20,13 +20,13 @@ TAGS = {"value", "list"}
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
     """The experiment a file describes, with ``key=value`` changes of the command line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path} cannot be read: {reason}. `wafl config init` writes a starter") from error
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     for change in changes:
         apply_change(content, change)
@@ -52,7 +52,9 @@ def apply_change(content: dict[str, Any], change: str) -> None:
         raise ConfigError(f"--set {change!r} must be key=value, such as schedule.rounds=50")
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
+    except ValueError:
         value = text.strip()
     *path, last = (part.strip() for part in key.split("."))
     target: Any = content
@@ -85,11 +87,16 @@ def _index(items: list[Any], part: str, change: str) -> int:
 
 
 def _explain(fault: Any, content: Mapping[str, Any]) -> str:
-    place = [part for part in fault["loc"] if part not in TAGS]
+    *inside, last = fault["loc"] or ("",)
+    unknown = fault["type"] == "extra_forbidden"  # then the last part is the user's own word
+    place = [part for part in inside if part not in TAGS] + (
+        [last] if last != "" and (unknown or last not in TAGS) else []
+    )
     place = _without_method_names(place, content)
-    key = ".".join(str(part) for part in place) or "the file"
+    # What a key holds that is no letter must not break the line.
+    key = ".".join(str(part).encode("unicode_escape").decode() for part in place) or "the file"
     if fault["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(place[-1]), _valid_names(place[:-1], content), n=1, cutoff=0.5)
+        near = _nearest(str(place[-1]), _valid_names(place[:-1], content))
         valid = ", ".join(sorted(_valid_names(place[:-1], content)))
         return f"unknown key {key}" + (f": did you mean {near[0]}?" if near else f": there are {valid}")
     if fault["type"] == "missing":
@@ -97,7 +104,9 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
     if fault["type"] == "union_tag_invalid" and "discriminator" in fault.get("ctx", {}):
         given = str(fault["ctx"].get("tag", ""))
         names = _method_names()
-        near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
+        near = [name for name in names if name.lower() == given.lower()] or difflib.get_close_matches(
+            given, names, 1, 0.4
+        )
         return f"{key}.method = {given!r} is none of {', '.join(names)}" + (
             f": did you mean {near[0]}?" if near else ""
         )
@@ -107,6 +116,16 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
     given = fault.get("input")
     shown = "" if isinstance(given, dict | BaseModel) else f" = {given!r}"
     return f"{key}{shown}: {message}"
+
+
+def _nearest(word: str, names: Sequence[str]) -> list[str]:
+    """The name most like the word, of equals the one that begins as it does."""
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+
+    def likeness(name: str) -> tuple[float, bool]:
+        return difflib.SequenceMatcher(None, word, name).ratio(), name[:1] == word[:1]
+
+    return sorted(close, key=likeness, reverse=True)[:1]
 
 
 def _without_method_names(place: list[Any], content: Mapping[str, Any]) -> list[Any]:
