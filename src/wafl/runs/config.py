@@ -55,6 +55,12 @@ Norm = Annotated[
 ]
 
 
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):  # which Python takes for 1
+        raise ValueError("must be 1 or 2")
+    return value
+
+
 def _value_or_list(value: Any) -> str:
     return "list" if isinstance(value, list) else "value"
 
@@ -66,8 +72,10 @@ Swept = Annotated[
 """A value, or a list of values: one run each."""
 
 
-def _known_model(value: str) -> str:
-    if value not in ("mlr", "cnn") and not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*", value):
+def _known_model(value: Any) -> Any:
+    if not isinstance(value, str) or (
+        value not in ("mlr", "cnn") and not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*", value)
+    ):
         raise ValueError("must be 'mlr' or 'cnn', or 'module:function'")
     return value
 
@@ -116,7 +124,7 @@ class Data(Section):
 class Model(Section):
     """The model, sized for the data."""
 
-    kind: Annotated[str, AfterValidator(_known_model)] = "mlr"
+    kind: Annotated[str, BeforeValidator(_known_model)] = "mlr"
     """mlr, cnn, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
     channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """cnn: of its two convolutions."""
@@ -155,7 +163,7 @@ class WAFL(_Method):
     gamma: Swept[Positive] | None = None
     radius: Swept[Positive] | None = None
     norm: Swept[Norm] | None = None
-    power: Swept[Literal[1, 2]] | None = None
+    power: Swept[Annotated[Literal[1, 2], BeforeValidator(_no_truth)]] | None = None
     label_cost: Swept[Annotated[float, Field(gt=0)]] | None = None
     steps: Swept[Count] | None = None
     tolerance: Swept[Annotated[float, Field(ge=0, lt=1)]] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ class Plan:
 
 def make_plan(experiment: config.Experiment, folder: Path | None = None) -> Plan:
     """``folder`` is where ``module:function`` is looked for first: that of the experiment's file."""
-    with_folder = _on_path(folder)
+    named = [name for name in (experiment.data.source, experiment.model.kind) if name is not None and ":" in name]
+    with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in named])
     try:
         clients = make_clients(experiment.data)
         model = _model(experiment.model, clients)
@@ -195,14 +196,14 @@ def _imported(key: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def _on_path(folder: Path | None) -> Callable[[], None]:
+def _on_path(folder: Path | None, names: Sequence[str]) -> Callable[[], None]:
     """Let imports look in the folder first; the function that is returned ends that."""
     if folder is None:
         return lambda: None
     place = str(folder.resolve())
-    for name in [path.stem for path in folder.glob("*.py")]:  # another experiment may have a module of the same name
+    for name in names:  # another experiment may have a module of the same name
         loaded = getattr(sys.modules.get(name), "__file__", None)
-        if loaded is not None and Path(loaded).parent != folder.resolve():
+        if loaded is not None and Path(loaded).parent != folder.resolve() and (folder / f"{name}.py").exists():
             del sys.modules[name]
     importlib.invalidate_caches()
     sys.path.insert(0, place)

@@ -87,10 +87,10 @@ def _index(items: list[Any], part: str, change: str) -> int:
 
 
 def _explain(fault: Any, content: Mapping[str, Any]) -> str:
-    *inside, last = fault["loc"] or ("",)
+    *inside, last = fault["loc"] or (None,)
     unknown = fault["type"] == "extra_forbidden"  # then the last part is the user's own word
     place = [part for part in inside if part not in TAGS] + (
-        [last] if last != "" and (unknown or last not in TAGS) else []
+        [last] if last is not None and (unknown or last not in TAGS) else []
     )
     place = _without_method_names(place, content)
     # What a key holds that is no letter must not break the line.
@@ -120,6 +120,7 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
 
 def _nearest(word: str, names: Sequence[str]) -> list[str]:
     """The name most like the word, of equals the one that begins as it does."""
+    word = word.lower()
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
 
     def likeness(name: str) -> tuple[float, bool]:
