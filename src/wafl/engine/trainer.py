@@ -203,7 +203,7 @@ class Trainer:
         digest.update(self.start.detach().cpu().numpy().tobytes())
         digest.update(self.task.frozen_digest())
         train = self.clients.train
-        some = torch.linspace(0, len(train.y) - 1, min(len(train.y), 4096)).long()
+        some = torch.linspace(0, len(train.y) - 1, min(len(train.y), 4096), dtype=torch.float64).long()
         for part in (train.y, train.offsets, train.rows(some, train.dtype)):
             digest.update(part.numpy().tobytes())
         return digest.hexdigest()

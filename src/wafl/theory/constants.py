@@ -225,7 +225,7 @@ def input_constants(task: Task, params: Tensor, clients: Federation, norm: float
 def _some_examples(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor, str]:
     """Examples to search on, evenly taken from all clients."""
     count = min(SEARCHED, len(clients.train.y))
-    rows = torch.linspace(0, len(clients.train.y) - 1, count).round().long()
+    rows = torch.linspace(0, len(clients.train.y) - 1, count, dtype=torch.float64).round().long()
     y = clients.train.y[rows]
     y = y.to(params.dtype) if y.is_floating_point() else y
     return clients.train.rows(rows, params.dtype), y, f"largest at {count} examples"
