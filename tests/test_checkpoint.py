@@ -18,8 +18,10 @@ from torch import Tensor
 
 import wafl
 from wafl.callbacks import Callback, EarlyStopping, Moment
+from wafl.engine.embedded import Embedded
 from wafl.engine.lanes import Lanes
-from wafl.engine.trainer import Spec, Trainer
+from wafl.engine.spec import Spec
+from wafl.engine.trainer import Trainer
 from wafl.errors import CheckpointError
 from wafl.federation import Examples
 from wafl.files import sealed, unsealed
@@ -476,7 +478,7 @@ def test_very_many_examples_have_a_fingerprint() -> None:
     total = 2**24 + 4
     examples = Examples(torch.zeros(total, 1), torch.arange(2).repeat(total // 2), torch.tensor([0, total]))
     many = wafl.Federation(examples, examples, ("all",), num_classes=2)
-    trainer = Trainer(wafl.models.mlr(many), many, "cross_entropy", None, "cpu", None)
+    trainer = Trainer(wafl.models.mlr(many), Embedded(many, torch.device("cpu")), "cross_entropy", None)
     spec = Spec(wafl.FedAvg(), Schedule(rounds=1, local_steps=1))
     first = trainer.fingerprint([spec])
     examples.raw[-1] = 1.0

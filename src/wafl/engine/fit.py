@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from wafl.algorithms.admission import Tolerance
 from wafl.callbacks import Callback, Moment, as_callbacks
+from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.progress import Progress
-from wafl.engine.trainer import Attendance, OnRound, Spec, Trainer
+from wafl.engine.spec import Spec
+from wafl.engine.trainer import Attendance, OnRound, Trainer
 from wafl.faults import Faults
 from wafl.federation import Federation
 from wafl.methods import METHODS, Method
@@ -73,8 +75,9 @@ def fit(
         server_learning_rate, seed,
     )  # fmt: skip
     spec = Spec(_known(method, client_weights), schedule)
-    trainer = Trainer(model, clients, loss, init, device, chunk_size)
-    return _train(trainer, [spec], on_round, callbacks, checkpoint, faults, tolerance)[0]
+    here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
+    trainer = Trainer(model, here, loss, init)
+    return train(trainer, [spec], on_round, callbacks, checkpoint)[0]
 
 
 def sweep(
@@ -105,8 +108,9 @@ def sweep(
     ``on_start`` is told the progress that a checkpoint held, before training goes on.
     """
     specs = make_specs(_known(method, client_weights), grid, schedule)
-    trainer = Trainer(model, clients, loss, init, device, chunk_size)
-    return _train(trainer, specs, on_round, callbacks, checkpoint, faults, tolerance, on_start)
+    here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
+    trainer = Trainer(model, here, loss, init)
+    return train(trainer, specs, on_round, callbacks, checkpoint, on_start)
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
@@ -123,24 +127,23 @@ def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapp
     return specs
 
 
-def _train(
+def train(
     trainer: Trainer,
     specs: Sequence[Spec],
-    on_round: OnRound | None,
-    callbacks: Callbacks,
-    checkpoint: Checkpoint | None,
-    faults: Faults | None,
-    tolerance: Tolerance | None,
+    on_round: OnRound | None = None,
+    callbacks: Callbacks = (),
+    checkpoint: Checkpoint | None = None,
     on_start: Callable[[Progress | None], None] | None = None,
 ) -> list[Run]:
+    """All runs, from where a checkpoint has them."""
     told = as_callbacks(callbacks)
     if checkpoint is None:
-        return trainer.train(specs, Attendance(on_round, told, None, faults, tolerance))
+        return trainer.train(specs, Attendance(on_round, told))
     progress = checkpoint.read(trainer.fingerprint(specs))
     if on_start is not None:
         on_start(progress)
     with checkpoint:
-        return trainer.train(specs, Attendance(on_round, told, checkpoint.keep, faults, tolerance), progress)
+        return trainer.train(specs, Attendance(on_round, told, checkpoint.keep), progress)
 
 
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:

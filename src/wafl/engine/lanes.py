@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,15 +20,24 @@ class Lanes:
 
     A lane is one client's copy of the parameters in one run. Lanes go in chunks of ``chunk_size``: by default
     as many as half of the free memory holds. The chunk size changes no draw.
+
+    ``memory`` is what an adversary lets each client keep, by run and client; filled as clients first take part.
+    ``rows`` says which client of ``client.examples`` each asked client is, where they are only some of all.
     """
 
-    def __init__(self, client: ClientTask, chunk_size: int | None = None) -> None:
+    def __init__(
+        self,
+        client: ClientTask,
+        chunk_size: int | None = None,
+        memory: dict[Place, Tensor] | None = None,
+        rows: Mapping[int, int] | None = None,
+    ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size={chunk_size} must be at least 1")
         self.client = client
         self.chunk_size = chunk_size
-        self.memory: dict[Place, Tensor] = {}
-        """What an adversary lets each client keep, by run and client; filled as clients first take part."""
+        self.memory = memory if memory is not None else {}
+        self._rows = rows
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
         """The replies to each run's query; all queries are of one kind and round.
@@ -57,10 +66,11 @@ class Lanes:
             return torch.tensor(values, dtype=dtype)[run].to(device)
 
         clients = torch.tensor([client for _, client in places], device=device)
+        rows = clients if self._rows is None else torch.tensor([self._rows[client] for _, client in places])
         steps = [query.snapshot_step for query in queries if query.snapshot_step is not None]
         return LaneInput(
             params=torch.stack([query.params for query in queries])[run.to(device)],
-            clients=clients,
+            clients=rows.to(device),
             scalars={name: per_lane([query.scalars[name] for query in queries], dtype) for name in queries[0].scalars},
             key=Key(
                 per_lane([query.seed for query in queries], torch.int64),

@@ -17,6 +17,7 @@ from wafl.algorithms.admission import Tolerance
 from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
 from wafl.callbacks import EVALUATED
 from wafl.data import load_dataset
+from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.fit import make_specs
 from wafl.engine.trainer import Trainer
 from wafl.errors import ConfigError
@@ -72,7 +73,7 @@ def make_plan(experiment: config.Experiment, folder: Path | None = None) -> Plan
         hint = "; it wants evaluation.every" if stopping.metric in EVALUATED[:2] else ""
         raise ConfigError(f"early_stopping.metric = {stopping.metric!r} is none of {', '.join(sorted(known))}{hint}")
     entries = [_entry(method, experiment.schedule) for method in experiment.methods]
-    trainer = Trainer(model, clients, experiment.model.loss, None, experiment.device, None)
+    trainer = Trainer(model, Embedded(clients, find_device(experiment.device)), experiment.model.loss, None)
     for entry in entries:
         trainer.check(make_specs(entry.method, {**entry.grid, "seed": experiment.seeds}, entry.schedule))
     faults, tolerance = experiment.faults, experiment.tolerance

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.checks import check_bounds, check_positive
+from wafl.engine.embedded import first_example
 from wafl.errors import PreconditionError
 from wafl.federation import Federation
 from wafl.fitness import check_fitness
@@ -136,7 +137,7 @@ def constants(
         raise ValueError(f"reach={reach} must be finite and at least 0")
     task, params = task_of(model, loss)
     clients = data if isinstance(data, Federation) else Federation.from_arrays([data], test_fraction=0.0)
-    check_fitness(Problem(task, params[None]), *_first_example(clients, params), clients.num_classes)
+    check_fitness(Problem(task, params[None]), *first_example(clients, params), clients.num_classes)
     box = check_bounds(data_bounds) or clients.bounds or _span(clients)
     if not all(map(math.isfinite, box)):
         raise ValueError(
@@ -244,11 +245,6 @@ def _searched(task: Task, params: Tensor, clients: Federation, norm: float) -> d
         "max_loss": Constant(float(losses.max()), "estimate", why),
         "label_gap": Constant(float(losses.max()), "estimate", why),
     }
-
-
-def _first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
-    x, y = (values[:1][None] for values in clients.train.of(0))
-    return x.to(params), y.to(params) if y.is_floating_point() else y
 
 
 def _span(clients: Federation) -> tuple[float, float]:

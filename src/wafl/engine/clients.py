@@ -1,0 +1,75 @@
+"""Where clients live, as the loop that trains sees it: a roster, and engines that answer queries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Adversary
+from wafl.algorithms import Query, Replies
+from wafl.algorithms.admission import Exclusion
+from wafl.engine.progress import Progress
+from wafl.engine.spec import Spec
+from wafl.task import Task
+
+
+@dataclass(frozen=True)
+class Roster:
+    """What a server knows of its clients: no example, and of their data only what it was told.
+
+    ``num_examples`` is how many each trains on.
+    """
+
+    names: tuple[str, ...]
+    num_examples: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    num_classes: int | None = None
+    unit: str = "input units"
+    bounds: tuple[float, float] | None = None
+    recipe: Mapping[str, Any] | None = None
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query as if only those had been asked whose replies count, their replies, and who was left out."""
+
+    query: Query
+    replies: Replies
+    excluded: Sequence[Exclusion] = ()
+    attempts: int = 1
+
+
+class Engine(Protocol):
+    """Answers one query of each of several runs at once; all queries are of one kind and round."""
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]: ...
+
+
+class Clients(Protocol):
+    """Clients to train on, wherever they are; ``device`` is where the server keeps its parameters."""
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
+        """Refuse a model or an adversary that does not fit the examples, before any work."""
+        ...
+
+    def digest(self) -> bytes:
+        """What a checkpoint must agree with, of the clients."""
+        ...
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        """An engine for runs of one shape, by their places in the sweep; what it must remember is in the progress."""
+        ...

@@ -1,0 +1,157 @@
+"""Clients whose examples are at hand: their work is done here, all of them as lanes of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Adversary, AdversaryState, Wasserstein
+from wafl.algorithms import Query, Replies
+from wafl.algorithms.admission import Exclusion, Tolerance, split
+from wafl.engine.clients import Answer, Engine, Roster
+from wafl.engine.lanes import Lanes
+from wafl.engine.local import ClientTask
+from wafl.engine.progress import Place, Progress
+from wafl.engine.spec import Spec
+from wafl.engine.tolerant import Arrivals, Tolerant
+from wafl.faults import Faults, spoil, without
+from wafl.federation import Federation
+from wafl.fitness import check_fitness
+from wafl.task import Problem, Task
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A federation on a device; with ``faults`` its clients fail on purpose, and ``tolerance`` bears failing ones."""
+
+    federation: Federation
+    device: torch.device
+    chunk_size: int | None = None
+    faults: Faults | None = None
+    tolerance: Tolerance | None = None
+
+    @property
+    def roster(self) -> Roster:
+        clients = self.federation
+        return Roster(
+            clients.names,
+            tuple(clients.train.num_examples.tolist()),
+            clients.input_shape,
+            clients.num_classes,
+            clients.unit,
+            clients.bounds,
+            clients.recipe,
+        )
+
+    def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
+        """Let each adversary move one example, so that what it cannot do is said before any work."""
+        clients, problem = self.federation, Problem(task, start[None])
+        x, y = first_example(clients, start)
+        check_fitness(problem, x, y, clients.num_classes)
+        bounded = {bounds for adversary in adversaries if (bounds := getattr(adversary, "bounds", None)) is not None}
+        low, high = clients.train.span() if bounded else (0.0, 0.0)
+        for bounds in bounded:
+            if low < bounds[0] or high > bounds[1]:
+                raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them")
+        for adversary in adversaries:
+            if isinstance(adversary, Wasserstein) and adversary.strict and problem.curvature is None:
+                raise ValueError(
+                    "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
+                )
+            brief = cast(Any, adversary)  # one step shows what a thousand would
+            if is_dataclass(adversary) and hasattr(adversary, "steps"):
+                brief = replace(brief, steps=1)
+            brief(problem, x, y, AdversaryState())
+
+    def digest(self) -> bytes:
+        train = self.federation.train
+        some = torch.linspace(0, len(train.y) - 1, min(len(train.y), 4096), dtype=torch.float64).long()
+        return b"".join(part.numpy().tobytes() for part in (train.y, train.offsets, train.rows(some, train.dtype)))
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        first = next(iter(specs.values()))
+        examples = self.federation.train.to(self.device)
+        client = ClientTask(task, first.method.adversary, first.schedule.local_work, examples)
+        lanes = Lanes(client, progress.chunk_sizes.get(group, self.chunk_size), progress.memory)
+        whole = _Whole(lanes, group, progress, self.device)
+        if self.faults is None and self.tolerance is None:
+            return whole
+        return Tolerant(_Failing(whole, self.faults or Faults()), self.tolerance or Tolerance())
+
+
+class _Whole:
+    """Every client answers."""
+
+    def __init__(self, lanes: Lanes, group: int, progress: Progress, device: torch.device) -> None:
+        self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
+
+    def replies(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Replies]:
+        with _full_precision(self._device):
+            replies = self.lanes.run(queries, runs)
+        if self.lanes.chunk_size is not None:
+            self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
+        return replies
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]:
+        return [Answer(query, reply) for query, reply in zip(queries, self.replies(queries, runs), strict=True)]
+
+
+class _Failing:
+    """Clients drop out, are late, or reply with what is of no use, as the faults have it."""
+
+    def __init__(self, whole: _Whole, faults: Faults) -> None:
+        self._whole, self._faults = whole, faults
+        self._before: dict[Place, Tensor] = {}
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        self._before = dict(self._whole.lanes.memory)
+        fates = [self._faults.befall(query, attempt) for query in queries]
+        gone = [[client for client, fate in fate.items() if fate == "dropout"] for fate in fates]
+        present = [without(query, absent) for query, absent in zip(queries, gone, strict=True)]
+        asked = [place for place, query in enumerate(present) if query.clients]
+        replies = self._whole.replies([present[place] for place in asked], [runs[place] for place in asked])
+        arrived = dict(zip(asked, map(split, replies), strict=True))
+        arrivals: list[Arrivals] = []
+        for place, fate in enumerate(fates):
+            sound, late = spoil(arrived.get(place, []), fate)
+            arrivals.append(Arrivals(sound, [*(Exclusion(client, "dropped out") for client in gone[place]), *late]))
+        return arrivals
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """Clients keep what they kept before."""
+        memory = self._whole.lanes.memory
+        for keeper in [keeper for keeper in memory if keeper[0] in runs]:
+            del memory[keeper]
+        memory.update({keeper: kept for keeper, kept in self._before.items() if keeper[0] in runs})
+
+
+def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
+    """One lane with one example, in the type of the parameters."""
+    x, y = (values[:1][None] for values in clients.train.of(0))
+    return x.to(params), y.to(params) if y.is_floating_point() else y.to(params.device)
+
+
+def find_device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r} asks for CUDA, which torch does not find here: use device='cpu'")
+    return device
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Generator[None, None, None]:
+    """float32 means float32: convolutions on a GPU would else round their inputs to TF32's 10 bits."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,59 @@
+"""Rounds that bear failing clients: those whose replies count go on, and a round with too few is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wafl.algorithms import Query
+from wafl.algorithms.admission import Exclusion, Reply, Tolerance, admit
+from wafl.engine.clients import Answer
+from wafl.errors import TooFewRepliesError
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What came back of one query, sound or not, and whose reply did not come."""
+
+    replies: Sequence[Reply]
+    missing: Sequence[Exclusion] = ()
+
+
+class Source(Protocol):
+    """Where replies come from, some of them."""
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]: ...
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """The last attempt of these runs has failed, and so has not happened."""
+        ...
+
+
+class Tolerant:
+    """An engine of a source that may fail."""
+
+    def __init__(self, source: Source, tolerance: Tolerance) -> None:
+        self._source, self._tolerance = source, tolerance
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]:
+        tolerance, answers = self._tolerance, dict[int, Answer]()
+        for attempt in range(tolerance.attempts):
+            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in answers}
+            arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
+            for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
+                counted, kept, faulty = admit(query, arrived.replies, tolerance)
+                if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
+                    answers[run] = Answer(counted, kept, [*arrived.missing, *faulty], attempt + 1)
+            failed = [run for run in waiting if run not in answers]
+            if not failed:
+                return [answers[run] for run in runs]
+            self._source.undo(failed)
+        query = next(query for run, query in zip(runs, queries, strict=True) if run not in answers)
+        needed = (
+            f"{tolerance.min_replies:.0%} of {len(query.clients)} clients" if tolerance.min_replies else "one client"
+        )
+        raise TooFewRepliesError(
+            f"round {query.round}: fewer than {needed} gave a usable reply, {tolerance.attempts} times over; "
+            "the rounds before it are kept"
+        )
