@@ -7,11 +7,9 @@ import functools
 import json
 import math
 import re
-import signal
 import sys
 import tomllib
 from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -60,20 +58,6 @@ def assert_one_line(result: Any, *parts: str) -> None:
     assert result.stderr.count("\n") == 1, result.stderr
     for part in parts:
         assert part in result.stderr
-
-
-@contextmanager
-def time_limit(seconds: float) -> Generator[None, None, None]:
-    def ring(*_: Any) -> None:
-        raise TimeoutError(f"it took longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 # -- Every field ----------------------------------------------------------------------------------------------
@@ -253,6 +237,10 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "min_replies": SHARE, "attempts": COUNT, "outsized": number(1.1, INF, below=(1.0, "greater than 1")),
     },
     "trackers": {"tensorboard": FLAG, "mlflow": FLAG, "wandb": FLAG, "project": TEXT},
+    "flower": {
+        "nodes": COUNT, "min_nodes": COUNT, "wait": POSITIVE, "round_timeout": POSITIVE, "partial_sums": FLAG,
+        "exact": FLAG,
+    },
 }  # fmt: skip
 FIELDS = [(section, name) for section, kinds in SECTIONS.items() for name in kinds]
 PLACES = [f"{section}.{name}".lstrip(".").replace("methods.0 ", "") for section, name in FIELDS]
@@ -1033,18 +1021,22 @@ def test_all_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
     clients = wafl.load_dataset("digits").partition(
         num_clients=6, dirichlet=5.0, preprocess="symmetric", test_fraction=0.5, seed=3
     )
-    assert torch.equal(plan.clients.train.x, clients.train.x)
-    assert torch.equal(plan.clients.test.y, clients.test.y)
+    assert torch.equal(plan.federation.train.x, clients.train.x)
+    assert torch.equal(plan.federation.test.y, clients.test.y)
     expected = wafl.models.cnn(clients, channels=(2, 3), seed=5)
     assert all(
         torch.equal(one, other) for one, other in zip(plan.model.parameters(), expected.parameters(), strict=True)
     )
     assert plan.attack == wafl.PGD(epsilon=0.3, norm=2, steps=7, step_size=0.1, bounds=clients.bounds)
-    assert plan.faults is not None
-    assert plan.faults.rates() == {"dropout": 0.1, "late": 0.2, "nan": 0.0, "infinity": 0.0, "wrong_shape": 0.0}
-    assert plan.faults.seed == 8
-    assert plan.tolerance is not None
-    assert (plan.tolerance.min_replies, plan.tolerance.attempts, plan.tolerance.outsized) == (0.2, 9, 7.0)
+    assert plan.clients.faults is not None
+    assert plan.clients.faults.rates() == {"dropout": 0.1, "late": 0.2, "nan": 0.0, "infinity": 0.0, "wrong_shape": 0.0}
+    assert plan.clients.faults.seed == 8
+    assert plan.clients.tolerance is not None
+    assert (plan.clients.tolerance.min_replies, plan.clients.tolerance.attempts, plan.clients.tolerance.outsized) == (
+        0.2,
+        9,
+        7.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -398,7 +398,7 @@ def test_resume_of_a_finished_run_trains_nothing_and_repairs_its_metrics(
         path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else path.read_bytes() + b'{"round": 9}\n')
     with pytest.raises(FolderError, match=rf"damaged: wafl resume {finished} writes it anew"):
         RunFolder(finished).read_metrics()
-    monkeypatch.setattr("wafl.runs.study.sweep", lambda *_, **__: pytest.fail("it trains"))
+    monkeypatch.setattr("wafl.runs.study.train", lambda *_, **__: pytest.fail("it trains"))
     result = invoke("resume", finished)
     assert result.exit_code == 0, result.output
     assert "is finished already: there is nothing to train" in result.stdout

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from wafl.algorithms import State
 from wafl.attacks import Attack
+from wafl.engine.clients import Clients
 from wafl.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.federation import Federation
 from wafl.history import History, Record
@@ -94,7 +95,7 @@ class EvaluateEvery(Callback):
     Under an attack they are ``attacked_accuracy`` and ``attacked_loss``.
     """
 
-    clients: Federation
+    clients: Federation | Clients
     rounds: int = 10
     attack: Attack | None = None
     attacked: float = 1.0
@@ -104,13 +105,16 @@ class EvaluateEvery(Callback):
         if self.rounds < 1:
             raise ValueError(f"rounds={self.rounds} must be at least 1: how often to evaluate")
         check_share(self.attacked)
-        check_attack(self.attack, self.clients)
-        present_clients(self.clients)
+        if isinstance(self.clients, Federation):
+            check_attack(self.attack, self.clients)
+            present_clients(self.clients)
 
     def on_round(self, moment: Moment) -> None:
         if (moment.record.round + 1) % self.rounds:
             return
-        score = evaluate(moment.run, self.clients, attack=self.attack, attacked=self.attacked, seed=self.seed)
+        clients = self.clients
+        test = partial(evaluate, clients=clients) if isinstance(clients, Federation) else clients.evaluate
+        score = test(moment.run, attack=self.attack, attacked=self.attacked, seed=self.seed)
         clean = self.attack is None
         moment.metrics["test_loss" if clean else "attacked_loss"] = score.loss
         if score.accuracy is not None:

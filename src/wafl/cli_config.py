@@ -42,7 +42,7 @@ def check(
     with one_line_errors():
         plan = make_plan(read_experiment(path, changes or []), path.parent)
     console = Console()
-    console.print(f"{plan.clients}", highlight=False)
+    console.print(f"{plan.who}", highlight=False)
     for entry in plan.entries:
         count = len(plan.experiment.seeds)
         for values in entry.grid.values():

@@ -48,9 +48,9 @@ def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Fed
         raise ValueError("these runs were trained on different data: take them one by one")
     if first is None:
         plan = _plan_of(folder)
-        if plan is None:
+        if plan is None or plan.federation is None:
             raise ValueError("these runs do not say how to make their data again: use wafl with your own federation")
-        return plan.clients
+        return plan.federation
     options = dict(first["partition"])
     if "sizes" in options:
         options["sizes"] = tuple(options["sizes"])

@@ -133,7 +133,7 @@ def _train_and_show(study: Study) -> None:
     shown = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
     console.print(
-        f"{study.plan.clients}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
+        f"{study.plan.who}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
     )
     columns = (
         TextColumn("{task.description:<10}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,6 +146,11 @@ class Federation:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return self.train.shape
+
+    @property
+    def num_outputs(self) -> int:
+        """Of a model for these clients: one a class, or as many as an example has targets."""
+        return self.num_classes if self.num_classes is not None else math.prod(self.train.y.shape[1:])
 
     def label_counts(self) -> Tensor:
         """How many examples of each label each client has, training and test together: ``[clients, labels]``."""

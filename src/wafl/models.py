@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 
-from wafl.federation import Federation
+
+class Described(Protocol):
+    """What a model is sized by: a :class:`wafl.Federation`, or what a server is told of its clients."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def num_outputs(self) -> int: ...
 
 
 class MLR(nn.Sequential):
@@ -49,19 +57,19 @@ class CNN(nn.Sequential):
         }
 
 
-def mlr(clients: Federation) -> MLR:
+def mlr(clients: Described) -> MLR:
     """A linear model for these clients' inputs and classes (or regression targets)."""
-    return MLR(clients.input_shape, _num_outputs(clients))
+    return MLR(clients.input_shape, clients.num_outputs)
 
 
-def cnn(clients: Federation, *, channels: tuple[int, int] = (32, 64), seed: int = 0) -> CNN:
+def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int = 0) -> CNN:
     """A small convolutional network for these clients' images ``(channels, height, width)``."""
     shape = clients.input_shape
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"cnn wants images of shape (channels, height, width), at least 4x4, not {shape}: use mlr")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return CNN(shape, _num_outputs(clients), channels)
+        return CNN(shape, clients.num_outputs, channels)
 
 
 def spec(model: nn.Module) -> dict[str, Any] | None:
@@ -76,9 +84,3 @@ def build(about: dict[str, Any]) -> nn.Module:
         return MLR(shape, outputs)
     first, second = about["channels"]
     return CNN(shape, outputs, (first, second))
-
-
-def _num_outputs(clients: Federation) -> int:
-    if clients.num_classes is not None:
-        return clients.num_classes
-    return math.prod(clients.train.y.shape[1:])

@@ -12,8 +12,11 @@ from torch import Tensor
 from wafl.adversaries import Adversary
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion
+from wafl.attacks import Attack
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
+from wafl.run import Run
+from wafl.score import Score
 from wafl.task import Task
 
 
@@ -21,12 +24,13 @@ from wafl.task import Task
 class Roster:
     """What a server knows of its clients: no example, and of their data only what it was told.
 
-    ``num_examples`` is how many each trains on.
+    ``num_examples`` is how many each trains on, 0 where that was not asked.
     """
 
     names: tuple[str, ...]
     num_examples: tuple[int, ...]
     input_shape: tuple[int, ...]
+    num_outputs: int
     num_classes: int | None = None
     unit: str = "input units"
     bounds: tuple[float, float] | None = None
@@ -35,6 +39,11 @@ class Roster:
     @property
     def num_clients(self) -> int:
         return len(self.names)
+
+    def __str__(self) -> str:
+        task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
+        examples = f", {sum(self.num_examples)} training examples" if any(self.num_examples) else ""
+        return f"{self.num_clients} clients{examples}, of shape {self.input_shape}, {task}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,9 @@ class Clients(Protocol):
     """Clients to train on, wherever they are; ``device`` is where the server keeps its parameters."""
 
     @property
-    def roster(self) -> Roster: ...
+    def roster(self) -> Roster:
+        """The clients so far: others may come behind them, and then this is another roster."""
+        ...
 
     @property
     def device(self) -> torch.device: ...
@@ -72,4 +83,8 @@ class Clients(Protocol):
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         """An engine for runs of one shape, by their places in the sweep; what it must remember is in the progress."""
+        ...
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        """As :func:`wafl.evaluate`."""
         ...

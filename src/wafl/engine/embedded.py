@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -13,15 +13,19 @@ from torch import Tensor
 from wafl.adversaries import Adversary, AdversaryState, Wasserstein
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
+from wafl.attacks import Attack
 from wafl.engine.clients import Answer, Engine, Roster
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.progress import Place, Progress
 from wafl.engine.spec import Spec
 from wafl.engine.tolerant import Arrivals, Tolerant
+from wafl.evaluate import evaluate
 from wafl.faults import Faults, spoil, without
 from wafl.federation import Federation
 from wafl.fitness import check_fitness
+from wafl.run import Run
+from wafl.score import Score
 from wafl.task import Problem, Task
 
 
@@ -34,19 +38,21 @@ class Embedded:
     chunk_size: int | None = None
     faults: Faults | None = None
     tolerance: Tolerance | None = None
+    roster: Roster = field(init=False)
 
-    @property
-    def roster(self) -> Roster:
+    def __post_init__(self) -> None:
         clients = self.federation
-        return Roster(
+        roster = Roster(
             clients.names,
             tuple(clients.train.num_examples.tolist()),
             clients.input_shape,
+            clients.num_outputs,
             clients.num_classes,
             clients.unit,
             clients.bounds,
             clients.recipe,
         )
+        object.__setattr__(self, "roster", roster)
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
         """Let each adversary move one example, so that what it cannot do is said before any work."""
@@ -82,6 +88,9 @@ class Embedded:
         if self.faults is None and self.tolerance is None:
             return whole
         return Tolerant(_Failing(whole, self.faults or Faults()), self.tolerance or Tolerance())
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        return evaluate(run, self.federation, attack=attack, attacked=attacked, seed=seed)
 
 
 class _Whole:

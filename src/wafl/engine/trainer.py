@@ -56,10 +56,10 @@ class _Course:
     def ask(self) -> Query | None:
         return None if self.so_far.stopped else self.algorithm.ask(self.so_far.state)
 
-    def tell(self, answer: Answer) -> Record | None:
+    def tell(self, answer: Answer, names: Sequence[str]) -> Record | None:
         """Move on by one query; the record of the round, if that ends one."""
         before, query = self.so_far.state, answer.query
-        self.watch.check_replies(query, answer.replies)
+        self.watch.check_replies(query, answer.replies, names)
         if query.kind == "train":
             self.training, self.excluded, self.attempts = (query, answer.replies), [], 1
         self.excluded += [
@@ -109,8 +109,8 @@ class Trainer:
                 progress.runs[place] = RunProgress(algorithm.init(self.start))
             so_far = progress.runs[place]
             so_far.state = _moved(so_far.state, self.clients.device)
-            watch = Watch(spec.method, self.task, self.roster.names)
-            courses.append(_Course(place, spec, algorithm, watch, so_far))
+            courses.append(_Course(place, spec, algorithm, Watch(spec.method, self.task), so_far))
+        self._welcome(courses)
         groups: dict[tuple[Any, ...], list[_Course]] = {}
         for course in courses:
             groups.setdefault(course.spec.shape(), []).append(course)
@@ -118,6 +118,7 @@ class Trainer:
             together = {course.place: course.spec for course in group}
             engine = self.clients.engine(self.task, together, number, progress)
             self._train_lanes(engine, group, attendance, progress)
+            self._welcome(courses)
         return [self._finish(course.spec, course.so_far) for course in courses]
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
@@ -137,6 +138,17 @@ class Trainer:
         digest.update(self.task.frozen_digest())
         digest.update(self.clients.digest())
         return digest.hexdigest()
+
+    def _welcome(self, courses: Sequence[_Course]) -> None:
+        """Let clients take part that have come since the runs were at their last round."""
+        self.roster = self.clients.roster
+        for course in courses:
+            state = course.so_far.state
+            if len(state.client_weights) < self.roster.num_clients:
+                course.algorithm = self._algorithm(course.spec)
+                rule = course.spec.method.client_weights
+                weights = rule.enlarged(state.client_weights, self.roster.num_examples)
+                course.so_far.state = replace(state, client_weights=weights)
 
     def _algorithm(self, spec: Spec) -> Algorithm:
         roster, cohort = self.roster, spec.schedule.cohort
@@ -158,8 +170,9 @@ class Trainer:
             course.watch.check_gamma(course.so_far.state)
         began = time.perf_counter()
         while asking := [(course, query) for course in group if (query := course.ask()) is not None]:
+            names = self.roster.names
             answers = engine.run([query for _, query in asking], [course.place for course, _ in asking])
-            told = [(course, course.tell(answer)) for (course, _), answer in zip(asking, answers, strict=True)]
+            told = [(course, course.tell(answer, names)) for (course, _), answer in zip(asking, answers, strict=True)]
             ended = [(course, record) for course, record in told if record is not None]
             if not ended:
                 continue
@@ -168,6 +181,7 @@ class Trainer:
                 self._end_round(course, replace(record, seconds=seconds), attendance)
             if attendance.on_progress is not None:
                 attendance.on_progress(progress)
+            self._welcome(group)
             began = time.perf_counter()
         for course in group:
             course.watch.check_radius(course.so_far.history)

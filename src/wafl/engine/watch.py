@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from statistics import fmean
 
 import torch
@@ -37,14 +38,13 @@ def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> flo
 class Watch:
     """Follows one run; each warning comes once."""
 
-    def __init__(self, method: Method, task: Task, names: tuple[str, ...]) -> None:
+    def __init__(self, method: Method, task: Task) -> None:
         self._adversary = method.adversary if isinstance(method.adversary, Wasserstein) else None
         self._task = task
-        self._names = names
         self._warned = False
         self._held: list[int] = []
 
-    def check_replies(self, query: Query, replies: Replies) -> None:
+    def check_replies(self, query: Query, replies: Replies, names: Sequence[str]) -> None:
         """Stop at the first NaN or infinity, with the round, the client and the likely cause."""
         finite = torch.isfinite(replies.loss)
         if replies.params is not None:
@@ -52,7 +52,7 @@ class Watch:
         if bool(finite.all()):
             return
         client = replies.clients[int((~finite).nonzero()[0])]
-        where = f"round {query.round}, {self._names[client]}"
+        where = f"round {query.round}, {names[client]}"
         if self._adversary is not None and self._adversary.power == 1 and bool(replies.loss.isinf().any()):
             raise UnboundedError(
                 f"{where}: with power=1 and gamma={query.scalars['gamma']:g} the supremum is infinite: "

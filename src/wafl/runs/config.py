@@ -270,6 +270,23 @@ class Tolerance(Section):
     outsized: Annotated[float, Field(gt=1)] = 100.0
 
 
+class Flower(Section):
+    """How a server on Flower deals with its nodes."""
+
+    nodes: Count = 2
+    """Nodes to wait for; in a simulation how many there are."""
+    min_nodes: Count = 1
+    """How many are enough to start with, if after ``wait`` seconds there are fewer than ``nodes``."""
+    wait: Positive = 60.0
+    """Seconds to wait for nodes: at the start, and whenever none is left."""
+    round_timeout: Positive = 300.0
+    """Seconds in which a query must be answered; what comes later does not count."""
+    partial_sums: bool = False
+    """Let a node send the mean of its clients' updates instead of each of them."""
+    exact: bool = True
+    """Give a network the very numbers of the embedded engine where a node has one client: at twice the work there."""
+
+
 class Trackers(Section):
     """Where metrics go beside metrics.jsonl."""
 
@@ -293,6 +310,8 @@ class Experiment(Section):
     """The folder of its results, below runs/."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    engine: Literal["embedded", "flower-sim", "flower"] = "embedded"
+    """Where clients live: in this process, in a simulation on Flower, or on Flower's nodes (`wafl flower app`)."""
     checkpoint_every: Count = 1
     """Rounds between two checkpoints."""
     data: Data = Data()
@@ -305,6 +324,7 @@ class Experiment(Section):
     faults: Faults | None = None
     tolerance: Tolerance | None = None
     trackers: Trackers = Trackers()
+    flower: Flower = Flower()
 
     @model_validator(mode="after")
     def _names_differ(self) -> Experiment:

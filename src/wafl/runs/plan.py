@@ -17,8 +17,10 @@ from wafl.algorithms.admission import Tolerance
 from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
 from wafl.callbacks import EVALUATED
 from wafl.data import load_dataset
+from wafl.engine.clients import Clients
 from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.fit import make_specs
+from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.errors import ConfigError
 from wafl.evaluate import present_clients
@@ -26,6 +28,7 @@ from wafl.faults import Faults
 from wafl.federation import Federation
 from wafl.history import NUMBERS
 from wafl.methods import METHODS, Method
+from wafl.models import Described
 from wafl.runs import config
 from wafl.trackers import check_trackers
 from wafl.weights import ClientWeights, Learned
@@ -42,50 +45,86 @@ class Entry:
     grid: dict[str, list[Any]]
     schedule: dict[str, Any]
 
+    def specs(self, seeds: Sequence[int]) -> list[Spec]:
+        """One run for every combination of what is swept, the seed varying fastest."""
+        return make_specs(self.method, {**self.grid, "seed": list(seeds)}, self.schedule)
+
+
+FindClients = Callable[[Sequence[Entry]], Clients]
+"""Gives the clients of these methods, where they are not in this process."""
+
 
 @dataclass(frozen=True)
 class Plan:
     """All that a study needs, made and checked before any work."""
 
     experiment: config.Experiment
-    clients: Federation
+    clients: Clients
+    federation: Federation | None
+    """The clients' examples; None where clients keep them."""
     model: nn.Module
     entries: list[Entry]
     attack: Attack | None
-    faults: Faults | None
-    tolerance: Tolerance | None
+
+    def trainer(self) -> Trainer:
+        return Trainer(self.model, self.clients, self.experiment.model.loss, None)
+
+    @property
+    def who(self) -> str:
+        """The clients, in a line."""
+        return str(self.federation or self.clients.roster)
+
+    @property
+    def testers(self) -> Clients:
+        """Who tests the models: the clients themselves, where their examples are not at hand."""
+        return self.clients if self.federation is None else Embedded(self.federation, torch.device("cpu"))
 
 
-def make_plan(experiment: config.Experiment, folder: Path | None = None) -> Plan:
+def make_plan(
+    experiment: config.Experiment,
+    folder: Path | None = None,
+    find_clients: FindClients | None = None,
+) -> Plan:
     """``folder`` is where ``module:function`` is looked for first: that of the experiment's file."""
+    check_trackers(experiment.trackers)
+    _check_stopping(experiment)
+    entries = [_entry(method, experiment.schedule) for method in experiment.methods]
     named = [name for name in (experiment.data.source, experiment.model.kind) if name is not None and ":" in name]
     with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in named])
     try:
-        clients = make_clients(experiment.data)
-        model = _model(experiment.model, clients)
+        federation = make_clients(experiment.data) if experiment.engine != "flower" else None
+        if federation is not None:
+            present_clients(federation)
+        clients = find_clients(entries) if find_clients is not None else _embedded(experiment, federation)
+        model = make_model(experiment.model, federation or clients.roster)
     finally:
         with_folder()
-    present_clients(clients)
-    check_trackers(experiment.trackers)
+    plan = Plan(experiment, clients, federation, model, entries, make_attack(experiment.attack, clients.roster.bounds))
+    trainer = plan.trainer()
+    for entry in entries:
+        trainer.check(entry.specs(experiment.seeds))
+    return plan
+
+
+def _embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
+    if federation is None:
+        raise ConfigError("engine = 'flower' has its clients on nodes: `wafl flower app` makes the app that asks them")
+    faults, tolerance = experiment.faults, experiment.tolerance
+    return Embedded(
+        federation,
+        find_device(experiment.device),
+        None,
+        None if faults is None else Faults(**faults.model_dump()),
+        None if tolerance is None else Tolerance(**tolerance.model_dump()),
+    )
+
+
+def _check_stopping(experiment: config.Experiment) -> None:
     stopping = experiment.early_stopping
     known = {*NUMBERS, *(EVALUATED[:2] if experiment.evaluation.every else ())}
     if stopping is not None and stopping.metric not in known:
         hint = "; it wants evaluation.every" if stopping.metric in EVALUATED[:2] else ""
         raise ConfigError(f"early_stopping.metric = {stopping.metric!r} is none of {', '.join(sorted(known))}{hint}")
-    entries = [_entry(method, experiment.schedule) for method in experiment.methods]
-    trainer = Trainer(model, Embedded(clients, find_device(experiment.device)), experiment.model.loss, None)
-    for entry in entries:
-        trainer.check(make_specs(entry.method, {**entry.grid, "seed": experiment.seeds}, entry.schedule))
-    faults, tolerance = experiment.faults, experiment.tolerance
-    return Plan(
-        experiment,
-        clients,
-        model,
-        entries,
-        _attack(experiment.attack, clients),
-        None if faults is None else Faults(**faults.model_dump()),
-        None if tolerance is None else Tolerance(**tolerance.model_dump()),
-    )
 
 
 def make_clients(data: config.Data) -> Federation:
@@ -102,7 +141,7 @@ def make_clients(data: config.Data) -> Federation:
     return load_dataset(data.dataset, data.data_dir).partition(**options)
 
 
-def _model(model: config.Model, clients: Federation) -> nn.Module:
+def make_model(model: config.Model, clients: Described) -> nn.Module:
     if model.kind == "mlr":
         return models.mlr(clients)
     if model.kind == "cnn":
@@ -167,8 +206,7 @@ def _weights(rule: str | list[float] | None, options: dict[str, Any]) -> ClientW
     return weights.by_examples() if rule == "by_examples" else weights.uniform()
 
 
-def _attack(attack: config.Attack, clients: Federation) -> Attack | None:
-    bounds = clients.bounds
+def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> Attack | None:
     if attack.kind == "none":
         return None
     if attack.kind == "pgd":

@@ -14,8 +14,7 @@ from typing import Any
 
 from wafl.callbacks import Callback, EarlyStopping, EvaluateEvery
 from wafl.describe import describe
-from wafl.engine.fit import sweep
-from wafl.evaluate import Score, evaluate
+from wafl.engine.fit import train
 from wafl.files import write_whole
 from wafl.history import History
 from wafl.run import Run, saved_history
@@ -23,7 +22,8 @@ from wafl.runs.checkpoint import Checkpoint
 from wafl.runs.config import Experiment
 from wafl.runs.folder import RunFolder
 from wafl.runs.metrics import MetricsFile, joined
-from wafl.runs.plan import Entry, Plan, make_plan
+from wafl.runs.plan import Entry, FindClients, Plan, make_plan
+from wafl.score import Score
 from wafl.trackers import make_trackers
 
 OnRound = Callable[[str, int, int], None]
@@ -38,17 +38,19 @@ class Study:
     plan: Plan
 
     @classmethod
-    def create(cls, experiment: Experiment, path: Path, source: Path | None = None) -> Study:
+    def create(
+        cls, experiment: Experiment, path: Path, source: Path | None = None, find_clients: FindClients | None = None
+    ) -> Study:
         """A new study; ``source`` is the folder of the experiment's file. All is checked before anything is written."""
-        plan = make_plan(experiment, source)
+        plan = make_plan(experiment, source, find_clients)
         return cls(RunFolder.create(path, experiment, source), plan)
 
     @classmethod
-    def resume(cls, path: Path) -> Study:
+    def resume(cls, path: Path, find_clients: FindClients | None = None) -> Study:
         """A study that was begun, as its folder describes it."""
         folder = RunFolder.existing(path)
         source = folder.read_about().get("source")
-        return cls(folder, make_plan(folder.experiment(), None if source is None else Path(source)))
+        return cls(folder, make_plan(folder.experiment(), None if source is None else Path(source), find_clients))
 
     def run(self, on_round: OnRound | None = None) -> dict[str, Any]:
         """Train and test what is not done yet; gives what ``results.json`` holds.
@@ -80,19 +82,12 @@ class Study:
         points = _points(grid)
         metrics = MetricsFile(self.folder.metrics, entry.name, points, lines)
         began = time.perf_counter()
-        runs = sweep(
-            plan.model,
-            plan.clients,
-            entry.method,
-            grid,
-            loss=experiment.model.loss,
-            device=experiment.device,
+        runs = train(
+            plan.trainer(),
+            entry.specs(experiment.seeds),
             callbacks=[*self._callbacks(entry, on_round, len(points)), metrics],
             checkpoint=checkpoint,
             on_start=metrics.cut_back,
-            faults=plan.faults,
-            tolerance=plan.tolerance,
-            **entry.schedule,
         )
         seconds = time.perf_counter() - began
         for point, run in zip(points, runs, strict=True):
@@ -123,7 +118,7 @@ class Study:
     def _callbacks(self, entry: Entry, on_round: OnRound | None, num_runs: int) -> list[Callback]:
         experiment, found = self.plan.experiment, list[Callback]()
         if experiment.evaluation.every:
-            found.append(EvaluateEvery(self.plan.clients, experiment.evaluation.every))
+            found.append(EvaluateEvery(self.plan.testers, experiment.evaluation.every))
         if experiment.early_stopping is not None:
             found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
         found += make_trackers(experiment.trackers, self.folder.path, entry.name)
@@ -133,13 +128,10 @@ class Study:
 
     def _test(self, runs: Sequence[Run]) -> dict[str, Any]:
         """Scores of the seeds, one by one, and their mean and spread: accuracies in percent, or losses."""
-        clients, attack, seeds = self.plan.clients, self.plan.attack, self.plan.experiment.seeds
-        clean = [evaluate(run, clients) for run in runs]
+        clients, attack, seeds = self.plan.testers, self.plan.attack, self.plan.experiment.seeds
+        clean = [clients.evaluate(run) for run in runs]
         attacked = {
-            f"{share:g}": [
-                evaluate(run, clients, attack=attack, attacked=share, seed=seed)
-                for run, seed in zip(runs, seeds, strict=True)
-            ]
+            f"{share:g}": [clients.evaluate(run, attack, share, seed) for run, seed in zip(runs, seeds, strict=True)]
             for share in (self.plan.experiment.evaluation.attacked if attack is not None else [])
         }
         worst = [_worst(score) for score in clean]
@@ -151,10 +143,10 @@ class Study:
         }
 
     def _blank(self) -> dict[str, Any]:
-        clients, attack = self.plan.clients, self.plan.attack
+        clients, attack = self.plan.clients.roster, self.plan.attack
         of = "percent of all test examples" if clients.num_classes is not None else "loss over all test examples"
         return {
-            "clients": repr(clients),
+            "clients": self.plan.who,
             "unit": clients.unit,
             "attack": None if attack is None else attack.describe(clients.unit),
             "seeds": list(self.plan.experiment.seeds),

@@ -24,6 +24,10 @@ class ByExamples:
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return _normalised(num_examples)
 
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        """With clients that have come since: as if they had been there from the start."""
+        return self.initial(num_examples)
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -31,6 +35,9 @@ class Uniform:
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return _normalised([1.0] * len(num_examples))
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        return self.initial(num_examples)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,10 @@ class Fixed:
             raise ValueError(f"{len(self.values)} client weights for {len(num_examples)} clients: give one a client")
         return _normalised(self.values)
 
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        """Who has come since has no weight."""
+        return torch.cat([weights, weights.new_zeros(len(num_examples) - len(weights))])
+
 
 @dataclass(frozen=True)
 class Learned:
@@ -65,6 +76,11 @@ class Learned:
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return _normalised([1.0] * len(num_examples))
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        """Who has come since starts with an equal share; the others keep theirs among themselves."""
+        fresh = weights.new_full((len(num_examples) - len(weights),), 1.0 / len(num_examples))
+        return torch.cat([weights * (1.0 - float(fresh.sum())), fresh])
 
     def step(self, round: int) -> float:
         if not callable(self.step_size):
