@@ -10,6 +10,7 @@ from wafl.cli_config import config_app
 from wafl.cli_data import data_app
 from wafl.cli_evaluate import evaluate
 from wafl.cli_export import export
+from wafl.cli_flower import flower_app
 from wafl.cli_study import resume, run, runs
 from wafl.cli_theory import theory
 from wafl.cli_weights import weights
@@ -25,6 +26,7 @@ for command in (run, resume, runs, evaluate, theory, weights, export):
     app.command()(command)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 
 
 def _version(wanted: bool) -> None:

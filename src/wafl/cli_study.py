@@ -11,7 +11,7 @@ from wafl.cli_runs import one_line_errors, parse_norm
 
 if TYPE_CHECKING:
     from wafl.runs.config import Experiment
-    from wafl.runs.study import Study
+    from wafl.runs.study import OnRound, Study
 
 Changes = Annotated[
     list[str] | None,
@@ -46,6 +46,9 @@ def run(
     name: Annotated[str | None, typer.Option(help="Folder of the results below --output. Default: a new one.")] = None,
     output: Annotated[Path, typer.Option(help="Where results go.")] = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    engine: Annotated[
+        str | None, typer.Option(help="embedded, or flower-sim: clients on simulated Flower nodes.")
+    ] = None,
 ) -> None:
     """Train methods, and see who holds up when clients' data shift.
 
@@ -61,7 +64,7 @@ def run(
     with one_line_errors():
         if experiment is not None:
             _refuse_options(context)
-            described = read_experiment(experiment, changes or [])
+            described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
         else:
             if changes:
                 raise ValueError("--set changes an experiment file: give one, `wafl config init` writes it")
@@ -80,6 +83,7 @@ def run(
                 epsilon=epsilon,
                 seeds=range(seed, seed + seeds),
                 device=device,
+                engine=engine or "embedded",
             )
         folder = _new_folder(output, name, described)
         study = Study.create(described, folder, None if experiment is None else source_of(experiment))
@@ -157,7 +161,7 @@ def _train_and_show(study: Study) -> None:
             progress.update(bars[name], completed=done, total=total)
 
         try:
-            results = study.run(advance)
+            results = _run(study, advance)
         except KeyboardInterrupt:
             progress.stop()
             go_on = f"wafl resume {shlex.quote(str(path))}"
@@ -177,13 +181,21 @@ def _train_and_show(study: Study) -> None:
     )
 
 
+def _run(study: Study, advance: OnRound) -> dict[str, Any]:
+    if study.plan.experiment.engine != "flower-sim":
+        return study.run(advance)
+    from wafl.flower.simulation import simulate
+
+    return simulate(study, advance)
+
+
 def _is_plain(entry: Any) -> bool:
     return entry.name == entry.method.name.lower()
 
 
 def _refuse_options(context: typer.Context) -> None:
     """With a file, what it describes is changed by --set alone."""
-    allowed = {"experiment", "changes", "name", "output"}
+    allowed = {"experiment", "changes", "name", "output", "engine"}
     sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:

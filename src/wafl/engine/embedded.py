@@ -100,7 +100,7 @@ class _Whole:
         self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
 
     def replies(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Replies]:
-        with _full_precision(self._device):
+        with full_precision(self._device):
             replies = self.lanes.run(queries, runs)
         if self.lanes.chunk_size is not None:
             self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
@@ -153,7 +153,7 @@ def find_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _full_precision(device: torch.device) -> Generator[None, None, None]:
+def full_precision(device: torch.device) -> Generator[None, None, None]:
     """float32 means float32: convolutions on a GPU would else round their inputs to TF32's 10 bits."""
     if device.type != "cuda":
         yield

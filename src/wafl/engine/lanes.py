@@ -22,7 +22,8 @@ class Lanes:
     as many as half of the free memory holds. The chunk size changes no draw.
 
     ``memory`` is what an adversary lets each client keep, by run and client; filled as clients first take part.
-    ``rows`` says which client of ``client.examples`` each asked client is, where they are only some of all.
+    ``rows`` says which client of ``client.examples`` each asked client is, where they are only some of all. With
+    ``pair`` a lane that is alone has its copy beside it: a network's convolutions then round as among others.
     """
 
     def __init__(
@@ -31,13 +32,14 @@ class Lanes:
         chunk_size: int | None = None,
         memory: dict[Place, Tensor] | None = None,
         rows: Mapping[int, int] | None = None,
+        pair: bool = False,
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size={chunk_size} must be at least 1")
         self.client = client
         self.chunk_size = chunk_size
         self.memory = memory if memory is not None else {}
-        self._rows = rows
+        self._rows, self._pair = rows, pair
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
         """The replies to each run's query; all queries are of one kind and round.
@@ -52,10 +54,14 @@ class Lanes:
         lanes = self._lanes(queries, places, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
-        output = _join([work(self.client, piece) for piece in lanes.split(self.chunk_size)])
+        alone = self._pair and len(places) == 1
+        pieces = [lanes.take(torch.zeros(2, dtype=torch.int64))] if alone else lanes.split(self.chunk_size)
+        output = _join([work(self.client, piece) for piece in pieces])
         if output.memory is not None:
             # Clones, because a view would keep the whole cohort's tensor alive.
-            self.memory.update((keeper, row.clone()) for keeper, row in zip(keepers, output.memory, strict=True))
+            self.memory.update(
+                (keeper, row.clone()) for keeper, row in zip(keepers, output.memory[: len(keepers)], strict=True)
+            )
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
     def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:

@@ -49,6 +49,7 @@ def demo_experiment(
     epsilon: float = 0.15,
     seeds: Sequence[int] = range(5),
     device: str = "cpu",
+    engine: str = "embedded",
 ) -> Experiment:
     """The demo as an experiment; ``options`` are WAFL's, or of the methods that are named."""
     options = options or {}
@@ -66,7 +67,9 @@ def demo_experiment(
         "name": "digits",
         "seeds": list(seeds),
         "device": device,
-        "checkpoint_every": 10,  # a round takes a few milliseconds, about as long as a checkpoint
+        "engine": engine,
+        # A round takes a few milliseconds, about as long as a checkpoint; on Flower it takes seconds.
+        "checkpoint_every": 10 if engine == "embedded" else 1,
         "data": {"num_clients": clients, "labels_per_client": labels_per_client, "seed": seeds[0]},
         "model": {"kind": model},
         "methods": entries,

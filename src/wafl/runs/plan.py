@@ -88,7 +88,7 @@ def make_plan(
     """``folder`` is where ``module:function`` is looked for first: that of the experiment's file."""
     check_trackers(experiment.trackers)
     _check_stopping(experiment)
-    entries = [_entry(method, experiment.schedule) for method in experiment.methods]
+    entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
     named = [name for name in (experiment.data.source, experiment.model.kind) if name is not None and ":" in name]
     with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in named])
     try:
@@ -129,7 +129,7 @@ def _check_stopping(experiment: config.Experiment) -> None:
 
 def make_clients(data: config.Data) -> Federation:
     if data.source is not None:
-        clients = _imported("data.source", data.source)()
+        clients = imported("data.source", data.source)()
         if not isinstance(clients, Federation):
             raise ConfigError(f"data.source = {data.source!r} returned {type(clients).__name__}, not a wafl.Federation")
         return clients
@@ -149,13 +149,13 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
         return models.cnn(clients, channels=(first, second), seed=model.seed)
     with torch.random.fork_rng(devices=[]):  # the same start whenever it is built, as a resume needs
         torch.manual_seed(model.seed)
-        made = _imported("model.kind", model.kind)(clients)
+        made = imported("model.kind", model.kind)(clients)
     if not isinstance(made, nn.Module):
         raise ConfigError(f"model.kind = {model.kind!r} returned {type(made).__name__}, not a torch.nn.Module")
     return made
 
 
-def _entry(entry: config.AnyMethod, common: config.Schedule) -> Entry:
+def make_entry(entry: config.AnyMethod, common: config.Schedule) -> Entry:
     own = entry.model_dump(exclude_none=True, exclude={"name", "method", "client_weights"})
     schedule = {**_common(entry, common), **{name: own.pop(name) for name in SCHEDULE if name in own}}
     if "bounds" in own:
@@ -222,7 +222,7 @@ def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> At
     return AutoAttack(epsilon=attack.epsilon, bounds=bounds)
 
 
-def _imported(key: str, name: str) -> Callable[..., Any]:
+def imported(key: str, name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -52,8 +52,8 @@ class Study:
         source = folder.read_about().get("source")
         return cls(folder, make_plan(folder.experiment(), None if source is None else Path(source), find_clients))
 
-    def run(self, on_round: OnRound | None = None) -> dict[str, Any]:
-        """Train and test what is not done yet; gives what ``results.json`` holds.
+    def run(self, on_round: OnRound | None = None, watchers: Sequence[Callback] = ()) -> dict[str, Any]:
+        """Train and test what is not done yet; gives what ``results.json`` holds. ``watchers`` are told of every round.
 
         What a method gave is on disk before the next one starts, and its progress after every round.
         """
@@ -64,7 +64,7 @@ class Study:
             ]
             for entry in self.plan.entries:
                 if entry.name not in results["done"]:
-                    lines += self._train(entry, results, lines, on_round)
+                    lines += self._train(entry, results, lines, on_round, watchers)
             metrics = joined(lines)
             if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
                 write_whole(self.folder.metrics, metrics)
@@ -73,7 +73,12 @@ class Study:
         return results
 
     def _train(
-        self, entry: Entry, results: dict[str, Any], lines: Sequence[str], on_round: OnRound | None
+        self,
+        entry: Entry,
+        results: dict[str, Any],
+        lines: Sequence[str],
+        on_round: OnRound | None,
+        watchers: Sequence[Callback],
     ) -> list[str]:
         """Train and test one method and keep what it gave; its lines in the metrics come behind ``lines``."""
         plan, experiment = self.plan, self.plan.experiment
@@ -85,7 +90,7 @@ class Study:
         runs = train(
             plan.trainer(),
             entry.specs(experiment.seeds),
-            callbacks=[*self._callbacks(entry, on_round, len(points)), metrics],
+            callbacks=[*self._callbacks(entry, on_round, len(points)), *watchers, metrics],
             checkpoint=checkpoint,
             on_start=metrics.cut_back,
         )

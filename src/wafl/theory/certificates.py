@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from wafl.task import Loss
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
 from wafl.theory.dual import Surrogate, minimise_dual
-from wafl.theory.mixture import Mixture
+from wafl.theory.mixture import Means, Mixture
 from wafl.theory.upper import UpperBound
 from wafl.weights import ClientWeights
 
@@ -136,32 +137,52 @@ def certify(
     """
     check_norm(norm)
     check_seed(seed)
-    wanted = _check_radii(radii)
+    wanted = check_radii(radii)
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
     mixture = Mixture.of(model, clients, part, client_weights, loss)
     known = input_constants(mixture.task, mixture.params, clients, norm)
-    steep = known["L_z"]
+
+    def reach(radius: float) -> float | None:
+        return mixture.loss_under(WassersteinShift(radius, norm=norm), seed) if achieved else None
+
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
-    clean = mixture.means(None, [{}], seed).value[0]
+    return certificates_of(
+        partial(mixture.means, seed=seed), wanted, norm, clients.unit, known["L_z"], bent, achieved=reach
+    )
+
+
+def certificates_of(
+    means: Callable[[UpperBound | None, Sequence[Mapping[str, float]]], Means],
+    radii: Sequence[float],
+    norm: float,
+    unit: str,
+    steep: Constant,
+    bent: Constant,
+    achieved: Callable[[float], float | None] = lambda radius: None,
+) -> Certificates:
+    """The certificates of a mixture whose clients answer with two numbers a gamma, wherever they are.
+
+    ``means`` asks them; ``steep`` and ``bent`` are L_z and L_zz.
+    """
+    clean = means(None, [{}]).value[0]
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        means = mixture.means(UpperBound(norm), [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas], seed)
-        return [Surrogate(value, cost) for value, cost in zip(means.value, means.cost, strict=True)]
+        found = means(UpperBound(norm), [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas])
+        return [Surrogate(value, cost) for value, cost in zip(found.value, found.cost, strict=True)]
 
     rows: list[Certificate] = []
-    for radius, (value, gamma) in zip(wanted, minimise_dual(ask, wanted, bent / 2.0, clean), strict=True):
+    for radius, (value, gamma) in zip(radii, minimise_dual(ask, radii, bent / 2.0, clean), strict=True):
         simple = clean + steep * radius if radius > 0 else clean
-        reached = mixture.loss_under(WassersteinShift(radius, norm=norm), seed) if achieved else None
-        rows.append(Certificate(radius, value, gamma, simple, reached))
-    return Certificates(tuple(rows), clean, norm, clients.unit, steep, bent)
+        rows.append(Certificate(radius, value, gamma, simple, achieved(radius)))
+    return Certificates(tuple(rows), clean, norm, unit, steep, bent)
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _check_radii(radii: Sequence[float]) -> list[float]:
+def check_radii(radii: Sequence[float]) -> list[float]:
     wanted = [float(radius) for radius in radii]
     if not wanted:
         raise ValueError("radii is empty: give at least one, in the unit of the data")

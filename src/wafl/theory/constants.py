@@ -204,23 +204,36 @@ def _values(
     return _searched(task, params, clients, norm)
 
 
-def input_constants(task: Task, params: Tensor, clients: Federation, norm: float) -> dict[str, Constant]:
-    """``L_z`` and ``L_zz`` wherever an example may go, at the model's parameters."""
+def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float) -> dict[str, Constant]:
+    """``L_z`` and ``L_zz`` where they are known without an example: of linear models, and by layers."""
     layer = task.linear(params[None])
     if layer is not None and isinstance(task.loss, CrossEntropy | SquaredError):
         return linear.in_inputs(task.loss, layer[0][0], norm)
+    layered = loss_steepness(task.module, task.loss)
+    if layered is None:
+        return {}
+    # ||g||_* is at most sqrt(d) ||g||_2 for the l_inf ball, and ||g||_2 for l1 and l2.
+    stretch = math.sqrt(input_dim) if dual(norm) == 1 else 1.0
+    found = {"L_z": Constant(layered.slope * stretch, "bound", "by layers, at these parameters")}
+    if math.isfinite(layered.bend):
+        found["L_zz"] = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters")
+    return found
+
+
+def input_constants(task: Task, params: Tensor, clients: Federation, norm: float) -> dict[str, Constant]:
+    """``L_z`` and ``L_zz`` wherever an example may go, at the model's parameters."""
+    known = data_free_constants(task, params, math.prod(clients.input_shape), norm)
+    if task.linear(params[None]) is not None and len(known) == 2:
+        return known
     x, y, why = _some_examples(clients, params)
     slope = estimates.largest_slope(task, params, x, y, norm)
     curvature = estimates.largest_curvature(task, params, x, y, norm)
-    steep, bent = Constant(slope, "estimate", why), Constant(curvature, "estimate", f"{why}, by power iteration")
-    layered = loss_steepness(task.module, task.loss)
-    if layered is not None:
-        # ||g||_* is at most sqrt(d) ||g||_2 for the l_inf ball, and ||g||_2 for l1 and l2.
-        stretch = math.sqrt(x[0].numel()) if dual(norm) == 1 else 1.0
-        steep = Constant(layered.slope * stretch, "bound", "by layers, at these parameters", slope)
-        if math.isfinite(layered.bend):
-            bent = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters", curvature)
-    return {"L_z": steep, "L_zz": bent}
+    searched = {
+        "L_z": Constant(slope, "estimate", why),
+        "L_zz": Constant(curvature, "estimate", f"{why}, by power iteration"),
+    }
+    bounds = {name: Constant(float(value), value.kind, value.why, searched[name]) for name, value in known.items()}
+    return {**searched, **bounds}
 
 
 def _some_examples(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor, str]:

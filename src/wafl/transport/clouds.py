@@ -53,6 +53,11 @@ def read_clients(clients: Federation | Iterable[Any], sampling: Sampling, *, pri
     return _draw_all(_read_all(clients, sampling, "client"), sampling, private)
 
 
+def read_client(item: Any, number: int, sampling: Sampling) -> Cloud:
+    """The cloud of one client, as it is drawn among others; ``number`` is its place among them."""
+    return _read(f"client {number}", item, Key.of(sampling.seed, client=number), sampling).draw(sampling)
+
+
 def read_sources_and_target(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling, *, private: bool = False
 ) -> tuple[list[Cloud], Cloud]:

@@ -12,8 +12,9 @@ Who must not learn the examples must not see the messages, or see them with nois
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -63,23 +64,56 @@ class Side:
         return len(reference) * torch.from_numpy(plan) @ self._points
 
 
+class Sides(Protocol):
+    """Several parties that are asked together."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of each: the number of points, and of their coordinates."""
+        ...
+
+    def midpoints(self, references: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+        """What :meth:`Side.midpoints` of each returns for its reference."""
+        ...
+
+
+class HereSides:
+    """Sides whose points are at hand."""
+
+    def __init__(self, sides: Sequence[Side]) -> None:
+        self._sides = sides
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._sides[0].shape
+
+    def midpoints(self, references: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+        return [side.midpoints(reference) for side, reference in zip(self._sides, references, strict=True)]
+
+
 def distance_bound(a: Side, b: Side, seed: int) -> float:
-    """An upper bound of ``W_2^2(a, b)``, from midpoints and two lengths a round.
+    """See :func:`distance_bounds`."""
+    return distance_bounds(HereSides([a]), 1, b, seed)[0]
+
+
+def distance_bounds(sides: Sides, count: int, b: Side, seed: int) -> list[float]:
+    """For each of ``count`` sides a an upper bound of ``W_2^2(a, b)``, from midpoints and two lengths a round.
 
     For any reference ``W_2(a, b) <= W_2(a, reference) + W_2(reference, b)``, with equality on the shortest path
     between the two. Each round puts the reference on the path between the midpoints that the sides send, and the
     bound falls towards the distance (Rakotomamonjy et al., "Federated Wasserstein distance", ICLR 2024). It can stop
     at a path that is straight but not the shortest.
     """
-    if a.shape != b.shape:
-        raise ValueError(f"sides of shape {a.shape} and {b.shape}: both must have equally many points")
-    reference = random_reference(a.shape, seed)
-    bound = float("inf")
+    if sides.shape != b.shape:
+        raise ValueError(f"sides of shape {sides.shape} and {b.shape}: both must have equally many points")
+    references = [random_reference(b.shape, seed)] * count
+    bounds = [math.inf] * count
     for _ in range(_ROUNDS):
-        (near_a, to_a), (near_b, to_b) = a.midpoints(reference), b.midpoints(reference)
-        bound = min(bound, to_a + to_b)
-        reference = (1.0 - _PLACE) * near_a + _PLACE * _match(near_a, near_b)[0]
-    return bound**2
+        near = zip(sides.midpoints(references), [b.midpoints(reference) for reference in references], strict=True)
+        for place, ((near_a, to_a), (near_b, to_b)) in enumerate(near):
+            bounds[place] = min(bounds[place], to_a + to_b)
+            references[place] = (1.0 - _PLACE) * near_a + _PLACE * _match(near_a, near_b)[0]
+    return [bound**2 for bound in bounds]
 
 
 def random_reference(shape: tuple[int, int], seed: int) -> Tensor:

@@ -1,0 +1,199 @@
+"""Which clients there are and which node holds each: asked of every node that comes, at the start or later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING, getLogger
+
+from flwr.app import RecordDict
+
+from wafl.engine.clients import Roster
+from wafl.errors import TooFewRepliesError
+from wafl.flower.post import POLL, Post, Sent
+from wafl.flower.wire import LARGEST, Reader, WireError, check_refusal, config_only
+from wafl.runs.config import Flower
+
+log = getLogger("flwr").log  # what Flower shows of a run
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a node says of itself; ``classes`` is 0 for a regression, and sizes are told only if asked for."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...] | None
+    sizes: tuple[int, ...] | None
+    tested: tuple[str, ...]
+    shape: tuple[int, ...]
+    classes: int
+    outputs: int
+    unit: str
+    bounds: tuple[float, float] | None
+
+    def encode(self) -> RecordDict:
+        return config_only(
+            names=list(self.names),
+            numbers=None if self.numbers is None else list(self.numbers),
+            sizes=None if self.sizes is None else list(self.sizes),
+            tested=list(self.tested),
+            shape=list(self.shape),
+            classes=self.classes,
+            outputs=self.outputs,
+            unit=self.unit,
+            bounds=None if self.bounds is None else list(self.bounds),
+        )
+
+    @classmethod
+    def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:
+        check_refusal(content)
+        read = Reader(content, "ask")
+        names = read.many("names", str)
+        if not names or len(set(names)) != len(names):
+            raise WireError(f"names={names} must be different ones, at least one")
+        bounds = read.many("bounds", float, 2) if read.has("bounds") else None
+        return cls(
+            tuple(names),
+            tuple(read.many("numbers", int, len(names), 0, LARGEST)) if read.has("numbers") else None,
+            tuple(read.many("sizes", int, len(names), 1, LARGEST)) if with_sizes else None,
+            tuple(name for name in read.many("tested", str) if name in names),
+            tuple(read.many("shape", int, None, 1, LARGEST)),
+            read.one("classes", int, 0, 10**9),
+            read.one("outputs", int, 1, 10**9),
+            read.one("unit", str)[:200],
+            None if bounds is None else (bounds[0], bounds[1]),
+        )
+
+
+class Census:
+    """Keeps the roster: clients stay in their place, and those that come later stand behind them.
+
+    ``on_roster`` is told of every roster before it is used.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        settings: Flower,
+        with_sizes: bool,
+        known: Roster | None = None,
+        on_roster: Callable[[Roster], None] | None = None,
+    ) -> None:
+        self._post, self._settings, self._with_sizes = post, settings, with_sizes
+        self._roster, self._on_roster = known, on_roster
+        self._greeted: Sent = {}
+        self._refused: set[int] = set()
+        self._present: dict[int, Hello] = {}
+
+    @property
+    def roster(self) -> Roster:
+        assert self._roster is not None, "gather first"
+        return self._roster
+
+    def gather(self) -> Roster:
+        """Wait for the nodes that are wanted, not for ever; the clients of those that came are the roster."""
+        settings = self._settings
+        deadline = time.monotonic() + settings.wait
+        log(INFO, "waiting up to %g s for %d nodes", settings.wait, settings.nodes)
+        while len(self._present) < settings.nodes and time.monotonic() < deadline:
+            self._greet()
+            time.sleep(POLL)
+        if len(self._present) < settings.min_nodes:
+            raise TooFewRepliesError(
+                f"{len(self._present)} nodes with usable data came within {settings.wait:g} s, "
+                f"{settings.min_nodes} are wanted: start more SuperNodes, raise flower.wait, or lower flower.min_nodes"
+            )
+        self._enroll()
+        log(INFO, "%d nodes hold %s", len(self._present), self.roster)
+        return self.roster
+
+    def look(self) -> None:
+        """Greet nodes that have come, hear what they said, and forget those that have gone; waits for nobody."""
+        self._greet()
+        self._enroll()
+
+    def homes(self) -> dict[str, int]:
+        """The node of each client that can be reached; of two that claim it, the one that came last."""
+        return {name: node for node, hello in self._present.items() for name in hello.names}
+
+    def tested(self) -> set[str]:
+        """Clients that have test examples."""
+        return {name for hello in self._present.values() for name in hello.tested}
+
+    def _greet(self) -> None:
+        here = self._post.nodes()
+        for node in [node for node in self._present if node not in here]:
+            log(WARNING, "node %d is gone, and with it %s", node, _some(self._present.pop(node).names))
+        fresh = here - self._present.keys() - self._refused - set(self._greeted.values())
+        if fresh:
+            hello = config_only(sizes=self._with_sizes)
+            self._greeted |= self._post.send("query.hello", dict.fromkeys(fresh, hello), self._settings.wait)
+        for message, reply in self._post.pull(self._greeted).items():
+            node = self._greeted.pop(message)
+            try:
+                if isinstance(reply, str):
+                    raise WireError(reply)
+                self._present[node] = self._checked(Hello.decode(reply, self._with_sizes))
+            except WireError as error:
+                # One that could not answer may have been cut off: it is greeted anew if it comes back.
+                if not isinstance(reply, str):
+                    self._refused.add(node)
+                log(WARNING, "node %d takes no part: %s", node, error)
+        self._greeted = {message: node for message, node in self._greeted.items() if node in here}
+
+    def _checked(self, hello: Hello) -> Hello:
+        """Refuse a node whose examples are of another kind than those of the others."""
+        other = next(iter(self._present.values()), None)
+        roster = self._roster
+        if roster is not None:
+            classes = roster.num_classes or 0
+            agreed = (roster.input_shape, roster.unit, roster.bounds, classes > 0)
+            if hello.outputs > roster.num_outputs:
+                raise WireError(f"it has {hello.outputs} classes or targets, the model {roster.num_outputs} outputs")
+        elif other is not None:
+            agreed = (other.shape, other.unit, other.bounds, other.classes > 0)
+        else:
+            return hello
+        mine = (hello.shape, hello.unit, hello.bounds, hello.classes > 0)
+        for name, own, common in zip(("shape", "unit", "bounds", "classification"), mine, agreed, strict=True):
+            if own != common:
+                raise WireError(f"its examples have {name} {own}, those of the others {common}: all must agree")
+        return hello
+
+    def _enroll(self) -> None:
+        """Put clients behind those of the roster that are not in it yet."""
+        known = self._roster
+        names = () if known is None else known.names
+        found: dict[str, tuple[int, str, int]] = {}
+        for hello in self._present.values():
+            for place, name in enumerate(hello.names):
+                if name not in names:
+                    number = -1 if hello.numbers is None else hello.numbers[place]
+                    found[name] = (number, name, 0 if hello.sizes is None else hello.sizes[place])
+        if not found:
+            return
+        order = sorted(found.values())
+        fresh, sizes = tuple(name for _, name, _ in order), tuple(size for _, _, size in order)
+        if known is not None:
+            log(INFO, "new clients: %s", _some(fresh))
+            roster = replace(known, names=known.names + fresh, num_examples=known.num_examples + sizes)
+        else:
+            hellos = list(self._present.values())
+            first, classes = hellos[0], max(hello.classes for hello in hellos)
+            roster = Roster(
+                fresh,
+                sizes,
+                first.shape,
+                max(hello.outputs for hello in hellos),
+                classes or None,
+                first.unit,
+                first.bounds,
+            )
+        if self._on_roster is not None:
+            self._on_roster(roster)
+        self._roster = roster
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

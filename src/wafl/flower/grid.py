@@ -1,0 +1,248 @@
+"""Clients on Flower's nodes: every query goes to the nodes that hold the asked clients, one message each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from logging import INFO, WARNING, getLogger
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from wafl.adversaries import Adversary
+from wafl.algorithms import Query
+from wafl.algorithms.admission import Exclusion, Reply, Tolerance
+from wafl.attacks import Attack
+from wafl.engine.clients import Engine, Roster
+from wafl.engine.progress import Progress
+from wafl.engine.spec import Spec
+from wafl.engine.survey import Answers
+from wafl.engine.tolerant import Arrivals, Tolerant
+from wafl.errors import TooFewRepliesError
+from wafl.evaluate import draw_attacked
+from wafl.faults import without
+from wafl.flower.census import Census
+from wafl.flower.node import Tested
+from wafl.flower.post import POLL, Post
+from wafl.flower.queries import MidpointsAsk, SurveyAsk, TestAsk
+from wafl.flower.wire import Ask, WireError, check_refusal, decode_replies, encode_ask
+from wafl.run import Run
+from wafl.runs.config import Flower
+from wafl.score import ClientScore, Score
+from wafl.task import Task
+
+log = getLogger("flwr").log
+
+
+class GridClients:
+    """Clients of a federation on Flower; ``runs`` says which method each run of the study belongs to.
+
+    ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        post: Post,
+        census: Census,
+        settings: Flower,
+        tolerance: Tolerance,
+        entries: Mapping[str, Sequence[Spec]],
+        training: str,
+        horizon: int = 2,
+    ) -> None:
+        self._post, self._census, self._settings = post, census, settings
+        self._tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
+
+    @property
+    def roster(self) -> Roster:
+        return self._census.roster
+
+    def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
+        """Each node checks the model on its own examples, with the first query."""
+
+    def digest(self) -> bytes:
+        """Nothing: a server does not know its clients' examples, and may have other clients later."""
+        return b""
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        entry = next(
+            name
+            for name, runs in self._entries.items()
+            if all(place < len(runs) and runs[place] == spec for place, spec in specs.items())
+        )
+        return Tolerant(_Nodes(self, entry), self._tolerance)
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        """Every client tests the model on its own examples; the attack is the experiment's, which nodes know."""
+        self._census.look()
+        tested = self._census.tested()
+        present = [number for number, name in enumerate(self.roster.names) if name in tested]
+        if not present:
+            raise ValueError("no client has test examples: give nodes x_test and y_test")
+        victims = set(draw_attacked(present, attacked, seed)) if attack is not None else set[int]()
+        params = torch.cat([value.reshape(-1) for value in run.params.values()])
+        names = self.roster.names
+
+        def ask(numbers: Sequence[int]) -> TestAsk:
+            hit = tuple(names[number] for number in numbers if number in victims)
+            return TestAsk(tuple(names[n] for n in numbers), hit, params, self.roster.num_outputs, seed)
+
+        found = dict[int, Tested]()
+        for numbers, test, reply in self._ask_all("evaluate.test", present, ask):
+            found.update(zip(numbers, test.read(reply), strict=True))
+        total = sum(each.num_examples for each in found.values())
+        scores = [
+            ClientScore(names[i], each.accuracy, each.loss, each.num_examples, i in victims, each.num_examples / total)
+            for i, each in sorted(found.items())
+        ]
+        return Score(scores, "none" if attack is None else attack.describe(self.roster.unit), self.roster.unit, seed)
+
+    def survey(self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int) -> Answers:
+        """What every client reports at ``params``: all must."""
+        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+
+        def ask(numbers: Sequence[int]) -> SurveyAsk:
+            chosen = tuple(names[number] for number in numbers)
+            return SurveyAsk(chosen, params, self.roster.num_outputs, settings, norm, seed)
+
+        value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
+        cost = torch.empty_like(value)
+        for numbers, survey, reply in self._ask_all("query.survey", everyone, ask):
+            part = survey.read(reply)
+            value[:, numbers], cost[:, numbers] = part.value, part.cost
+        return Answers(value, cost)
+
+    def midpoints(self, references: Sequence[Tensor], seed: int) -> list[tuple[Tensor, float]]:
+        """What every client returns for its reference."""
+        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+
+        def ask(numbers: Sequence[int]) -> MidpointsAsk:
+            chosen = tuple(names[number] for number in numbers)
+            return MidpointsAsk(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
+
+        found: dict[int, tuple[Tensor, float]] = {}
+        for numbers, part, reply in self._ask_all("query.midpoints", everyone, ask):
+            found.update(zip(numbers, part.read(reply), strict=True))
+        return [found[number] for number in everyone]
+
+    def _ask_all(self, kind: str, clients: Sequence[int], ask: Any) -> list[tuple[list[int], Any, RecordDict]]:
+        """What each node replies that holds some of the clients; asked again where it fails, and then an error."""
+        replies: list[tuple[list[int], Any, RecordDict]] = []
+        missing = dict.fromkeys(clients, "no node holds it")
+        for attempt in range(self._tolerance.attempts):
+            homes = self.reachable([self.roster.names[number] for number in missing])
+            parts: dict[int, list[int]] = {}
+            for number in missing:
+                if self.roster.names[number] in homes:
+                    parts.setdefault(homes[self.roster.names[number]], []).append(number)
+            asks = {node: ask(numbers) for node, numbers in parts.items()}
+            contents = {node: each.encode() for node, each in asks.items()}
+            for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
+                try:
+                    content = _content(reply)
+                    asks[node].read(content)
+                except WireError as error:
+                    missing.update(dict.fromkeys(parts[node], str(error)))
+                    log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
+                else:
+                    replies.append((parts[node], asks[node], content))
+                    for number in parts[node]:
+                        del missing[number]
+            if not missing:
+                return replies
+        number, why = next(iter(missing.items()))
+        raise TooFewRepliesError(
+            f"{kind}: no usable reply of {len(missing)} clients, {self._tolerance.attempts} times over; "
+            f"{self.roster.names[number]}: {why}"
+        )
+
+    def reachable(self, names: Sequence[str]) -> dict[str, int]:
+        """The nodes of these clients; with none, it waits for one, not for ever."""
+        self._census.look()
+        deadline = time.monotonic() + self._settings.wait
+        while not (homes := {n: h for n, h in self._census.homes().items() if n in names}):
+            if time.monotonic() > deadline:
+                log(WARNING, "no node came back within %g s", self._settings.wait)
+                return {}
+            time.sleep(POLL)
+            self._census.look()
+        return homes
+
+    def ask_nodes(
+        self, queries: Sequence[Query], runs: Sequence[int], entry: str
+    ) -> tuple[dict[int, list[list[Reply]]], dict[int, Ask], dict[int, str]]:
+        """Decoded replies and asks by node, and, by client, why there is none."""
+        names = self.roster.names
+        everyone = sorted({client for query in queries for client in query.clients})
+        homes = self.reachable([names[client] for client in everyone])
+        missing = {client: "no node holds it" for client in everyone if names[client] not in homes}
+        lanes = sum(len(query.clients) for query in queries)
+        asks: dict[int, Ask] = {}
+        for node in sorted(set(homes.values())):
+            absent = [client for client in everyone if homes.get(names[client]) != node]
+            parts = [
+                (run, part)
+                for run, query in zip(runs, queries, strict=True)
+                if (part := without(query, absent)).clients
+            ]
+            held = {client: names[client] for client in everyone if client not in absent}
+            asks[node] = Ask(
+                entry,
+                tuple(run for run, _ in parts),
+                tuple(query for _, query in parts),
+                held,
+                self.roster.num_outputs,
+                self._training,
+                max(queries[0].round - self._horizon, -1),
+                self._settings.partial_sums,
+                self._settings.exact and lanes > 1,
+            )
+        kind = "train" if queries[0].kind == "train" else "evaluate"
+        contents = {node: encode_ask(ask) for node, ask in asks.items()}
+        replies: dict[int, list[list[Reply]]] = {}
+        group = f"round {queries[0].round}"
+        for node, reply in self._post.ask(kind, contents, self._settings.round_timeout, group).items():
+            try:
+                replies[node] = decode_replies(_content(reply), asks[node])
+            except WireError as error:
+                missing.update(dict.fromkeys(asks[node].names, str(error)))
+        return replies, asks, missing
+
+
+class _Nodes:
+    """A source of replies: the nodes that hold the asked clients."""
+
+    def __init__(self, clients: GridClients, entry: str) -> None:
+        self._clients, self._entry = clients, entry
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        if attempt > 0:
+            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
+        replies, asks, missing = self._clients.ask_nodes(queries, runs, self._entry)
+        for client, why in missing.items():
+            log(WARNING, "round %d: %s: %s", queries[0].round, self._clients.roster.names[client], why)
+        arrived: dict[int, list[Reply]] = {run: [] for run in runs}
+        for node, ask in asks.items():
+            for run, part in zip(ask.runs, replies.get(node, [[]] * len(ask.runs)), strict=True):
+                arrived[run] += part
+        return [
+            Arrivals(
+                arrived[run], [Exclusion(client, missing[client]) for client in query.clients if client in missing]
+            )
+            for run, query in zip(runs, queries, strict=True)
+        ]
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """Nodes keep what they kept before a round until a later one is asked for."""
+        log(INFO, "too few replies for %d of the runs", len(runs))
+
+
+def _content(reply: RecordDict | str) -> RecordDict:
+    if isinstance(reply, str):
+        raise WireError(reply)
+    check_refusal(reply)
+    return reply

@@ -1,0 +1,53 @@
+"""What an adversary lets clients keep between rounds, in files of their node: Flower would lose it with the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wafl.files import write_whole
+
+
+def state_folder(node_config: Mapping[str, Any]) -> Path:
+    """``state`` of the node's configuration, or $WAFL_STATE, or below Flower's own folder."""
+    named = node_config.get("state") or os.environ.get("WAFL_STATE")
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    return Path(str(named)) if named else home / "wafl"
+
+
+class Keepsakes:
+    """A tensor a run, client and round; a round that is asked again finds what was kept before it."""
+
+    def __init__(self, folder: Path, training: str, entry: str) -> None:
+        self._folder = folder / sha256(f"{training}\n{entry}".encode()).hexdigest()[:32]
+
+    def before(self, run: int, name: str, round: int) -> Tensor | None:
+        """What the client kept last, before this round."""
+        from safetensors.torch import load
+
+        earlier = [number for number in self._rounds(run, name) if number < round]
+        return load(self._file(run, name, earlier[-1]).read_bytes())["kept"] if earlier else None
+
+    def keep(self, run: int, name: str, round: int, value: Tensor, saved: int) -> None:
+        """After this round; what no resume from round ``saved`` could ask for any more is removed."""
+        from safetensors.torch import save
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self._file(run, name, round), save({"kept": value.detach().to("cpu", torch.float32).contiguous()}))
+        done = [number for number in self._rounds(run, name) if number <= saved]
+        for number in done[:-1]:
+            self._file(run, name, number).unlink(missing_ok=True)
+
+    def _rounds(self, run: int, name: str) -> list[int]:
+        pattern = self._file(run, name, 0).name.replace("-000000000.", "-*.")
+        return sorted(int(path.stem.rpartition("-")[2]) for path in self._folder.glob(pattern))
+
+    def _file(self, run: int, name: str, round: int) -> Path:
+        client = sha256(name.encode()).hexdigest()[:16]
+        return self._folder / f"{run}-{client}-{round:09d}.safetensors"

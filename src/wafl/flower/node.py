@@ -1,0 +1,155 @@
+"""What a node does when it is asked: the embedded engine, on the clients that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wafl.adversaries import Adversary
+from wafl.algorithms import Replies
+from wafl.engine.embedded import find_device, first_example, full_precision
+from wafl.engine.lanes import Lanes
+from wafl.engine.local import ClientTask
+from wafl.engine.survey import Answers, Survey
+from wafl.evaluate import examine, overlay, rows_of
+from wafl.federation import Examples
+from wafl.fitness import check_fitness
+from wafl.flower.keepsakes import Keepsakes, state_folder
+from wafl.flower.run_config import from_run_config
+from wafl.flower.site import Site, open_site
+from wafl.flower.wire import Ask, WireError
+from wafl.runs.config import Experiment
+from wafl.runs.plan import make_attack, make_entry, make_model
+from wafl.task import Problem, Task, make_task
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a node sizes the model by: its own examples, and the classes of all clients."""
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    num_classes: int | None
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One client's test: how many examples, their mean loss, and the share that is classified right."""
+
+    num_examples: int
+    loss: float
+    accuracy: float | None
+
+
+class Node:
+    """The clients of one node, and the experiment that they take part in."""
+
+    def __init__(self, site: Site, experiment: Experiment, state: Path) -> None:
+        self.site, self.experiment, self._state = site, experiment, state
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Node:
+        experiment = from_run_config(run_config)
+        return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config))
+
+    def model(self, num_outputs: int) -> nn.Module:
+        """The model that the experiment names, for these examples and the labels of all clients."""
+        clients = self.site.federation
+        if clients.num_classes is not None and clients.num_classes > num_outputs:
+            raise WireError(
+                f"this node has labels up to {clients.num_classes - 1}, the model {num_outputs} outputs: "
+                "all nodes must know of all labels when training starts"
+            )
+        classes = None if clients.num_classes is None else num_outputs
+        return make_model(self.experiment.model, Shape(clients.input_shape, num_outputs, classes))
+
+    def task(self, num_outputs: int) -> tuple[Task, Tensor]:
+        """The model's task, and parameters of its kind."""
+        clients, experiment = self.site.federation, self.experiment
+        task = make_task(self.model(num_outputs), experiment.model.loss, find_device(experiment.device))
+        start = task.initial()
+        classes = None if clients.num_classes is None else num_outputs
+        check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
+        return task, start
+
+    def answer(self, ask: Ask, task: Task) -> list[Replies]:
+        """The replies of this node's clients to one query of each run."""
+        adversary, work = self._work(ask)
+        device, rows = ask.queries[0].params.device, self.rows(ask.names)
+        keepsakes = Keepsakes(self._state, ask.training, ask.entry)
+        asked = [(run, client) for run, query in zip(ask.runs, ask.queries, strict=True) for client in query.clients]
+        number, memory = ask.queries[0].round, dict[tuple[int, int], Tensor]()
+        keeps = adversary is not None and adversary.initial_memory(self.site.federation.input_shape) is not None
+        for run, client in asked if keeps else []:
+            kept = keepsakes.before(run, ask.names[client], number)
+            if kept is not None:
+                memory[run, client] = kept
+        client_task = ClientTask(task, adversary, work, self.site.federation.train.to(device))
+        # Without an adversary, or for a linear model, the last digits of a lane do not depend on its neighbours.
+        pair = ask.pair and adversary is not None and task.linear(ask.queries[0].params[None]) is None
+        lanes = Lanes(client_task, None, memory, rows, pair)
+        with full_precision(device):
+            replies = lanes.run(ask.queries, ask.runs)
+        if keeps and ask.queries[0].kind == "train":
+            for run, client in asked:
+                keepsakes.keep(run, ask.names[client], number, memory[run, client], ask.saved)
+        return replies
+
+    def survey(
+        self, names: Sequence[str], params: Tensor, task: Task, adversary: Adversary | None, settings: Any, seed: int
+    ) -> Answers:
+        """What the adversary makes of each client's training examples, for each of its settings."""
+        train, rows = self.site.federation.train, self.rows(dict(enumerate(names)))
+        chosen = [torch.arange(*train.offsets[row : row + 2].tolist()) for row in rows.values()]
+        sizes = torch.tensor([0, *(len(part) for part in chosen)])
+        index = torch.cat(chosen)
+        examples = Examples(train.raw[index], train.y[index], sizes.cumsum(0), train.prepare)
+        return Survey(task, params, examples, adversary).ask(settings, seed)
+
+    def test(
+        self, names: Sequence[str], attacked: Sequence[str], params: Tensor, task: Task, seed: int
+    ) -> list[Tested]:
+        """Each client's own test examples, those of ``attacked`` moved by the experiment's attack."""
+        clients, problem = self.site.federation, Problem(task, params[None])
+        rows = self.rows(dict(enumerate(names)))
+        measured = examine(problem, clients, None, seed, rows_of(clients, list(rows.values())))
+        victims = [row for number, row in rows.items() if names[number] in attacked]
+        attack = make_attack(self.experiment.attack, clients.bounds)
+        sizes = [int(clients.test.num_examples[row]) for row in rows.values()]
+        if victims and attack is not None:
+            ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+            place = {row: torch.arange(ends[i], ends[i + 1]) for i, row in enumerate(rows.values())}
+            moved = examine(problem, clients, attack, seed, rows_of(clients, victims))
+            measured = overlay(measured, torch.cat([place[row] for row in victims]), moved)
+        losses, correct = (None if part is None else part[0].split(sizes) for part in measured)
+        assert losses is not None
+        return [
+            Tested(size, float(losses[i].mean()), None if correct is None else float(correct[i].mean()))
+            for i, size in enumerate(sizes)
+        ]
+
+    def rows(self, names: Mapping[int, str]) -> dict[int, int]:
+        """Where in the federation each of these clients is."""
+        unknown = [name for name in names.values() if name not in self.site.rows]
+        if unknown:
+            raise WireError(f"this node does not hold {', '.join(unknown)}; it holds {', '.join(self.site.rows)}")
+        return {number: self.site.rows[name] for number, name in names.items()}
+
+    def _work(self, ask: Ask) -> tuple[Adversary | None, Any]:
+        entries = {
+            entry.name: entry for entry in (make_entry(m, self.experiment.schedule) for m in self.experiment.methods)
+        }
+        if ask.entry not in entries:
+            raise WireError(f"method {ask.entry!r} is none of the experiment's: {', '.join(entries)}")
+        specs = entries[ask.entry].specs(self.experiment.seeds)
+        if max(ask.runs) >= len(specs):
+            raise WireError(f"runs={ask.runs} are not all of the {len(specs)} of {ask.entry}")
+        chosen = [specs[run] for run in ask.runs]
+        if len({spec.shape() for spec in chosen}) != 1:
+            raise WireError(f"runs={ask.runs} of {ask.entry} do not train together")
+        return chosen[0].method.adversary, chosen[0].schedule.local_work

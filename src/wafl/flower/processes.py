@@ -1,0 +1,133 @@
+"""A program with a log and a session of its own, signalled together with all that it has started."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+MARK = "WAFL_PROGRAM"
+POLL = 0.02
+TAIL = 2000
+
+
+class ProgramError(RuntimeError):
+    """A program ended, or did not do its work; the message has the end of what it said."""
+
+
+class Program:
+    """A command that can be started again; its log is appended to."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.command, self.log = list(command), log
+        self._mark = f"{MARK}={uuid4().hex}"
+        self._environment = dict(environment) | dict([self._mark.split("=")])
+        self._offset = 0
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            self._offset = log.tell()
+            return subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def returncode(self) -> int | None:
+        """None while it runs, minus the signal's number if one ended it."""
+        return self.process.poll()
+
+    def said(self) -> str:
+        """What it and its children have written since its last start."""
+        with self.log.open("rb") as log:
+            log.seek(self._offset)
+            return log.read().decode(errors="replace")
+
+    def wait_for(self, pattern: str, timeout: float) -> re.Match[str]:
+        """Wait until it says that; a ProgramError if it ends first, a TimeoutError if it takes too long."""
+        deadline = time.monotonic() + timeout
+        while True:
+            ended = self.returncode() is not None
+            if match := re.search(pattern, self.said()):
+                return match
+            if ended:
+                raise ProgramError(self.complaint(f"ended with status {self.returncode()}"))
+            if time.monotonic() > deadline:
+                raise TimeoutError(self.complaint(f"did not say {pattern!r} within {timeout:g} s"))
+            time.sleep(POLL)
+
+    def complaint(self, what: str) -> str:
+        """``what`` became of it, and the end of its log."""
+        return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.said()[-TAIL:]}"
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Ask it to end, then end whatever is left."""
+        if self.returncode() is None:
+            self.process.terminate()
+            self.resume()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
+        self.kill()
+
+    def kill(self, timeout: float = 10.0) -> None:
+        """End it and all it has started, at once."""
+        deadline = time.monotonic() + timeout
+        while self._signal(signal.SIGKILL):
+            if time.monotonic() > deadline:
+                raise ProgramError(f"{self.command[0]} has processes that cannot be killed: {sorted(self.family())}")
+            time.sleep(POLL)
+        self.process.wait(timeout)
+
+    def pause(self) -> None:
+        """Hang: nothing ends, nothing answers."""
+        seen: set[int] = set()
+        while new := self._signal(signal.SIGSTOP, seen):
+            seen |= new
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill what is left of it, and start the same command."""
+        self.kill()
+        self.process = self._start()
+
+    def family(self) -> set[int]:
+        """It and all it has started that still run, also in sessions of their own and after their parents' end."""
+        parents: dict[int, int] = {}
+        found: set[int] = set()
+        mark = self._mark.encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                if state == "Z":
+                    continue
+                parents[int(folder.name)] = int(parent)
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.add(int(folder.name))
+            except OSError:  # it has just ended, or it hides its environment, as Flower's SuperExec does
+                continue
+        while new := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= new
+        return found
+
+    def _signal(self, number: signal.Signals, seen: set[int] | frozenset[int] = frozenset()) -> set[int]:
+        """Send it to the family, less those ``seen``; without a /proc, to the process group."""
+        family = self.family() - seen
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if self.returncode() is None and not family and not seen:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+        return family

@@ -1,0 +1,72 @@
+"""An experiment as a Flower run config, which holds plain values under dotted keys, and back."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from wafl.errors import ConfigError
+from wafl.runs.config import Experiment, Schedule
+from wafl.runs.read import parse_experiment
+
+OWN = {"task": "train", "folder": "", "output": "runs", "radii": "[0.1, 0.3, 1.0]", "norm": 2.0, "target": ""}
+"""What a ServerApp of ours is told beside the experiment; see :mod:`wafl.flower.server`."""
+
+
+def to_run_config(experiment: Experiment) -> dict[str, Any]:
+    """Nested tables of plain values: a list is a string that holds it as TOML, and a method has a table by its name.
+
+    What a schedule leaves open is an empty string, so that it can be set when a run is started.
+    """
+    content = experiment.model_dump(exclude_none=True, exclude={"engine"})
+    methods = {method.pop("name", None) or method["method"].lower(): method for method in content.pop("methods")}
+    content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
+    return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
+
+
+def from_run_config(values: Mapping[str, Any]) -> Experiment:
+    """The experiment that dotted keys describe; its clients are on nodes."""
+    content: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in OWN or value == "":
+            continue
+        *path, last = key.split(".")
+        target = content
+        for part in path:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"run config: {key} stands inside a value")
+        target[last] = _read(key, value)
+    tables: Any = content.pop("methods", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise ConfigError("run config: methods must be tables, such as methods.wafl.method = 'WAFL'")
+    # What travels as a map has lost its order.
+    methods = [_named(name, table) for name, table in sorted(tables.items())]
+    return parse_experiment({"engine": "flower", **content, "methods": methods}, "run config")
+
+
+def _named(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    plain = name == str(table.get("method", "")).lower()
+    return dict(table) if plain else {"name": name, **table}
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _write(value) for key, value in content.items()}
+
+
+def _write(value: Any) -> Any:
+    import tomlkit
+
+    if isinstance(value, Mapping):
+        return _plain(value)
+    return tomlkit.item(value).as_string() if isinstance(value, list) else value
+
+
+def _read(key: str, value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith("["):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except ValueError as error:
+        raise ConfigError(f"run config: {key} = {value!r} is not a list: {error}") from error

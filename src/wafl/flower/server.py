@@ -1,0 +1,232 @@
+"""The ServerApp: a study whose clients are on nodes, a certificate that they compute together, or their distances.
+
+The run config says which (``task``: train, certify or distances) and has the experiment; see docs/flower.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+import warnings
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from logging import ERROR, INFO, WARNING, getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from wafl.algorithms.admission import Tolerance
+from wafl.callbacks import Callback, Moment
+from wafl.engine.clients import Roster
+from wafl.errors import ConfigError
+from wafl.files import sealed, unsealed, write_whole
+from wafl.flower.census import Census
+from wafl.flower.grid import GridClients
+from wafl.flower.post import Post
+from wafl.flower.run_config import OWN, from_run_config
+from wafl.norms import check_norm
+from wafl.run import load_run
+from wafl.runs.config import Experiment
+from wafl.runs.folder import RunFolder
+from wafl.runs.plan import Entry
+from wafl.runs.study import Study
+from wafl.theory.certificates import certificates_of, check_radii
+from wafl.theory.constants import data_free_constants, task_of
+from wafl.theory.mixture import Means
+from wafl.theory.upper import UpperBound
+from wafl.transport.private import Side, distance_bounds
+from wafl.weights import ByExamples, Learned
+
+log = getLogger("flwr").log
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What ``task`` names."""
+    values = {**OWN, **context.run_config}
+    tasks = {"train": train, "certify": certify, "distances": distances}
+    try:
+        if values["task"] not in tasks:
+            raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")
+        tasks[values["task"]](Post(grid), values)
+    except Exception as error:
+        log(ERROR, "%s: %s", type(error).__name__, error)
+        raise
+
+
+def train(post: Post, values: Mapping[str, Any]) -> None:
+    """Train and test every method of the experiment; ``folder`` goes on with a study, or names a new one."""
+    folder = Path(str(values["folder"])) if values["folder"] else None
+    begun = folder is not None and folder.exists()
+    experiment = RunFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
+    folder = folder or _free(Path(str(values["output"])) / experiment.name)
+    finder = _Finder(post, experiment, folder)
+    study = (Study.resume if begun else _created(experiment))(folder, finder)
+    finder.write_roster()
+    log(INFO, "results go to %s", study.folder.path.resolve())
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", message)
+        results = study.run(watchers=[_Narrator(finder.clients)])
+    for name, row in results["methods"].items():
+        parts = [f"{100 * float(share):g}% attacked {row['attacked'][share]['mean']:.2f}" for share in row["attacked"]]
+        log(INFO, "%s: clean %.2f%s", name, row["clean"]["mean"], "".join(f", {part}" for part in parts))
+    log(INFO, "%s; results are in %s", results["numbers"], study.folder.path.resolve())
+
+
+def certify(post: Post, values: Mapping[str, Any]) -> None:
+    """How large the loss can be within each of ``radii``, of the run saved in ``folder``: certificates.json there."""
+    folder, norm = Path(str(values["folder"])), float(values["norm"])
+    check_norm(norm)
+    radii = check_radii(_numbers("radii", values["radii"]))
+    run, experiment = load_run(folder), from_run_config(values)
+    roster = _read_roster(folder) or _read_roster(folder.parent)
+    clients = _Finder(post, experiment, folder, known=roster)([])
+    weights = run.client_weights.double() / run.client_weights.double().sum()
+    if len(weights) != clients.roster.num_clients:
+        raise ConfigError(f"the run has {len(weights)} clients, here are {clients.roster.num_clients}: start them all")
+    task, params = task_of(run)
+
+    def means(adversary: UpperBound | None, settings: Sequence[Mapping[str, float]]) -> Means:
+        found = clients.survey(params, settings, None if adversary is None else adversary.norm, 0)
+        return Means((found.value @ weights).tolist(), (found.cost @ weights).tolist())
+
+    known = data_free_constants(task, params, math.prod(clients.roster.input_shape), norm)
+    if len(known) < 2:
+        raise ConfigError(
+            "no bound of this model's L_zz is known without its clients' examples: certify a linear model"
+        )
+    found = certificates_of(means, radii, norm, clients.roster.unit, known["L_z"], known["L_zz"])
+    write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
+    log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
+
+
+def distances(post: Post, values: Mapping[str, Any]) -> None:
+    """Upper bounds of W_2^2 from each client to the examples ``x`` in the file ``target``: distances.json."""
+    target, experiment = Path(str(values["target"])), from_run_config(values)
+    try:
+        with np.load(target, allow_pickle=False) as content:
+            aim = torch.from_numpy(content["x"]).double().flatten(1)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"run config: target={str(target)!r} must be an .npz file with x: {error}") from error
+    clients = _Finder(post, experiment, target.parent, with_sizes=True)([])
+    seed, roster = experiment.seeds[0], clients.roster
+    points = min(len(aim), *roster.num_examples)
+    sides = _Remote(clients, (points, aim.shape[1]), seed)
+    found = distance_bounds(sides, roster.num_clients, Side(aim[:points]), seed)
+    order = sorted(zip(found, roster.names, strict=True))
+    output = Path(str(values["output"])) / f"{experiment.name}-distances.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    about = {"squared": True, "kind": "bound", "points": points, "unit": roster.unit}
+    write_whole(output, json.dumps({**about, "distances": dict(zip(roster.names, found, strict=True))}).encode())
+    log(INFO, "nearest: %s, at most %.4g; written to %s", order[0][1], order[0][0] ** 0.5, output.resolve())
+
+
+class _Remote:
+    """Clients as sides of distances."""
+
+    def __init__(self, clients: GridClients, shape: tuple[int, int], seed: int) -> None:
+        self._clients, self.shape, self._seed = clients, shape, seed
+
+    def midpoints(self, references: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, float]]:
+        return self._clients.midpoints(references, self._seed)
+
+
+class _Finder:
+    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder."""
+
+    def __init__(
+        self,
+        post: Post,
+        experiment: Experiment,
+        folder: Path,
+        known: Roster | None = None,
+        with_sizes: bool = False,
+    ) -> None:
+        self._post, self._experiment, self._folder = post, experiment, folder
+        self._known, self._with_sizes = known or _read_roster(folder), with_sizes
+
+    def __call__(self, entries: Sequence[Entry]) -> GridClients:
+        experiment = self._experiment
+        with_sizes = self._with_sizes or any(needs_sizes(entry) for entry in entries)
+        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep)
+        census.gather()
+        tolerance = Tolerance(**experiment.tolerance.model_dump()) if experiment.tolerance else Tolerance()
+        specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
+        about = self._folder / "about.json"
+        self.clients = GridClients(
+            self._post,
+            census,
+            experiment.flower,
+            tolerance,
+            specs,
+            sha256(about.read_bytes() if about.exists() else str(self._folder.resolve()).encode()).hexdigest(),
+            2 * experiment.checkpoint_every,
+        )
+        return self.clients
+
+    def write_roster(self) -> None:
+        self._keep(self.clients.roster)
+
+    def _keep(self, roster: Roster) -> None:
+        if (self._folder / "config.toml").exists():  # and so not before the study has its folder
+            write_whole(self._folder / "roster.json", sealed({**vars(roster)}))
+
+
+class _Narrator(Callback):
+    """Says of every round how it went."""
+
+    def __init__(self, clients: GridClients) -> None:
+        self._clients = clients
+
+    def on_round(self, moment: Moment) -> None:
+        record, names = moment.record, self._clients.roster.names
+        radius = "" if record.achieved_radius is None else f", radius {record.achieved_radius:.4g}"
+        left_out = "".join(f"; without {names[client]}: {why}" for client, why in record.excluded)
+        log(INFO, "%s, round %d: loss %.4f%s%s", moment.name, record.round, record.loss, radius, left_out)
+
+
+def needs_sizes(entry: Entry) -> bool:
+    """Whether the method wants to know how many examples each client has."""
+    if isinstance(entry.method.client_weights, ByExamples):
+        return True
+    snapshot = isinstance(entry.method.client_weights, Learned) and entry.method.client_weights.rule == "snapshot"
+    return snapshot and "local_steps" not in {**entry.schedule, **entry.grid}
+
+
+def _created(experiment: Experiment) -> Any:
+    return lambda folder, finder: Study.create(experiment, folder, None, finder)
+
+
+def _read_roster(folder: Path) -> Roster | None:
+    file = folder / "roster.json"
+    if not file.exists():
+        return None
+    about = unsealed(file.read_bytes())
+    return Roster(
+        tuple(about["names"]),
+        tuple(about["num_examples"]),
+        tuple(about["input_shape"]),
+        about["num_outputs"],
+        about["num_classes"],
+        about["unit"],
+        None if about["bounds"] is None else tuple(about["bounds"]),
+        about["recipe"],
+    )
+
+
+def _free(base: Path) -> Path:
+    folders = (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def _numbers(name: str, text: Any) -> list[float]:
+    try:
+        return [float(value) for value in tomllib.loads(f"value = {text}")["value"]]
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"run config: {name}={text!r} must be a list of numbers, such as [0.1, 0.3]") from error

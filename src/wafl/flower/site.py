@@ -1,0 +1,97 @@
+"""A node's own data: a folder or a function that its own configuration names, never the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wafl.errors import ConfigError
+from wafl.federation import Federation
+from wafl.runs.config import Data
+from wafl.runs.plan import imported, make_clients
+
+
+@dataclass(frozen=True)
+class Site:
+    """The clients that a node holds: by name, where in ``federation`` each is.
+
+    ``numbers`` is their place among all clients, where the node knows it.
+    """
+
+    federation: Federation
+    rows: Mapping[str, int]
+    numbers: Mapping[str, int] | None = None
+
+
+def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
+    """What the node's configuration says: ``data`` is a folder or ``module:function``.
+
+    Without it, ``partition-id`` of ``num-partitions`` takes its part of the experiment's data set: for simulations.
+    """
+    source = node_config.get("data")
+    if source is None:
+        return _part(node_config, data)
+    if not isinstance(source, str):
+        raise ConfigError(f"node config: data={source!r} must be a folder or 'module:function'")
+    federation = read_folder(Path(source)) if ":" not in source or Path(source).is_dir() else _called(source)
+    return Site(federation, {name: row for row, name in enumerate(federation.names)})
+
+
+def read_folder(folder: Path) -> Federation:
+    """One client a file ``NAME.npz`` with arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` if it can be tested."""
+    files = sorted(folder.glob("*.npz"))
+    if not files:
+        raise ConfigError(f"node config: data={str(folder)!r} holds no .npz file: give each client one, with x and y")
+    parts = [_read_file(file) for file in files]
+    names = [file.stem for file in files]
+    tested = [name for name, part in zip(names, parts, strict=True) if len(part) == 4]
+    if tested and len(tested) != len(names):
+        raise ConfigError(f"{folder}: {', '.join(tested)} have x_test and y_test, the others not: give all or none")
+    pairs = [(part["x"], part["y"]) for part in parts]
+    if not tested:
+        return Federation.from_arrays(pairs, test_fraction=0.0, names=names)
+    held_out = [(part["x_test"], part["y_test"]) for part in parts]
+    both = Federation.from_arrays([*pairs, *held_out], test_fraction=0.0)
+    train = Federation.from_arrays(pairs, test_fraction=0.0, names=names, num_classes=both.num_classes)
+    test = Federation.from_arrays(held_out, test_fraction=0.0, num_classes=both.num_classes)
+    return replace(train, test=test.train)
+
+
+def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    wanted = ("x", "y", "x_test", "y_test")
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            found = {name: content[name] for name in wanted if name in content.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    if set(found) not in ({"x", "y"}, set(wanted)):
+        has = ", ".join(found) or "none"
+        raise ConfigError(f"{file} holds {has} of x, y, x_test, y_test: give the first two or all")
+    return found
+
+
+def _called(source: str) -> Federation:
+    federation = imported("node config: data", source)()
+    if not isinstance(federation, Federation):
+        raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
+    return federation
+
+
+def _part(node_config: Mapping[str, Any], data: Data) -> Site:
+    part, parts = node_config.get("partition-id"), node_config.get("num-partitions")
+    if not isinstance(part, int) or not isinstance(parts, int) or not 0 <= part < parts:
+        raise ConfigError(
+            f"node config has no data: give data='FOLDER' or data='module:function' (partition-id={part!r} of "
+            f"num-partitions={parts!r} takes a part of the experiment's data set, for trials)"
+        )
+    federation = make_clients(data)
+    rows = {name: row for row, name in enumerate(federation.names) if row % parts == part}
+    if not rows:
+        raise ConfigError(
+            f"{parts} nodes for {federation.num_clients} clients leave partition {part} without any: use fewer nodes"
+        )
+    return Site(federation, rows, rows)

@@ -1,0 +1,179 @@
+"""WAFL as a Flower strategy: FedAvg whose clients are told what :func:`wafl.flower.train` needs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from logging import INFO, WARNING, getLogger
+from typing import TypedDict, Unpack, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from wafl.adversaries import wasserstein
+from wafl.flower.training import COST, PREFIX, array_fault
+
+log = getLogger("flwr").log  # what Flower shows of a run
+
+
+class FedAvgOptions(TypedDict, total=False):
+    """What FedAvg takes."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
+    train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None
+    evaluate_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None
+
+
+class WAFL(FedAvg):
+    """FedAvg on ``phi_gamma``; clients must return :func:`wafl.flower.train`.
+
+    The options are those of :func:`wafl.adversaries.wasserstein` and of FedAvg. Without gamma and radius, gamma is
+    0.5. With a radius, gamma is found as training goes: ``strategy.gamma`` is the current one, and each round's
+    metrics have the one it used. The costs it is found from are not private: with Flower's differential privacy, give
+    gamma. A reply that is not finite or does not fit the model is left out.
+
+    >>> WAFL(gamma=0.5, fraction_train=0.5).gamma
+    0.5
+    """
+
+    def __init__(
+        self,
+        *,
+        gamma: float | None = None,
+        radius: float | None = None,
+        norm: float = 2,
+        power: int = 2,
+        label_cost: float = math.inf,
+        steps: int = 15,
+        tolerance: float = 1e-3,
+        restarts: int = 0,
+        bounds: tuple[float, float] | None = None,
+        **options: Unpack[FedAvgOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.adversary = wasserstein(
+            gamma=0.5 if gamma is None and radius is None else gamma,
+            radius=radius,
+            norm=norm,
+            power=power,
+            label_cost=label_cost,
+            steps=steps,
+            tolerance=tolerance,
+            restarts=restarts,
+            bounds=bounds,
+        )
+        self.gamma = float(self.adversary.gamma)
+        self._sent = ArrayRecord()
+
+    def summary(self) -> None:
+        radius = "" if self.adversary.radius is None else f", to be found for radius {self.adversary.radius:g}"
+        log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, radius)
+        super().summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._sent = arrays
+        for name, value in self._told().items():
+            config[PREFIX + name] = value
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        counted = self._usable(replies)
+        arrays, metrics = super().aggregate_train(server_round, [*counted, *filter(Message.has_error, replies)])
+        if arrays is None or metrics is None:
+            if self.fraction_train > 0:
+                log(WARNING, "round %d: none of %d replies can be used; the model is kept", server_round, len(replies))
+            return None, None
+        metrics["gamma"] = self.gamma
+        if self.adversary.radius is not None:
+            self.gamma = self.adversary.next_gamma(self.gamma, self._mean_cost(counted))
+        # A mean of whole numbers is none: what clients do not train, such as counters and masks, stays as it was.
+        same = {
+            name: value if value.dtype == self._sent[name].dtype else self._sent[name] for name, value in arrays.items()
+        }
+        return ArrayRecord(same), metrics
+
+    def _told(self) -> dict[str, float | int]:
+        adversary = self.adversary
+        told: dict[str, float | int] = {
+            "gamma": self.gamma,
+            "norm": float(adversary.norm),
+            "power": int(adversary.power),
+            "label_cost": float(adversary.label_cost),
+            "steps": int(adversary.steps),
+            "tolerance": float(adversary.tolerance),
+            "restarts": int(adversary.restarts),
+        }
+        if adversary.radius is not None:
+            told["radius"] = float(adversary.radius)
+        if adversary.bounds is not None:
+            told["low"], told["high"] = adversary.bounds
+        return told
+
+    def _usable(self, replies: list[Message]) -> list[Message]:
+        """The replies whose arrays and metrics can be averaged; the others are logged."""
+        sound: list[Message] = []
+        for reply in replies:
+            if reply.has_error():
+                continue
+            fault = self._fault(reply.content)
+            if fault is None:
+                sound.append(reply)
+            else:
+                _leave_out(reply, fault)
+        # FedAvg averages metrics by name, and stops where these differ: one odd client shall not end a run.
+        usual = Counter(_form(reply.content) for reply in sound).most_common(1)
+        for reply in sound:
+            if _form(reply.content) != usual[0][0]:
+                _leave_out(reply, "its records or metrics have other names or lengths than most")
+        return [reply for reply in sound if _form(reply.content) == usual[0][0]]
+
+    def _fault(self, content: RecordDict) -> str | None:
+        if len(content.array_records) != 1 or len(content.metric_records) != 1:
+            return (
+                f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords, "
+                "asked for one of each"
+            )
+        (arrays,), (metrics,) = content.array_records.values(), content.metric_records.values()
+        fault = array_fault(arrays, self._sent)
+        if fault is not None:
+            return fault
+        for name, value in metrics.items():
+            if not all(map(math.isfinite, value if isinstance(value, list) else [value])):
+                return f"metric {name}={value} is not finite"
+        weight, cost = metrics.get(self.weighted_by_key), metrics.get(COST)
+        if not isinstance(weight, int | float) or weight <= 0:
+            return f"metric {self.weighted_by_key}={weight} must be a positive number"
+        if not isinstance(cost, int | float) or cost < 0:
+            return f"metric {COST}={cost} must be a number, at least 0: the client must return wafl.flower.train(...)"
+        return None
+
+    def _mean_cost(self, replies: list[Message]) -> float:
+        metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
+        weights = [cast(float, record[self.weighted_by_key]) for record in metrics]
+        costs = [cast(float, record[COST]) for record in metrics]
+        return sum(weight * cost for weight, cost in zip(weights, costs, strict=True)) / sum(weights)
+
+
+def _leave_out(reply: Message, reason: str) -> None:
+    log(WARNING, "\t> Left out the reply of node %d: %s", reply.metadata.src_node_id, reason)
+
+
+def _form(content: RecordDict) -> tuple[str, str, frozenset[tuple[str, int]]]:
+    """The names of a reply's records and of its metrics, and how long these are."""
+    ((arrays, _),), ((name, metrics),) = content.array_records.items(), content.metric_records.items()
+    lengths = ((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items())
+    return arrays, name, frozenset(lengths)

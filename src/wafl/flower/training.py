@@ -1,0 +1,186 @@
+"""A client's round in a Flower app: its examples move, the model learns from where they went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
+from wafl.adversaries import AdversaryState, Wasserstein
+from wafl.checks import check_positive
+from wafl.engine.watch import lowest_gamma
+from wafl.fitness import check_fitness
+from wafl.random import WORD, Key
+from wafl.task import Loss, Problem, Task, make_task
+
+PREFIX = "wafl-"
+"""What the strategy tells clients stands in the train config under names that start so."""
+
+COST = "transport-cost"
+"""The metric from which the gamma of a radius is found."""
+
+_INPUTS, _LABELS, _RATES = ("image", "img", "x"), ("label", "y"), ("lr", "learning-rate")
+
+Record = TypeVar("Record")
+
+
+def train(
+    model: nn.Module,
+    loader: Iterable[Any],
+    message: Message,
+    context: Context,
+    *,
+    lr: float | None = None,
+    local_epochs: int | None = None,
+    loss: Loss = "cross_entropy",
+    device: torch.device | str | None = None,
+) -> Message:
+    """Train the model from the message's arrays on phi_gamma, and return the reply.
+
+    Batches are ``(x, y)``, or dicts with image, img or x and label or y. Each is one step of plain SGD. ``lr`` is by
+    default "lr" or "learning-rate" of the train config or the run config, ``local_epochs`` the run config's
+    "local-epochs", or 1. The reply's train_loss and transport-cost are means over all examples and epochs.
+    """
+    arrays = _only(message.content.array_records, "ArrayRecord")
+    config = _only(message.content.config_records, "ConfigRecord")
+    adversary = _adversary(config)
+    rate, epochs = _rate(lr, config, context), _epochs(local_epochs, context)
+    fault = array_fault(arrays, ArrayRecord(model.state_dict()))
+    if fault is not None:
+        raise ValueError(
+            f"the message does not fit {type(model).__name__}: {fault}; start the ServerApp from this model"
+        )
+    model.load_state_dict(arrays.to_torch_state_dict())
+
+    home = next((value.device for value in model.parameters()), "cpu")
+    task = make_task(model, loss, home if device is None else device)
+    params = task.initial()[None]
+    if adversary.radius is not None:
+        adversary = replace(adversary, gamma=max(adversary.gamma, lowest_gamma(adversary, task, params[0])))
+    params, metrics = _descend(task, adversary, params, loader, rate, epochs, _key(config, context, params.device))
+    with torch.no_grad():
+        for name, value in task.unflatten(params[0]).items():
+            model.get_parameter(name).copy_(value)
+
+    state = model.state_dict()
+    # In the order of the arrays that came: Flower's clipping goes by position.
+    trained = ArrayRecord({name: state[name] for name in arrays})
+    return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
+
+
+def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
+    """What keeps arrays from standing where others of the same names, shapes and types stood."""
+    if arrays.keys() != like.keys():
+        return f"names that only one of them has: {', '.join(sorted(arrays.keys() ^ like.keys()))}"
+    for name, wanted in like.items():
+        try:
+            value = arrays[name].numpy()
+            shape, dtype = tuple(value.shape), str(value.dtype)
+        except Exception as error:  # what reading bytes of any kind may raise
+            return f"array {name!r} cannot be read ({error})"
+        if shape != tuple(wanted.shape) or dtype != wanted.dtype:
+            return f"array {name!r} is {dtype} of shape {shape}, not {wanted.dtype} of shape {tuple(wanted.shape)}"
+        if not np.isfinite(value).all():
+            return f"array {name!r} holds NaN or infinity"
+    return None
+
+
+def _descend(
+    task: Task, adversary: Wasserstein, params: Tensor, loader: Iterable[Any], rate: float, epochs: int, key: Key
+) -> tuple[Tensor, MetricRecord]:
+    """Algorithm 1, lines 3 to 8, as :func:`wafl.engine.local.local_update` has it, on batches that others draw."""
+    step = seen = 0
+    loss = cost = 0.0
+    for epoch in range(epochs):
+        before = seen
+        for batch in loader:
+            x, y = _examples(batch, params)
+            size, problem = x.shape[1], Problem(task, params)
+            if step == 0:
+                check_fitness(problem, x[:, :1], y[:, :1], None if y.is_floating_point() else int(y.max()) + 1)
+            weight = params.new_full((1, size), 1.0 / size)
+            move = adversary(problem, x, y, AdversaryState(key=key.at(step), weight=weight))
+            params = params.sub(task.gradient(params, move.inputs, move.y_adv, weight), alpha=rate)
+            loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
+            step, seen = step + 1, seen + size
+        if seen == before:
+            raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: give a DataLoader or a list")
+    return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
+
+
+def _only(records: Mapping[str, Record], kind: str) -> Record:
+    if len(records) != 1:
+        raise ValueError(f"the message holds {len(records)} records of type {kind}: the server must send one")
+    return next(iter(records.values()))
+
+
+def _adversary(config: ConfigRecord) -> Wasserstein:
+    own: dict[str, Any] = {
+        name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)
+    }
+    if "gamma" not in own:
+        raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
+    if "low" in own:
+        own["bounds"] = (own.pop("low"), own.pop("high"))
+    return Wasserstein(**own)
+
+
+def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
+    given = [lr, *(source.get(name) for source in (config, context.run_config) for name in _RATES)]
+    rate = next((value for value in given if value is not None), None)
+    if rate is None:
+        raise ValueError(
+            "no learning rate: give train(..., lr=0.1), or lr in the strategy's train_config or in the run config"
+        )
+    if not isinstance(rate, int | float):
+        raise ValueError(f"lr={rate!r} must be a number")
+    check_positive("lr", rate)
+    return float(rate)
+
+
+def _epochs(local_epochs: int | None, context: Context) -> int:
+    epochs = context.run_config.get("local-epochs", 1) if local_epochs is None else local_epochs
+    if not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"local_epochs={epochs!r} must be a whole number, at least 1")
+    return epochs
+
+
+def _key(config: ConfigRecord, context: Context, device: torch.device) -> Key:
+    """For the restarts: other draws in every round, client and step."""
+    client = context.node_config.get("partition-id", context.node_id)
+    numbers = (int(cast(int, value)) & WORD for value in (0, config.get("server-round", 0), client, 0))
+    return Key(*(torch.tensor([number], device=device) for number in numbers))
+
+
+def _examples(batch: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """A batch as one lane: ``x [1, B, ...]`` and ``y [1, B]``."""
+    x, y = _pair(batch)
+    x, y = torch.as_tensor(x).to(like), torch.as_tensor(y).to(like.device)
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
+        raise ValueError(
+            f"a batch has inputs of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}: "
+            "the loader must give as many of each, at least one"
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("a batch holds NaN or infinity: clean the data, or fill in what is missing")
+    return x[None], y[None].to(like.dtype if y.is_floating_point() else torch.int64)
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        named = cast(Mapping[str, Any], batch)
+        inputs, labels = (next((name for name in names if name in named), None) for names in (_INPUTS, _LABELS))
+        if inputs is None or labels is None:
+            raise ValueError(
+                f"a batch has the keys {', '.join(map(str, named))}: it must have one of {', '.join(_INPUTS)} "
+                f"and one of {', '.join(_LABELS)}"
+            )
+        return named[inputs], named[labels]
+    if isinstance(batch, Sequence) and len(pair := cast(Sequence[Any], batch)) == 2:
+        return pair[0], pair[1]
+    raise ValueError(f"a batch is a {type(batch).__name__}: it must be (x, y), or a dict of inputs and labels")

@@ -1,0 +1,281 @@
+"""What travels between a server and its nodes, checked on arrival: plain values and arrays, nothing that could run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from wafl.algorithms import Query, Replies
+from wafl.algorithms.admission import Reply, split
+
+FORMAT = 1
+SLACK = 256
+"""Bytes that an array may have beside its numbers: numpy's header."""
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LARGEST = 2**62
+T = TypeVar("T", int, float, str, bool)
+
+
+class WireError(ValueError):
+    """A message that is not what was agreed on; nothing of it is used."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one node is asked: a query of each of several runs, to clients that it holds.
+
+    ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep and ``names`` says which client
+    each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
+    again. ``pair`` wants a lane that is alone computed beside its copy.
+    """
+
+    entry: str
+    runs: tuple[int, ...]
+    queries: tuple[Query, ...]
+    names: Mapping[int, str]
+    num_outputs: int
+    training: str
+    saved: int = -1
+    partial_sums: bool = False
+    pair: bool = False
+
+
+def encode_ask(ask: Ask) -> RecordDict:
+    first, scalars = ask.queries[0], sorted(ask.queries[0].scalars)
+    config: dict[str, Any] = {
+        "format": FORMAT,
+        "entry": ask.entry,
+        "kind": first.kind,
+        "round": first.round,
+        "runs": list(ask.runs),
+        "seeds": [query.seed for query in ask.queries],
+        "numbers": list(ask.names),
+        "names": list(ask.names.values()),
+        "counts": [len(query.clients) for query in ask.queries],
+        "clients": [client for query in ask.queries for client in query.clients],
+        "weights": [weight for query in ask.queries for weight in query.weights.tolist()],
+        "scalars": scalars,
+        "values": [float(query.scalars[name]) for query in ask.queries for name in scalars],
+        "outputs": ask.num_outputs,
+        "training": ask.training,
+        "saved": ask.saved,
+        "sums": ask.partial_sums,
+        "pair": ask.pair,
+    }
+    if first.snapshot_step is not None:
+        config["snapshots"] = [int(query.snapshot_step or 0) for query in ask.queries]
+    params = torch.stack([query.params for query in ask.queries])
+    return RecordDict({"ask": _config(config), "params": arrays(params=params)})
+
+
+def num_outputs(content: RecordDict) -> int:
+    """Of the model that a message is about: a node builds it before it reads the parameters."""
+    return Reader(content, "ask").one("outputs", int, 1, 10**9)
+
+
+def decode_ask(content: RecordDict, like: Tensor) -> Ask:
+    """What :func:`encode_ask` wrote, for a model with parameters ``like`` these."""
+    read = Reader(content, "ask")
+    if read.one("format", int, 0, LARGEST) != FORMAT:
+        raise WireError(f"messages of format {read.one('format', int)}, this version reads {FORMAT}: update wafl-learn")
+    kind = read.one("kind", str)
+    if kind not in ("train", "loss"):
+        raise WireError(f"kind={kind!r} must be 'train' or 'loss'")
+    runs = read.many("runs", int, None, 0, LARGEST)
+    if not runs or len(set(runs)) != len(runs):
+        raise WireError(f"runs={runs} must be different ones, at least one")
+    count, number = len(runs), read.one("round", int, 0, LARGEST)
+    numbers = read.many("numbers", int, None, 0, LARGEST)
+    names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
+    counts = read.many("counts", int, count, 1, len(numbers))
+    clients = read.many("clients", int, sum(counts))
+    weights = read.many("weights", float, sum(counts), 0.0)
+    scalars = read.many("scalars", str)
+    values = read.many("values", float, count * len(scalars))
+    steps = read.many("snapshots", int, count, 1, LARGEST) if read.has("snapshots") else None
+    params = read_array(content, "params", "params", (count, *like.shape), like.dtype).to(like.device)
+    if not bool(torch.isfinite(params).all()):
+        raise WireError("the parameters hold NaN or infinity")
+    queries: list[Query] = []
+    seeds, begin = read.many("seeds", int, count, 0, LARGEST), 0
+    for place, size in enumerate(counts):
+        asked = tuple(clients[begin : begin + size])
+        if not set(asked) <= names.keys() or len(set(asked)) != size:
+            raise WireError(f"clients={asked} must be different ones of {sorted(names)}")
+        query = Query(
+            kind,
+            number,
+            seeds[place],
+            asked,
+            torch.tensor(weights[begin : begin + size], dtype=torch.float64),
+            params[place],
+            dict(zip(scalars, values[place * len(scalars) :], strict=False)),
+        )
+        queries.append(query if steps is None else replace(query, snapshot_step=steps[place]))
+        begin += size
+    return Ask(
+        read.one("entry", str),
+        tuple(runs),
+        tuple(queries),
+        names,
+        num_outputs(content),
+        read.one("training", str),
+        read.one("saved", int, -1, LARGEST),
+        read.one("sums", bool),
+        read.one("pair", bool),
+    )
+
+
+def encode_replies(ask: Ask, replies: Sequence[Replies]) -> RecordDict:
+    """One row a client; with partial sums one a run, the mean of the sound ones by their weights."""
+    if ask.partial_sums:
+        replies = [_averaged(query, reply) for query, reply in zip(ask.queries, replies, strict=True)]
+    numbers = arrays(
+        loss=torch.cat([reply.loss for reply in replies]), cost=torch.cat([reply.cost for reply in replies])
+    )
+    content = RecordDict({"reply": _config({"format": FORMAT}), "numbers": numbers})
+    updates = {
+        name: torch.cat([row for row in rows if row is not None])
+        for name, rows in (
+            ("params", [reply.params for reply in replies]),
+            ("snapshots", [reply.snapshots for reply in replies]),
+        )
+        if any(row is not None for row in rows)
+    }
+    if updates:
+        content["params"] = arrays(**updates)
+    return content
+
+
+def decode_replies(content: RecordDict, ask: Ask) -> list[list[Reply]]:
+    """One reply a client and query. Whether they are finite is not said here: one client's fault is its own."""
+    check_refusal(content)
+    Reader(content, "reply").one("format", int, FORMAT, FORMAT)
+    sizes, first = [len(query.clients) for query in ask.queries], ask.queries[0]
+    loss, cost = (
+        read_array(content, "numbers", name, (sum(sizes),), first.params.dtype).split(sizes)
+        for name in ("loss", "cost")
+    )
+    rows = [1] * len(sizes) if ask.partial_sums else sizes
+
+    def updates(name: str) -> Sequence[Tensor | None]:
+        found = read_array(content, "params", name, (sum(rows), *first.params.shape), first.params.dtype)
+        return [part.expand(size, -1) for part, size in zip(found.split(rows), sizes, strict=True)]
+
+    nothing = [None] * len(sizes)
+    params = updates("params") if first.kind == "train" else nothing
+    snapshots = updates("snapshots") if first.snapshot_step is not None else nothing
+    return [
+        split(Replies(query.clients, loss[i], cost[i], params[i], snapshots[i])) for i, query in enumerate(ask.queries)
+    ]
+
+
+def refusal(why: str) -> RecordDict:
+    return RecordDict({"refused": _config({"why": why})})
+
+
+def check_refusal(content: RecordDict) -> None:
+    """Raise what a node has refused, in its own words."""
+    if "refused" in content:
+        raise WireError(Reader(content, "refused").one("why", str)[:1000])
+
+
+def arrays(**tensors: Tensor) -> ArrayRecord:
+    return ArrayRecord({name: Array(value.detach().cpu().contiguous().numpy()) for name, value in tensors.items()})
+
+
+def config_only(**values: Any) -> RecordDict:
+    """A message of plain values; empty lists and None are left out."""
+    return RecordDict({"ask": _config({k: v for k, v in values.items() if v is not None and v != []})})
+
+
+def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An array that must be of this shape and type, and no larger than that."""
+    found = content.get(record)
+    array = found.get(name) if isinstance(found, ArrayRecord) else None
+    if array is None:
+        raise WireError(f"there is no array {record}.{name}")
+    expected = next(text for text, each in DTYPES.items() if each == dtype)
+    if array.stype != "numpy.ndarray" or array.dtype != expected or tuple(array.shape) != shape:
+        raise WireError(
+            f"{name} is {array.dtype} of shape {tuple(array.shape)} ({array.stype}), asked for {expected} of {shape}"
+        )
+    limit = math.prod(shape) * dtype.itemsize + SLACK
+    if len(array.data) > limit:
+        raise WireError(f"{name} takes {len(array.data)} bytes, at most {limit} were expected")
+    try:
+        values = array.numpy()
+    except (ValueError, OSError, EOFError) as error:
+        raise WireError(f"{name} is damaged: {error}") from error
+    if values.dtype != np.dtype(expected) or values.shape != shape:
+        raise WireError(f"{name} holds {values.dtype} of shape {values.shape}, and says {expected} of {shape}")
+    return torch.from_numpy(np.array(values))
+
+
+class Reader:
+    """The plain values of a message; what is missing, of another type or out of range is said with its name."""
+
+    def __init__(self, content: RecordDict, record: str) -> None:
+        found = content.get(record)
+        if not isinstance(found, ConfigRecord):
+            raise WireError(f"there is no record {record!r}")
+        self._values = found
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def one(self, name: str, kind: type[T], low: float | None = None, high: float | None = None) -> T:
+        return self._checked(name, self._values.get(name), kind, low, high)
+
+    def many(
+        self, name: str, kind: type[T], count: int | None = None, low: float | None = None, high: float | None = None
+    ) -> list[T]:
+        values = self._values.get(name, [])
+        if not isinstance(values, list) or (count is not None and len(values) != count):
+            wanted = "values" if count is None else f"{count} values"
+            raise WireError(f"{name} must be a list of {wanted}, got {_short(values)}")
+        return [self._checked(name, value, kind, low, high) for value in values]
+
+    @staticmethod
+    def _checked(name: str, value: Any, kind: type[T], low: float | None, high: float | None) -> T:
+        if type(value) is not kind:
+            raise WireError(f"{name}={_short(value)} must be of type {kind.__name__}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise WireError(f"{name}={value} must be finite")
+            if (low is not None and value < low) or (high is not None and value > high):
+                raise WireError(f"{name}={value} must lie in [{low}, {high}]")
+        return cast(T, value)
+
+
+def _averaged(query: Query, replies: Replies) -> Replies:
+    rows = [part for part in (replies.params, replies.snapshots) if part is not None]
+    if not rows:
+        return replies
+    sound = torch.stack([torch.isfinite(part).all(1) for part in rows]).all(0)
+    weights = torch.where(sound.cpu(), query.weights, 0.0)
+    if not float(weights.sum()) > 0:
+        weights = sound.cpu().double()
+    weights = weights / weights.sum().clamp_min(1e-300)
+
+    def mean(part: Tensor | None) -> Tensor | None:
+        return None if part is None else (weights.to(part) @ torch.where(sound[:, None], part, 0.0))[None]
+
+    loss = torch.where(sound, replies.loss, torch.nan)  # so that the server leaves these clients out
+    return replace(replies, loss=loss, params=mean(replies.params), snapshots=mean(replies.snapshots))
+
+
+def _config(values: Mapping[str, Any]) -> ConfigRecord:
+    return ConfigRecord(dict(values))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:77]}..."
