@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -23,8 +23,9 @@ class MLR(nn.Sequential):
     """Multinomial logistic regression (for one or more targets: linear regression); starts at zero."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
-        # A convex problem needs no random start, and none is drawn.
-        layer = cast(nn.Linear, nn.utils.skip_init(nn.Linear, math.prod(input_shape), num_outputs))
+        # A convex problem needs no random start: what torch draws for one is drawn aside.
+        with torch.random.fork_rng(devices=[]):
+            layer = nn.Linear(math.prod(input_shape), num_outputs)
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
         super().__init__(nn.Flatten(), layer)

@@ -85,6 +85,11 @@ class Clients(Protocol):
         """An engine for runs of one shape, by their places in the sweep; what it must remember is in the progress."""
         ...
 
+    @property
+    def testable(self) -> bool:
+        """Whether any client has test examples."""
+        ...
+
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         """As :func:`wafl.evaluate`."""
         ...

@@ -89,6 +89,10 @@ class Embedded:
             return whole
         return Tolerant(_Failing(whole, self.faults or Faults()), self.tolerance or Tolerance())
 
+    @property
+    def testable(self) -> bool:
+        return len(self.federation.test.y) > 0
+
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         return evaluate(run, self.federation, attack=attack, attacked=attacked, seed=seed)
 

@@ -37,7 +37,7 @@ class Tolerant:
         self._source, self._tolerance = source, tolerance
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]:
-        tolerance, answers = self._tolerance, dict[int, Answer]()
+        tolerance, answers, why = self._tolerance, dict[int, Answer](), ""
         for attempt in range(tolerance.attempts):
             waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in answers}
             arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
@@ -45,6 +45,8 @@ class Tolerant:
                 counted, kept, faulty = admit(query, arrived.replies, tolerance)
                 if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
                     answers[run] = Answer(counted, kept, [*arrived.missing, *faulty], attempt + 1)
+                else:
+                    why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
             failed = [run for run in waiting if run not in answers]
             if not failed:
                 return [answers[run] for run in runs]
@@ -54,6 +56,6 @@ class Tolerant:
             f"{tolerance.min_replies:.0%} of {len(query.clients)} clients" if tolerance.min_replies else "one client"
         )
         raise TooFewRepliesError(
-            f"round {query.round}: fewer than {needed} gave a usable reply, {tolerance.attempts} times over; "
+            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over; "
             "the rounds before it are kept"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
@@ -40,6 +41,7 @@ class GridClients:
     """Clients of a federation on Flower; ``runs`` says which method each run of the study belongs to.
 
     ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back.
+    ``attacks`` says whether tests are under attack too.
     """
 
     device = torch.device("cpu")
@@ -53,9 +55,12 @@ class GridClients:
         entries: Mapping[str, Sequence[Spec]],
         training: str,
         horizon: int = 2,
+        attacks: bool = False,
     ) -> None:
         self._post, self._census, self._settings = post, census, settings
         self._tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
+        self._attacks = attacks
+        self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
 
     @property
     def roster(self) -> Roster:
@@ -76,30 +81,44 @@ class GridClients:
         )
         return Tolerant(_Nodes(self, entry), self._tolerance)
 
+    @property
+    def testable(self) -> bool:
+        return bool(self._census.tested())
+
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        """Every client tests the model on its own examples; the attack is the experiment's, which nodes know."""
-        self._census.look()
-        tested = self._census.tested()
-        present = [number for number, name in enumerate(self.roster.names) if name in tested]
-        if not present:
-            raise ValueError("no client has test examples: give nodes x_test and y_test")
-        victims = set(draw_attacked(present, attacked, seed)) if attack is not None else set[int]()
+        """Every client tests the model on its own examples; the attack is the experiment's, which nodes know.
+
+        Each tells how it fares clean and attacked, so that every share of attacked clients takes one message a node.
+        """
         params = torch.cat([value.reshape(-1) for value in run.params.values()])
-        names = self.roster.names
+        key = (sha256(params.numpy().tobytes()).hexdigest(), seed)
+        if self._tested is None or self._tested[0] != key:
+            self._tested = key, self._test(params, seed)
+        found, names = self._tested[1], self.roster.names
+        victims = set(draw_attacked(sorted(found), attacked, seed)) if attack is not None else set[int]()
+        total = sum(clean.num_examples for clean, _ in found.values())
+        scores: list[ClientScore] = []
+        for client, (clean, moved) in sorted(found.items()):
+            each = moved if client in victims else clean
+            weight = each.num_examples / total
+            scores.append(
+                ClientScore(names[client], each.accuracy, each.loss, each.num_examples, client in victims, weight)
+            )
+        return Score(scores, "none" if attack is None else attack.describe(self.roster.unit), self.roster.unit, seed)
+
+    def _test(self, params: Tensor, seed: int) -> dict[int, tuple[Tested, Tested]]:
+        self._census.look()
+        names, tested = self.roster.names, self._census.tested()
+        present = [number for number, name in enumerate(names) if name in tested]
 
         def ask(numbers: Sequence[int]) -> TestAsk:
-            hit = tuple(names[number] for number in numbers if number in victims)
-            return TestAsk(tuple(names[n] for n in numbers), hit, params, self.roster.num_outputs, seed)
+            chosen = tuple(names[number] for number in numbers)
+            return TestAsk(chosen, self._attacks, params, self.roster.num_outputs, seed)
 
-        found = dict[int, Tested]()
+        found: dict[int, tuple[Tested, Tested]] = {}
         for numbers, test, reply in self._ask_all("evaluate.test", present, ask):
             found.update(zip(numbers, test.read(reply), strict=True))
-        total = sum(each.num_examples for each in found.values())
-        scores = [
-            ClientScore(names[i], each.accuracy, each.loss, each.num_examples, i in victims, each.num_examples / total)
-            for i, each in sorted(found.items())
-        ]
-        return Score(scores, "none" if attack is None else attack.describe(self.roster.unit), self.roster.unit, seed)
+        return found
 
     def survey(self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int) -> Answers:
         """What every client reports at ``params``: all must."""

@@ -16,7 +16,7 @@ from wafl.engine.embedded import find_device, first_example, full_precision
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.survey import Answers, Survey
-from wafl.evaluate import examine, overlay, rows_of
+from wafl.evaluate import examine, rows_of
 from wafl.federation import Examples
 from wafl.fitness import check_fitness
 from wafl.flower.keepsakes import Keepsakes, state_folder
@@ -111,21 +111,13 @@ class Node:
         examples = Examples(train.raw[index], train.y[index], sizes.cumsum(0), train.prepare)
         return Survey(task, params, examples, adversary).ask(settings, seed)
 
-    def test(
-        self, names: Sequence[str], attacked: Sequence[str], params: Tensor, task: Task, seed: int
-    ) -> list[Tested]:
-        """Each client's own test examples, those of ``attacked`` moved by the experiment's attack."""
+    def test(self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool) -> list[Tested]:
+        """Each client's own test examples, if ``attacked`` moved by the experiment's attack."""
         clients, problem = self.site.federation, Problem(task, params[None])
-        rows = self.rows(dict(enumerate(names)))
-        measured = examine(problem, clients, None, seed, rows_of(clients, list(rows.values())))
-        victims = [row for number, row in rows.items() if names[number] in attacked]
-        attack = make_attack(self.experiment.attack, clients.bounds)
-        sizes = [int(clients.test.num_examples[row]) for row in rows.values()]
-        if victims and attack is not None:
-            ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-            place = {row: torch.arange(ends[i], ends[i + 1]) for i, row in enumerate(rows.values())}
-            moved = examine(problem, clients, attack, seed, rows_of(clients, victims))
-            measured = overlay(measured, torch.cat([place[row] for row in victims]), moved)
+        held = list(self.rows(dict(enumerate(names))).values())
+        attack = make_attack(self.experiment.attack, clients.bounds) if attacked else None
+        measured = examine(problem, clients, attack, seed, rows_of(clients, held))
+        sizes = clients.test.num_examples[held].tolist()
         losses, correct = (None if part is None else part[0].split(sizes) for part in measured)
         assert losses is not None
         return [

@@ -1,9 +1,9 @@
-"""Queries beside training, each with both its ends: a test, a survey for certificates, midpoints for distances."""
+"""What a node can be asked, each question with both its ends: work, a test, a survey, midpoints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,20 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from wafl.engine.survey import Answers
+from wafl.flower.census import Hello
 from wafl.flower.node import Node, Tested
-from wafl.flower.wire import LARGEST, Reader, arrays, config_only, read_array
+from wafl.flower.wire import (
+    LARGEST,
+    Reader,
+    WireError,
+    arrays,
+    config_only,
+    decode_ask,
+    encode_replies,
+    num_outputs,
+    read_array,
+    refusal,
+)
 from wafl.norms import check_norm
 from wafl.theory.constants import task_of
 from wafl.theory.upper import UpperBound
@@ -20,41 +32,70 @@ from wafl.transport.clouds import Sampling, read_client
 from wafl.transport.private import Side
 
 
+def hello(node: Node, content: RecordDict) -> RecordDict:
+    """Which clients this node holds, and what a model for them must take; how many examples only if asked."""
+    clients, rows = node.site.federation, node.site.rows
+    with_sizes = Reader(content, "ask").one("sizes", bool)
+    numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
+    return Hello(
+        tuple(rows),
+        None if numbers is None else tuple(numbers[name] for name in rows),
+        tuple(int(sizes[row]) for row in rows.values()) if with_sizes else None,
+        tuple(name for name, row in rows.items() if int(tests[row]) > 0),
+        clients.input_shape,
+        clients.num_classes or 0,
+        clients.num_outputs,
+        clients.unit,
+        clients.bounds,
+    ).encode()
+
+
+def work(node: Node, content: RecordDict) -> RecordDict:
+    """To train, lines 3 to 8 of the paper's Algorithm 1, or to report the loss at given parameters."""
+    task, start = node.task(num_outputs(content))
+    ask = decode_ask(content, start)
+    return encode_replies(ask, node.answer(ask, task))
+
+
 @dataclass(frozen=True)
 class TestAsk:
-    """Test these clients, some of them attacked, at ``params``."""
+    """Test these clients at ``params``: on clean examples, and with ``attacked`` also on attacked ones."""
 
     names: tuple[str, ...]
-    attacked: tuple[str, ...]
+    attacked: bool
     params: Tensor
     num_outputs: int
     seed: int
 
     def encode(self) -> RecordDict:
-        content = config_only(
-            names=list(self.names), attacked=list(self.attacked), outputs=self.num_outputs, seed=self.seed
-        )
+        content = config_only(names=list(self.names), attacked=self.attacked, outputs=self.num_outputs, seed=self.seed)
         content["params"] = arrays(params=self.params)
         return content
 
-    def read(self, reply: RecordDict) -> list[Tested]:
-        count = len(self.names)
-        sizes = Reader(reply, "ask").many("sizes", int, count, 1, LARGEST)
-        losses = Reader(reply, "ask").many("losses", float, count)
-        right = Reader(reply, "ask").many("right", float, None, 0.0, 1.0)
-        return [Tested(sizes[i], losses[i], right[i] if right else None) for i in range(count)]
+    def read(self, reply: RecordDict) -> list[tuple[Tested, Tested]]:
+        """Each client clean and attacked."""
+        count, read = len(self.names), Reader(reply, "ask")
+        sizes = read.many("sizes", int, count, 1, LARGEST)
+        losses, right = read.many("losses", float, 2 * count), read.many("right", float, None, 0.0, 1.0)
+        if right and len(right) != 2 * count:
+            raise WireError(f"{len(right)} accuracies of {count} clients, clean and attacked")
+        found = [Tested(sizes[i % count], losses[i], right[i] if right else None) for i in range(2 * count)]
+        return list(zip(found[:count], found[count:], strict=True))
 
 
 def test(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "ask")
     task, start = node.task(read.one("outputs", int, 1, 10**9))
     params = read_array(content, "params", "params", tuple(start.shape), start.dtype).to(start.device)
-    found = node.test(
-        read.many("names", str), read.many("attacked", str), params, task, read.one("seed", int, 0, LARGEST)
+    names, seed = read.many("names", str), read.one("seed", int, 0, LARGEST)
+    clean = node.test(names, params, task, seed, attacked=False)
+    attacked = node.test(names, params, task, seed, attacked=True) if read.one("attacked", bool) else clean
+    found = [*clean, *attacked]
+    return config_only(
+        sizes=[each.num_examples for each in clean],
+        losses=[each.loss for each in found],
+        right=[each.accuracy for each in found if each.accuracy is not None],
     )
-    right = [each.accuracy for each in found if each.accuracy is not None]
-    sizes, losses = [each.num_examples for each in found], [each.loss for each in found]
-    return config_only(sizes=sizes, losses=losses, right=right)
 
 
 @dataclass(frozen=True)
@@ -147,3 +188,22 @@ def midpoints(node: Node, content: RecordDict) -> RecordDict:
     reply = config_only(lengths=[length for _, length in found])
     reply["numbers"] = arrays(midpoints=torch.stack([points for points, _ in found]))
     return reply
+
+
+ANSWERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
+    "query.hello": hello,
+    "train": work,
+    "evaluate": work,
+    "evaluate.test": test,
+    "query.survey": survey,
+    "query.midpoints": midpoints,
+}
+"""By the type of the message."""
+
+
+def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
+    """What the node replies; what it cannot or must not do is said in words."""
+    try:
+        return ANSWERS[kind](node(), content)
+    except (ValueError, OSError, RuntimeError) as error:
+        return refusal(f"{type(error).__name__}: {error}")

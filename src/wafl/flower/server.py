@@ -167,6 +167,7 @@ class _Finder:
             specs,
             sha256(about.read_bytes() if about.exists() else str(self._folder.resolve()).encode()).hexdigest(),
             2 * experiment.checkpoint_every,
+            experiment.attack.kind != "none",
         )
         return self.clients
 

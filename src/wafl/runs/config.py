@@ -298,8 +298,8 @@ class Trackers(Section):
 
 
 RESERVED = {
-    "about.json", "checkpoint", "config.toml", "figures", "flower", "metrics.jsonl", "mlflow", "results.json", "roster.json",
-    "tensorboard", "wandb",
+    "about.json", "checkpoint", "config.toml", "figures", "flower", "metrics.jsonl", "mlflow", "results.json",
+    "roster.json", "tensorboard", "wandb",
 }  # fmt: skip
 
 

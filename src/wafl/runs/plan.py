@@ -100,6 +100,11 @@ def make_plan(
     finally:
         with_folder()
     plan = Plan(experiment, clients, federation, model, entries, make_attack(experiment.attack, clients.roster.bounds))
+    if federation is None and plan.attack is not None and not plan.attack.pointwise:
+        raise ConfigError(
+            f"attack.kind = {experiment.attack.kind!r} moves all clients' examples at once, and no node has them all: "
+            "use 'pgd', 'fgsm' or 'none'"
+        )
     trainer = plan.trainer()
     for entry in entries:
         trainer.check(entry.specs(experiment.seeds))

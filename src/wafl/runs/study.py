@@ -97,7 +97,8 @@ class Study:
         seconds = time.perf_counter() - began
         for point, run in zip(points, runs, strict=True):
             run.save(self._run_folder(entry, point))
-        for begin in range(0, len(runs), len(experiment.seeds)):  # the seed varies fastest
+        begins = range(0, len(runs), len(experiment.seeds)) if plan.testers.testable else ()
+        for begin in begins:  # the seed varies fastest
             together = runs[begin : begin + len(experiment.seeds)]
             folder = self._run_folder(entry, points[begin]).name
             label = entry.method.name if folder == entry.method.name.lower() else folder
