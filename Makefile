@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-data test-faults test-full lint types unit wheel benchmark clean
+.PHONY: demo test test-data test-faults test-flower test-full lint types unit wheel benchmark clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
@@ -28,8 +28,12 @@ test-data: .venv/installed-dev
 test-faults: .venv/installed-dev
 	$(BIN)/python tests/soak.py
 
+# Flower's own processes: everything that goes wrong out there, and 20 nodes; prints survived or lost for each.
+test-flower: .venv/installed-dev
+	$(BIN)/python tests/flower_matrix.py
+
 # The longer checks, on top of `make test`.
-test-full: test test-data test-faults
+test-full: test test-data test-faults test-flower
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py

@@ -113,6 +113,10 @@ class Census:
         self._greet()
         self._enroll()
 
+    def doubt(self, node: int) -> None:
+        """A node that did not answer is asked nothing more until it answers a greeting."""
+        self._present.pop(node, None)
+
     def homes(self) -> dict[str, int]:
         """The node of each client that can be reached; of two that claim it, the one that came last."""
         return {name: node for node, hello in self._present.items() for name in hello.names}

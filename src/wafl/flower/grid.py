@@ -166,6 +166,8 @@ class GridClients:
                     asks[node].read(content)
                 except WireError as error:
                     missing.update(dict.fromkeys(parts[node], str(error)))
+                    if isinstance(reply, str):
+                        self._census.doubt(node)
                     log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
                 else:
                     replies.append((parts[node], asks[node], content))
@@ -229,6 +231,8 @@ class GridClients:
                 replies[node] = decode_replies(_content(reply), asks[node])
             except WireError as error:
                 missing.update(dict.fromkeys(asks[node].names, str(error)))
+                if isinstance(reply, str):
+                    self._census.doubt(node)
         return replies, asks, missing
 
 

@@ -1,0 +1,306 @@
+"""What goes wrong on Flower, with real processes: each fault is survived, or the run stops and goes on later.
+
+    make test-flower          (.venv/bin/python tests/flower_matrix.py [NAME ...])
+
+Prints ``survived`` or ``lost`` for each, with what happened. A run is survived if it ends with the parameters that
+those clients give, bit for bit, that its history says took part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import wafl
+from flower_oracle import equal, replay
+from wafl.flower.app import CLIENT, write_app
+from wafl.flower.loopback import Loopback, RunHandle
+from wafl.run import load_run
+from wafl.runs.read import parse_experiment
+from wafl.schedule import Schedule
+
+ROUNDS, RATE = 4, 0.1
+SABOTEUR = '''"""The ClientApp of the package, on a node that replies with what is of no use."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from wafl.flower import client
+
+client_app = ClientApp()
+
+
+@client_app.train()
+@client_app.evaluate()
+@client_app.query("hello")
+def reply(message: Message, context: Context) -> Message:
+    answer = client.reply(message, context)
+    way = context.node_config.get("sabotage")
+    if way and message.metadata.message_type == "train":
+        params = answer.content["params"]["params"].numpy()
+        spoiled = {"nan": np.full_like(params, np.nan), "shape": params[:, :-1], "type": params.astype(np.float64)}[way]
+        answer.content["params"] = ArrayRecord({"params": Array(spoiled)})
+    return answer
+'''
+
+
+class Stage:
+    """Clients in folders, an app, and a SuperLink with nodes; one scenario each."""
+
+    def __init__(self, base: Path, sites: int = 3, **flower: Any) -> None:
+        self.base, self.sites, self.folder = base, sites, base / "study"
+        self.clients = wafl.load_dataset("digits").partition(num_clients=sites, iid=True, test_fraction=0.0)
+        for client in range(sites):
+            folder = base / "data" / str(client)
+            folder.mkdir(parents=True)
+            x, y = self.clients.train.of(client)
+            np.savez(folder / f"site-{client:02d}.npz", x=x.numpy(), y=y.numpy())
+        settings = {"nodes": sites, "min_nodes": 1, "wait": 60.0, "round_timeout": 25.0, **flower}
+        content = {
+            "name": "matrix",
+            "schedule": {"rounds": ROUNDS, "local_epochs": 1, "learning_rate": RATE},
+            "methods": [{"method": "WAFL", "gamma": 1.0}],
+            "flower": settings,
+        }
+        write_app(base / "app", parse_experiment(content, "matrix"))
+        project = base / "app" / "pyproject.toml"
+        project.write_text(project.read_text().replace(CLIENT, "saboteur:client_app"))
+        (base / "app" / "saboteur.py").write_text(SABOTEUR)
+
+    def __enter__(self) -> Stage:
+        self.loopback = Loopback(self.base / "flower").__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.loopback.__exit__(*error)
+
+    def start(self, site: int, **config: Any) -> None:
+        self.loopback.add_node(str(site), {"data": str(self.base / "data" / str(site)), **config})
+
+    def start_all(self, sabotage: Mapping[int, str] | None = None) -> None:
+        for site in range(self.sites):
+            way = (sabotage or {}).get(site)
+            self.start(site, **({"sabotage": way} if way else {}))
+        self.loopback.wait_for_nodes(self.sites, timeout=120.0)
+
+    def submit(self) -> RunHandle:
+        return self.loopback.submit(self.base / "app", {"folder": str(self.folder)})
+
+    def rounds_done(self) -> int:
+        metrics = self.folder / "metrics.jsonl"
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    def wait_for_rounds(self, count: int, seconds: float = 180.0) -> None:
+        deadline = time.monotonic() + seconds
+        while self.rounds_done() < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.rounds_done()} of {count} rounds within {seconds:g} s")
+            time.sleep(0.1)
+
+    def history(self) -> Any:
+        return load_run(self.folder / "wafl").history
+
+    def left_out(self) -> list[list[int]]:
+        return [sorted({client for client, _ in record.excluded}) for record in self.history()]
+
+    def check(self) -> None:
+        """Finished, with the parameters that follow from who took part."""
+        if json.loads((self.folder / "results.json").read_text())["finished"] is not True:
+            raise AssertionError("the study is not finished")
+        saved = load_run(self.folder / "wafl")
+        expected = replay(self.clients, wafl.WAFL(gamma=1.0), Schedule(ROUNDS, None, None, 1, 64, RATE), saved.history)
+        if not equal(saved.params, expected):
+            raise AssertionError("the parameters are not those of the clients that took part")
+
+
+def completed(run: RunHandle, seconds: float = 300.0) -> None:
+    status = run.wait(seconds)
+    if status != "finished:completed":
+        raise AssertionError(f"the run ended as {status}:\n{run.log()[-2000:]}")
+
+
+def killed(base: Path) -> str:
+    """A SuperNode is killed in the middle of a round."""
+    with Stage(base) as stage:
+        stage.start_all()
+        run = stage.submit()
+        stage.wait_for_rounds(1)
+        stage.loopback.nodes["1"].kill()
+        completed(run)
+        stage.check()
+        return f"left out: {stage.left_out()}"
+
+
+def hangs(base: Path) -> str:
+    """A SuperNode hangs for a while, and comes back."""
+    with Stage(base) as stage:
+        stage.start_all()
+        run = stage.submit()
+        stage.wait_for_rounds(1)
+        stage.loopback.nodes["1"].pause()
+        stage.wait_for_rounds(2)
+        stage.loopback.nodes["1"].resume()
+        completed(run)
+        stage.check()
+        return f"left out: {stage.left_out()}"
+
+
+def joins_late(base: Path) -> str:
+    """A SuperNode comes when training has begun, and takes part from then on."""
+    with Stage(base, min_nodes=2, wait=15.0) as stage:
+        for site in (0, 1):
+            stage.start(site)
+        stage.loopback.wait_for_nodes(2)
+        run = stage.submit()
+        stage.wait_for_rounds(1)
+        stage.start(2)
+        completed(run)
+        sizes = [len(record.cohort) for record in stage.history()]
+        if sizes[0] != 2 or sizes[-1] != 3:
+            raise AssertionError(f"cohorts of {sizes} clients")
+        return f"clients asked: {sizes}"
+
+
+def replies(way: str) -> Callable[[Path], str]:
+    """A node replies with NaN, with a wrong shape, or with another dtype."""
+
+    def scenario(base: Path) -> str:
+        with Stage(base) as stage:
+            stage.start_all({1: way})
+            completed(stage.submit())
+            stage.check()
+            if stage.left_out() != [[1]] * ROUNDS:
+                raise AssertionError(f"left out: {stage.left_out()}")
+            return stage.history()[0].excluded[0][1]
+
+    return scenario
+
+
+def link_restarted(base: Path) -> str:
+    """The SuperLink is killed and restarted; the run is submitted again and goes on from its checkpoint."""
+    with Stage(base) as stage:
+        stage.start_all()
+        run = stage.submit()
+        stage.wait_for_rounds(2)
+        stage.loopback.kill_link()
+        done = stage.rounds_done()
+        time.sleep(2.0)
+        stage.loopback.restart_link()
+        run.stop()
+        stage.loopback.wait_for_nodes(3, timeout=120.0)
+        completed(stage.submit())
+        stage.check()
+        return f"after {done} rounds; left out: {stage.left_out()}"
+
+
+def nobody_for_a_while(base: Path) -> str:
+    """All nodes are killed in a round and come back: the round is asked again, and said so."""
+    with Stage(base) as stage:
+        stage.start_all()
+        run = stage.submit()
+        stage.wait_for_rounds(1)
+        for node in stage.loopback.nodes.values():
+            node.kill()
+        time.sleep(5.0)
+        for node in stage.loopback.nodes.values():
+            node.restart()
+        completed(run)
+        stage.check()
+        if "asking again" not in run.log():
+            raise AssertionError("nothing was said of the round without replies")
+        return f"attempts a round: {[record.attempts for record in stage.history()]}"
+
+
+def stops_and_goes_on(base: Path) -> str:
+    """Too few clients are left: the run stops with its state saved, and goes on when they are back."""
+    with Stage(base, wait=10.0, round_timeout=15.0) as stage:
+        stage.start_all()
+        run = stage.submit()
+        stage.wait_for_rounds(2)
+        for node in stage.loopback.nodes.values():
+            node.kill()
+        status = run.wait(200.0)
+        if status != "finished:failed" or "TooFewRepliesError" not in run.log():
+            raise AssertionError(f"the run ended as {status}")
+        done = stage.rounds_done()
+        for node in stage.loopback.nodes.values():
+            node.restart()
+        stage.loopback.wait_for_nodes(3, timeout=120.0)
+        completed(stage.submit())
+        stage.check()
+        return f"stopped after {done} rounds, said why, went on"
+
+
+def too_few_to_start(base: Path) -> str:
+    """Nodes that are waited for do not come: the run ends, in the time given."""
+    with Stage(base, min_nodes=3, wait=10.0) as stage:
+        stage.start(0)
+        stage.loopback.wait_for_nodes(1)
+        status = stage.submit().wait(90.0)
+        if status != "finished:failed" or stage.folder.exists():
+            raise AssertionError(f"the run ended as {status}")
+        return "refused, and nothing written"
+
+
+def twenty_nodes(base: Path) -> str:
+    """Twenty SuperNodes, one client each."""
+    with Stage(base, sites=20, round_timeout=400.0, wait=400.0) as stage:
+        for site in range(20):
+            stage.start(site)
+        stage.loopback.wait_for_nodes(20, timeout=300.0)
+        began = time.monotonic()
+        completed(stage.submit(), 2400.0)
+        stage.check()
+        return f"{(time.monotonic() - began) / ROUNDS:.0f} s a round; left out: {stage.left_out()}"
+
+
+SCENARIOS: dict[str, Callable[[Path], str]] = {
+    "killed": killed,
+    "hangs": hangs,
+    "joins late": joins_late,
+    "NaN": replies("nan"),
+    "wrong shape": replies("shape"),
+    "wrong type": replies("type"),
+    "SuperLink restarted": link_restarted,
+    "nobody for a while": nobody_for_a_while,
+    "too few left": stops_and_goes_on,
+    "too few to start": too_few_to_start,
+    "20 nodes": twenty_nodes,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The fault matrix of wafl on Flower, with real processes.")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SCENARIOS)}; default: all")
+    names = parser.parse_args().names or list(SCENARIOS)
+    lost = 0
+    for name in names:
+        base = Path(tempfile.mkdtemp(prefix="wafl-matrix-"))
+        began = time.monotonic()
+        try:
+            said, outcome = SCENARIOS[name](base), "survived"
+        except Exception as error:
+            lost += 1
+            said, outcome = f"{type(error).__name__}: {error}", "LOST"
+            traceback.print_exc()
+            print(f"logs: {base}", file=sys.stderr)
+        print(f"{name:<20} {outcome:<9} {time.monotonic() - began:5.0f} s  {said}", flush=True)
+        if outcome == "survived":
+            shutil.rmtree(base, ignore_errors=True)
+    print(f"{len(names) - lost} survived, {lost} lost")
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
