@@ -48,9 +48,11 @@ def reply(message: Message, context: Context) -> Message:
     answer = client.reply(message, context)
     way = context.node_config.get("sabotage")
     if way and message.metadata.message_type == "train":
-        params = answer.content["params"]["params"].numpy()
+        sent = answer.content["params"]["params"]
+        params = np.frombuffer(sent.data, np.float32).reshape(sent.shape)
         spoiled = {"nan": np.full_like(params, np.nan), "shape": params[:, :-1], "type": params.astype(np.float64)}[way]
-        answer.content["params"] = ArrayRecord({"params": Array(spoiled)})
+        array = Array(str(spoiled.dtype), spoiled.shape, sent.stype, spoiled.tobytes())
+        answer.content["params"] = ArrayRecord({"params": array})
     return answer
 '''
 

@@ -16,8 +16,8 @@ from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Reply, split
 
 FORMAT = 1
-SLACK = 256
-"""Bytes that an array may have beside its numbers: numpy's header."""
+RAW = "wafl.raw"
+"""How arrays are written: their numbers, little-endian, row by row."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LARGEST = 2**62
 T = TypeVar("T", int, float, str, bool)
@@ -188,7 +188,12 @@ def check_refusal(content: RecordDict) -> None:
 
 
 def arrays(**tensors: Tensor) -> ArrayRecord:
-    return ArrayRecord({name: Array(value.detach().cpu().contiguous().numpy()) for name, value in tensors.items()})
+    return ArrayRecord({name: _array(value.detach().cpu().numpy()) for name, value in tensors.items()})
+
+
+def _array(values: np.ndarray[Any, Any]) -> Array:
+    data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    return Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=RAW, data=data)
 
 
 def config_only(**values: Any) -> RecordDict:
@@ -197,26 +202,21 @@ def config_only(**values: Any) -> RecordDict:
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An array that must be of this shape and type, and no larger than that."""
+    """An array that must be of this shape and type and just as large: its bytes are numbers, nothing is parsed."""
     found = content.get(record)
     array = found.get(name) if isinstance(found, ArrayRecord) else None
     if array is None:
         raise WireError(f"there is no array {record}.{name}")
     expected = next(text for text, each in DTYPES.items() if each == dtype)
-    if array.stype != "numpy.ndarray" or array.dtype != expected or tuple(array.shape) != shape:
+    if array.stype != RAW or array.dtype != expected or tuple(array.shape) != shape:
         raise WireError(
             f"{name} is {array.dtype} of shape {tuple(array.shape)} ({array.stype}), asked for {expected} of {shape}"
         )
-    limit = math.prod(shape) * dtype.itemsize + SLACK
-    if len(array.data) > limit:
-        raise WireError(f"{name} takes {len(array.data)} bytes, at most {limit} were expected")
-    try:
-        values = array.numpy()
-    except (ValueError, OSError, EOFError) as error:
-        raise WireError(f"{name} is damaged: {error}") from error
-    if values.dtype != np.dtype(expected) or values.shape != shape:
-        raise WireError(f"{name} holds {values.dtype} of shape {values.shape}, and says {expected} of {shape}")
-    return torch.from_numpy(np.array(values))
+    size = math.prod(shape) * dtype.itemsize
+    if len(array.data) != size:
+        raise WireError(f"{name} takes {len(array.data)} bytes, {size} were expected")
+    values = np.frombuffer(array.data, np.dtype(expected).newbyteorder("<")).astype(expected)
+    return torch.from_numpy(values).view(shape)
 
 
 class Reader:

@@ -1,0 +1,148 @@
+"""Seconds a round on Flower, simulated and deployed on loopback, against the embedded engine; and bytes a round.
+
+    .venv/bin/python benchmarks/flower.py [--rounds 3] [--model mlr cnn]
+
+Ten clients of 200 random images of 28 x 28 on two nodes, FedAvg and DRFA, one local epoch. The opponent of each figure
+is the embedded engine on the same clients, whose parameters must come out the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+import wafl
+from wafl.algorithms import Query
+from wafl.engine.lanes import Lanes
+from wafl.engine.local import ClientTask
+from wafl.flower.app import write_app
+from wafl.flower.loopback import Loopback
+from wafl.flower.simulation import simulate
+from wafl.flower.wire import Ask, encode_ask, encode_replies
+from wafl.random import Key, Purpose, uniform
+from wafl.run import load_run
+from wafl.runs.config import Experiment
+from wafl.runs.read import parse_experiment
+from wafl.runs.study import Study
+from wafl.schedule import LocalWork
+from wafl.task import make_task
+
+CLIENTS, EXAMPLES, NODES = 10, 200, 2
+
+
+def clients() -> wafl.Federation:
+    """What every node makes anew, and takes its part of."""
+    x = uniform(Key.of(0), Purpose.SPLIT, CLIENTS * EXAMPLES * 784).float().view(CLIENTS, EXAMPLES, 1, 28, 28)
+    y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10
+    return wafl.Federation.from_arrays(zip(x, y, strict=True), num_classes=10)
+
+
+def experiment(model: str, rounds: int, engine: str) -> Experiment:
+    content: dict[str, Any] = {
+        "name": f"{model}-{engine}",
+        "engine": engine,
+        "data": {"source": "flower:clients"},
+        "model": {"kind": model},
+        "schedule": {"rounds": rounds, "local_epochs": 1, "learning_rate": 0.05},
+        "methods": [{"method": "FedAvg"}, {"method": "DRFA"}],
+        "attack": {"kind": "none"},
+        "flower": {"nodes": NODES, "min_nodes": NODES, "round_timeout": 300.0},
+    }
+    return parse_experiment(content, "benchmark")
+
+
+def deploy(described: Experiment, base: Path) -> Path:
+    write_app(base / "app", described)
+    with Loopback(base / "flower") as loopback:
+        for part in range(NODES):
+            loopback.add_node(str(part), {"partition-id": part, "num-partitions": NODES})
+        loopback.wait_for_nodes(NODES)
+        status = loopback.submit(base / "app", {"folder": str(base / "study")}).wait(1800.0)
+    if status != "finished:completed":
+        raise RuntimeError(f"the deployment ended as {status}: see {base}")
+    return base / "study"
+
+
+def seconds(study: Path, method: str) -> float:
+    """The median over the rounds but the first, in which processes warm up."""
+    return statistics.median(record.seconds for record in load_run(study / method).history[1:])
+
+
+def difference(one: Path, other: Path, method: str) -> float:
+    a, b = (load_run(study / method).params for study in (one, other))
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def times(model: str, rounds: int, base: Path) -> None:
+    here = Study.create(experiment(model, rounds, "embedded"), base / "embedded", Path(__file__).parent)
+    here.run()
+    there = Study.create(experiment(model, rounds, "flower-sim"), base / "simulated", Path(__file__).parent)
+    simulate(there)
+    deployed = deploy(experiment(model, rounds, "flower"), base / "deployed")
+    for method in ("fedavg", "drfa"):
+        alone = seconds(base / "embedded", method)
+        for name, study in (("simulation", base / "simulated"), ("deployment", deployed)):
+            took, apart = seconds(study, method), difference(base / "embedded", study, method)
+            print(
+                f"{model} {method:<7} {name:<11} {took:7.2f} s a round, embedded {alone:7.3f} s: "
+                f"{took / alone:6.0f} times; parameters differ by at most {apart:.1e}"
+            )
+
+
+def size(content: RecordDict) -> int:
+    """Bytes of a message's content, as Flower cuts it into objects and sends them."""
+    return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
+
+
+def traffic(model: str) -> None:
+    federation = clients()
+    module = wafl.models.mlr(federation) if model == "mlr" else wafl.models.cnn(federation)
+    task = make_task(module)
+    start = task.initial()
+    model_bytes = start.numel() * start.element_size()
+    held = tuple(range(0, CLIENTS, NODES))
+    scalars = {"learning_rate": 0.05, "momentum": 0.0, "weight_decay": 0.0}
+    lanes = Lanes(ClientTask(task, None, LocalWork(2, None, 64), federation.train))
+    for method, step, kind in (("FedAvg", None, "train"), ("DRFA", 1, "train"), ("DRFA", None, "loss")):
+        weights = torch.ones(len(held), dtype=torch.float64)
+        query = Query(kind, 0, 0, held, weights, start, scalars, step)
+        for sums in (False, True) if kind == "train" else (False,):
+            names = {client: f"client {client}" for client in held}
+            ask = Ask(method.lower(), (0,), (query,), names, 10, "0" * 64, -1, sums, True)
+            down, up = size(encode_ask(ask)), size(encode_replies(ask, lanes.run([query])))
+            units = 1 if sums else len(held)
+            vectors = 2 if step is not None else 1
+            per = "node" if sums else "client"
+            print(
+                f"{model} {method:<6} {kind:<5} {'partial sums' if sums else 'each update':<12} down "
+                f"{down / model_bytes:.3f} models a node; up {up / model_bytes / units:.3f} a {per}"
+                + (f" ({vectors} vectors)" if vectors > 1 else "")
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", nargs="+", choices=("mlr", "cnn"), default=["mlr", "cnn"])
+    options = parser.parse_args()
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    print(
+        f"{CLIENTS} clients of {EXAMPLES} examples on {NODES} nodes; torch {torch.__version__}, {os.cpu_count()} cores"
+    )
+    for model in options.model:
+        traffic(model)
+    for model in options.model:
+        with tempfile.TemporaryDirectory() as folder:
+            times(model, options.rounds, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
