@@ -197,7 +197,7 @@ def test_training_is_the_engines(make: Callable[[], nn.Module], options: dict[st
     model, task = make(), make_task(make())
     key = Key(*(torch.tensor([number]) for number in (0, 1, 2, 0)))
     work = LocalWork(None, 2, None)
-    loader = [(x[order], y[order]) for order in draw_batches(work, key, torch.tensor([6])).index[0]]
+    loader = [(x[order], y[order]) for order in draw_batches(work, key, torch.tensor([6]), 6).index[0]]
     ones = {"learning_rate": 0.3, "momentum": 0.0, "weight_decay": 0.0, "gamma": options["gamma"]}
     scalars = {name: torch.tensor([value], dtype=torch.float64) for name, value in ones.items()}
     lanes = LaneInput(task.initial()[None], torch.tensor([0]), scalars, key)

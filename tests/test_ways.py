@@ -300,6 +300,7 @@ def test_plot_writes_a_picture(tmp_path):
         (4, {"iid": True, "preprocess": "znorm"}, "unknown preprocessing 'znorm'"),
         (4, {"iid": True, "test_fraction": 1.0}, r"test_fraction=1.0 must lie in \[0, 1\)"),
         (4, {"iid": True, "seed": -1}, "seed=-1"),
+        (20_000, {"labels_per_client": 3}, "label 0 has 178 examples for 6000 clients: use fewer clients or labels"),
         (1798, {"iid": True}, "1797 examples for 1798 clients: use fewer clients"),
         (1798, {"dirichlet": 1.0}, "1797 examples for 1798 clients: use fewer clients"),
     ],

@@ -1,5 +1,8 @@
 """Wasserstein-robust federated learning: the public names."""
 
+import importlib
+from typing import Any
+
 from wafl import adversaries, models, shifts, theory, weights
 from wafl.attacks import FGSM, PGD, WassersteinShift
 from wafl.compare import Comparison, compare
@@ -23,3 +26,9 @@ __all__ = [
     "certify", "compare", "domains", "evaluate", "fit", "load_dataset", "load_run", "models", "robust_loss", "shifts",
     "sweep", "theory", "weights",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "flower":  # which needs an optional package
+        return importlib.import_module("wafl.flower")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,10 @@ def labels_per_client(
         raise ValueError(
             f"{num_clients} clients with {count} labels each cannot hold all {num_classes} labels: raise one of the two"
         )
+    share = num_clients * count // num_classes  # of the clients that hold a label, before anything is dealt
+    for label in range(num_classes):
+        if (size := int((y == label).sum())) < share:
+            raise ValueError(f"label {label} has {size} examples for {share} clients: use fewer clients or labels")
     wanted = None if sizes is None else _draw_sizes(num_clients, *sizes, seed)
     rows: list[list[Tensor]] = [[] for _ in range(num_clients)]
     for label, owners in enumerate(_deal_labels(num_clients, count, num_classes, seed)):
@@ -44,9 +48,7 @@ def labels_per_client(
                 raise ValueError(
                     f"sizes={sizes} asks for {sum(parts)} examples of label {label}, which has {len(members)}: lower it"
                 )
-            if sum(parts) > len(
-                members
-            ):  # the draws fell a little too large together: all who share the label get less
+            if sum(parts) > len(members):  # drawn a little too large together: all who share the label get less
                 parts = _sizes(torch.tensor([wanted[owner] for owner in owners]), len(members))
         for owner, part in zip(owners, members[: sum(parts)].split(parts), strict=True):
             rows[owner].append(part)

@@ -28,12 +28,15 @@ class Batches:
         return real / real.sum(1, keepdim=True).clamp_min(1.0)
 
 
-def draw_batches(work: LocalWork, key: Key, sizes: Tensor) -> Batches:
-    """Epoch after epoch, each a new random order of the lane's examples, cut into batches; the last may be short."""
+def draw_batches(work: LocalWork, key: Key, sizes: Tensor, largest: int) -> Batches:
+    """Epoch after epoch, each a new random order of the lane's examples, cut into batches; the last may be short.
+
+    All have room for as many examples as the largest client there is would need.
+    """
     counts = sizes.tolist()
     device = sizes.device
     width = max(counts)
-    batch = min(work.batch_size or width, width)
+    batch = min(work.batch_size or largest, largest)
     steps = torch.tensor(work.num_steps(counts), device=device)
     per_epoch = torch.tensor([work.steps_per_epoch(count) for count in counts], device=device)
     shape = (len(counts), int(steps.max()), batch)

@@ -58,9 +58,10 @@ class Lanes:
         pieces = [lanes.take(torch.zeros(2, dtype=torch.int64))] if alone else lanes.split(self.chunk_size)
         output = _join([work(self.client, piece) for piece in pieces])
         if output.memory is not None:
+            sound = torch.isfinite(output.memory).flatten(1).all(1).tolist()
             # Clones, because a view would keep the whole cohort's tensor alive.
             self.memory.update(
-                (keeper, row.clone()) for keeper, row in zip(keepers, output.memory[: len(keepers)], strict=True)
+                (keeper, output.memory[lane].clone()) for lane, keeper in enumerate(keepers) if sound[lane]
             )
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 

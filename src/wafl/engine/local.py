@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,12 +27,22 @@ REPORT_BATCH = 256
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What a client knows: the task, the adversary, the work of a round, and the examples."""
+    """What a client knows: the task, the adversary, the work of a round, and the examples.
+
+    ``largest`` is the size of the largest client there is, here or elsewhere: batches are padded for it, so that no
+    sum has other terms, and rounds otherwise, because of who else is at hand. 0 is the largest of these.
+    """
 
     task: Task
     adversary: Adversary | None
     work: LocalWork
     examples: Examples
+    largest: int = 0
+
+    @cached_property
+    def width(self) -> int:
+        """Examples that a batch of all of a client's is padded to."""
+        return max(self.largest, int(self.examples.num_examples.max()))
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """Examples by row, ``[B]`` for each lanes that share them, in the parameters' floating-point type."""
@@ -87,7 +98,7 @@ class LaneOutput:
 def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step."""
     key, first, sizes = _distinct(client, lanes)
-    batches = draw_batches(client.work, key, sizes)
+    batches = draw_batches(client.work, key, sizes, client.width)
     params, memory = lanes.params, lanes.memory
     rate, momentum, decay = (lanes.scalars[name][:, None] for name in ("learning_rate", "momentum", "weight_decay"))
     has_momentum, has_decay = bool(momentum.any()), bool(decay.any())
@@ -127,7 +138,9 @@ def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     _, first, sizes = _distinct(client, lanes)
     problem = Problem(client.task, lanes.params)
     loss = cost = lanes.params.new_zeros(len(lanes.params))
-    for positions in torch.arange(int(sizes.max()), device=first.device).split(REPORT_BATCH):
+    width = min(REPORT_BATCH, client.width)
+    whole = -(-int(sizes.max()) // width) * width
+    for positions in torch.arange(whole, device=first.device).split(width):
         real = positions < sizes[:, None]
         rows = first[:, None] + torch.where(real, positions, 0)
         x, y = client.fetch(rows, lanes)

@@ -16,6 +16,8 @@ from wafl.flower.wire import LARGEST, Reader, WireError, check_refusal, config_o
 from wafl.runs.config import Flower
 
 log = getLogger("flwr").log  # what Flower shows of a run
+OFTEN = 0.5
+"""Seconds between two looks for nodes."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Census:
         self._greeted: Sent = {}
         self._refused: set[int] = set()
         self._present: dict[int, Hello] = {}
+        self._looked = -OFTEN
 
     @property
     def roster(self) -> Roster:
@@ -109,7 +112,13 @@ class Census:
         return self.roster
 
     def look(self) -> None:
-        """Greet nodes that have come, hear what they said, and forget those that have gone; waits for nobody."""
+        """Greet nodes that have come, hear what they said, and forget those that have gone; waits for nobody.
+
+        However often it is called, the SuperLink is asked only now and then.
+        """
+        if time.monotonic() < self._looked + OFTEN:
+            return
+        self._looked = time.monotonic()
         self._greet()
         self._enroll()
 
@@ -127,6 +136,7 @@ class Census:
 
     def _greet(self) -> None:
         here = self._post.nodes()
+        self._refused &= here  # who comes back may have mended it
         for node in [node for node in self._present if node not in here]:
             log(WARNING, "node %d is gone, and with it %s", node, _some(self._present.pop(node).names))
         fresh = here - self._present.keys() - self._refused - set(self._greeted.values())
@@ -138,7 +148,11 @@ class Census:
             try:
                 if isinstance(reply, str):
                     raise WireError(reply)
-                self._present[node] = self._checked(Hello.decode(reply, self._with_sizes))
+                hello = self._checked(Hello.decode(reply, self._with_sizes))
+                twice = tuple(name for name in hello.names if name in self.homes())
+                if twice:
+                    log(WARNING, "node %d takes over from another: %s", node, _some(twice))
+                self._present[node] = hello
             except WireError as error:
                 # One that could not answer may have been cut off: it is greeted anew if it comes back.
                 if not isinstance(reply, str):

@@ -116,7 +116,7 @@ class GridClients:
             return TestAsk(chosen, self._attacks, params, self.roster.num_outputs, seed)
 
         found: dict[int, tuple[Tested, Tested]] = {}
-        for numbers, test, reply in self._ask_all("evaluate.test", present, ask):
+        for numbers, test, reply in self._ask_all("evaluate.test", present, ask, everyone=False):
             found.update(zip(numbers, test.read(reply), strict=True))
         return found
 
@@ -148,8 +148,13 @@ class GridClients:
             found.update(zip(numbers, part.read(reply), strict=True))
         return [found[number] for number in everyone]
 
-    def _ask_all(self, kind: str, clients: Sequence[int], ask: Any) -> list[tuple[list[int], Any, RecordDict]]:
-        """What each node replies that holds some of the clients; asked again where it fails, and then an error."""
+    def _ask_all(
+        self, kind: str, clients: Sequence[int], ask: Any, *, everyone: bool = True
+    ) -> list[tuple[list[int], Any, RecordDict]]:
+        """What each node replies that holds some of the clients; asked again where it fails.
+
+        In the end it is an error if replies are missing, or, unless ``everyone`` must reply, if all are.
+        """
         replies: list[tuple[list[int], Any, RecordDict]] = []
         missing = dict.fromkeys(clients, "no node holds it")
         for attempt in range(self._tolerance.attempts):
@@ -175,6 +180,8 @@ class GridClients:
                         del missing[number]
             if not missing:
                 return replies
+        if replies and not everyone:
+            return replies
         number, why = next(iter(missing.items()))
         raise TooFewRepliesError(
             f"{kind}: no usable reply of {len(missing)} clients, {self._tolerance.attempts} times over; "
@@ -221,12 +228,14 @@ class GridClients:
                 max(queries[0].round - self._horizon, -1),
                 self._settings.partial_sums,
                 self._settings.exact and lanes > 1,
+                max(self.roster.num_examples),
             )
         kind = "train" if queries[0].kind == "train" else "evaluate"
         contents = {node: encode_ask(ask) for node, ask in asks.items()}
         replies: dict[int, list[list[Reply]]] = {}
         group = f"round {queries[0].round}"
-        for node, reply in self._post.ask(kind, contents, self._settings.round_timeout, group).items():
+        timeout, look = self._settings.round_timeout, self._census.look
+        for node, reply in self._post.ask(kind, contents, timeout, group, meanwhile=look).items():
             try:
                 replies[node] = decode_replies(_content(reply), asks[node])
             except WireError as error:

@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from wafl.files import write_whole
@@ -39,7 +38,7 @@ class Keepsakes:
         from safetensors.torch import save
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file(run, name, round), save({"kept": value.detach().to("cpu", torch.float32).contiguous()}))
+        write_whole(self._file(run, name, round), save({"kept": value.detach().cpu().contiguous()}))
         done = [number for number in self._rounds(run, name) if number <= saved]
         for number in done[:-1]:
             self._file(run, name, number).unlink(missing_ok=True)

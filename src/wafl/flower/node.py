@@ -89,14 +89,17 @@ class Node:
             kept = keepsakes.before(run, ask.names[client], number)
             if kept is not None:
                 memory[run, client] = kept
-        client_task = ClientTask(task, adversary, work, self.site.federation.train.to(device))
+        examples = self.site.federation.train.to(device)
+        # Padded as the largest client of all would need, for equal rounding; but nobody pays for a giant elsewhere.
+        bearable = max(4096, 16 * int(examples.num_examples.max()))
+        client_task = ClientTask(task, adversary, work, examples, ask.largest if ask.largest <= bearable else 0)
         # Without an adversary, or for a linear model, the last digits of a lane do not depend on its neighbours.
         pair = ask.pair and adversary is not None and task.linear(ask.queries[0].params[None]) is None
         lanes = Lanes(client_task, None, memory, rows, pair)
         with full_precision(device):
             replies = lanes.run(ask.queries, ask.runs)
         if keeps and ask.queries[0].kind == "train":
-            for run, client in asked:
+            for run, client in memory:
                 keepsakes.keep(run, ask.names[client], number, memory[run, client], ask.saved)
         return replies
 

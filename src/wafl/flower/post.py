@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -44,9 +44,14 @@ class Post:
         return found
 
     def ask(
-        self, kind: str, contents: Mapping[int, RecordDict], timeout: float, group: str = ""
+        self,
+        kind: str,
+        contents: Mapping[int, RecordDict],
+        timeout: float,
+        group: str = "",
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[int, RecordDict | str]:
-        """The reply of every node, with those that did not come in time in words."""
+        """The reply of every node, with those that did not come in time in words; ``meanwhile`` while it waits."""
         deadline = time.monotonic() + timeout
         waiting = self.send(kind, contents, timeout, group)
         replies: dict[int, RecordDict | str] = dict.fromkeys(contents, "the message could not be sent")
@@ -55,5 +60,6 @@ class Post:
             for message, what in self.pull(waiting).items():
                 replies[waiting.pop(message)] = what
             if waiting:
+                meanwhile()
                 time.sleep(POLL)
         return replies

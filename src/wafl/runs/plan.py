@@ -88,6 +88,8 @@ def make_plan(
     """``folder`` is where ``module:function`` is looked for first: that of the experiment's file."""
     check_trackers(experiment.trackers)
     _check_stopping(experiment)
+    if experiment.faults is not None and experiment.engine != "embedded":
+        raise ConfigError(f"faults are of the embedded engine: leave them out of engine = {experiment.engine!r}")
     entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
     named = [name for name in (experiment.data.source, experiment.model.kind) if name is not None and ":" in name]
     with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in named])
@@ -113,7 +115,10 @@ def make_plan(
 
 def _embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
     if federation is None:
-        raise ConfigError("engine = 'flower' has its clients on nodes: `wafl flower app` makes the app that asks them")
+        raise ConfigError(
+            "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
+            "`flwr run APP -c 'folder=\"RUN\"'` goes on with a run"
+        )
     faults, tolerance = experiment.faults, experiment.tolerance
     return Embedded(
         federation,
