@@ -55,12 +55,15 @@ class Hello:
         if not names or len(set(names)) != len(names):
             raise WireError(f"names={names} must be different ones, at least one")
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
+        shape = tuple(read.many("shape", int, None, 1, LARGEST))
+        if not shape:
+            raise WireError("there is no shape of an example")
         return cls(
             tuple(names),
             tuple(read.many("numbers", int, len(names), 0, LARGEST)) if read.has("numbers") else None,
             tuple(read.many("sizes", int, len(names), 1, LARGEST)) if with_sizes else None,
             tuple(name for name in read.many("tested", str) if name in names),
-            tuple(read.many("shape", int, None, 1, LARGEST)),
+            shape,
             read.one("classes", int, 0, 10**9),
             read.one("outputs", int, 1, 10**9),
             read.one("unit", str)[:200],
@@ -71,7 +74,7 @@ class Hello:
 class Census:
     """Keeps the roster: clients stay in their place, and those that come later stand behind them.
 
-    ``on_roster`` is told of every roster before it is used.
+    With ``closed`` nobody is let in later. ``on_roster`` is told of every roster before it is used.
     """
 
     def __init__(
@@ -81,9 +84,10 @@ class Census:
         with_sizes: bool,
         known: Roster | None = None,
         on_roster: Callable[[Roster], None] | None = None,
+        closed: bool = False,
     ) -> None:
         self._post, self._settings, self._with_sizes = post, settings, with_sizes
-        self._roster, self._on_roster = known, on_roster
+        self._roster, self._on_roster, self._closed = known, on_roster, closed
         self._greeted: Sent = {}
         self._refused: set[int] = set()
         self._present: dict[int, Hello] = {}
@@ -189,7 +193,7 @@ class Census:
                 if name not in names:
                     number = -1 if hello.numbers is None else hello.numbers[place]
                     found[name] = (number, name, 0 if hello.sizes is None else hello.sizes[place])
-        if not found:
+        if not found or (known is not None and self._closed):
             return
         order = sorted(found.values())
         fresh, sizes = tuple(name for _, name, _ in order), tuple(size for _, _, size in order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from logging import INFO, WARNING, getLogger
 from typing import Any
@@ -53,7 +53,7 @@ class GridClients:
         settings: Flower,
         tolerance: Tolerance,
         entries: Mapping[str, Sequence[Spec]],
-        training: str,
+        training: Callable[[], str],
         horizon: int = 2,
         attacks: bool = False,
     ) -> None:
@@ -224,7 +224,7 @@ class GridClients:
                 tuple(query for _, query in parts),
                 held,
                 self.roster.num_outputs,
-                self._training,
+                self._training(),
                 max(queries[0].round - self._horizon, -1),
                 self._settings.partial_sums,
                 self._settings.exact and lanes > 1,

@@ -80,6 +80,9 @@ class Node:
     def answer(self, ask: Ask, task: Task) -> list[Replies]:
         """The replies of this node's clients to one query of each run."""
         adversary, work = self._work(ask)
+        scalars = {"learning_rate", "momentum", "weight_decay", *(adversary.scalars() if adversary is not None else ())}
+        if set(ask.queries[0].scalars) != scalars:
+            raise WireError(f"scalars={sorted(ask.queries[0].scalars)} must be {sorted(scalars)}")
         device, rows = ask.queries[0].params.device, self.rows(ask.names)
         keepsakes = Keepsakes(self._state, ask.training, ask.entry)
         asked = [(run, client) for run, query in zip(ask.runs, ask.queries, strict=True) for client in query.clients]
@@ -93,7 +96,7 @@ class Node:
         # Padded as the largest client of all would need, for equal rounding; but nobody pays for a giant elsewhere.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
         client_task = ClientTask(task, adversary, work, examples, ask.largest if ask.largest <= bearable else 0)
-        # Without an adversary, or for a linear model, the last digits of a lane do not depend on its neighbours.
+        # A linear model rounds alike in any company, and without an adversary nothing makes a last digit grow.
         pair = ask.pair and adversary is not None and task.linear(ask.queries[0].params[None]) is None
         lanes = Lanes(client_task, None, memory, rows, pair)
         with full_precision(device):

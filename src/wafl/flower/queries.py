@@ -21,6 +21,7 @@ from wafl.flower.wire import (
     config_only,
     decode_ask,
     encode_replies,
+    finite,
     num_outputs,
     read_array,
     refusal,
@@ -125,7 +126,9 @@ class SurveyAsk:
 
     def read(self, reply: RecordDict) -> Answers:
         shape = (len(self.settings), len(self.names))
-        value, cost = (read_array(reply, "numbers", name, shape, torch.float64) for name in ("value", "cost"))
+        value, cost = (
+            finite(name, read_array(reply, "numbers", name, shape, torch.float64)) for name in ("value", "cost")
+        )
         return Answers(value, cost)
 
 
@@ -168,7 +171,8 @@ class MidpointsAsk:
         return content
 
     def read(self, reply: RecordDict) -> list[tuple[Tensor, float]]:
-        found = read_array(reply, "numbers", "midpoints", tuple(self.references.shape), torch.float64)
+        shape = tuple(self.references.shape)
+        found = finite("midpoints", read_array(reply, "numbers", "midpoints", shape, torch.float64))
         lengths = Reader(reply, "ask").many("lengths", float, len(self.names), 0.0)
         return list(zip(found, lengths, strict=True))
 
@@ -205,5 +209,5 @@ def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDi
     """What the node replies; what it cannot or must not do is said in words."""
     try:
         return ANSWERS[kind](node(), content)
-    except (ValueError, OSError, RuntimeError) as error:
+    except Exception as error:  # a node that fails says why, whatever it is
         return refusal(f"{type(error).__name__}: {error}")

@@ -20,7 +20,11 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
     What a schedule leaves open is an empty string, so that it can be set when a run is started.
     """
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
-    methods = {method.pop("name", None) or method["method"].lower(): method for method in content.pop("methods")}
+    methods: dict[str, Any] = {}
+    for method in content.pop("methods"):
+        name = method.get("name") or method["method"].lower()
+        key = name.replace(".", "-")  # a dot would begin a table of its own
+        methods[key if key not in methods else f"{key}-{len(methods)}"] = method
     content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
     return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
 
@@ -48,7 +52,7 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
 
 def _named(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     plain = name == str(table.get("method", "")).lower()
-    return dict(table) if plain else {"name": name, **table}
+    return dict(table) if plain or "name" in table else {"name": name, **table}
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
 from wafl.theory.upper import UpperBound
 from wafl.transport.private import Side, distance_bounds
-from wafl.weights import ByExamples, Learned
+from wafl.weights import ByExamples, Fixed, Learned
 
 log = getLogger("flwr").log
 server_app = ServerApp()
@@ -66,6 +66,8 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     begun = folder is not None and folder.exists()
     experiment = RunFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
     folder = folder or _free(Path(str(values["output"])) / experiment.name)
+    if begun:
+        _check_same(experiment, from_run_config(values), folder)
     finder = _Finder(post, experiment, folder)
     study = (Study.resume if begun else _created(experiment))(folder, finder)
     finder.write_roster()
@@ -154,7 +156,8 @@ class _Finder:
     def __call__(self, entries: Sequence[Entry]) -> GridClients:
         experiment = self._experiment
         with_sizes = self._with_sizes or any(needs_sizes(entry) for entry in entries)
-        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep)
+        closed = any(isinstance(entry.method.client_weights, Fixed) for entry in entries)
+        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed)
         census.gather()
         tolerance = Tolerance(**experiment.tolerance.model_dump()) if experiment.tolerance else Tolerance()
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
@@ -165,7 +168,7 @@ class _Finder:
             experiment.flower,
             tolerance,
             specs,
-            sha256(about.read_bytes() if about.exists() else str(self._folder.resolve()).encode()).hexdigest(),
+            lambda: sha256(about.read_bytes()).hexdigest(),
             2 * experiment.checkpoint_every,
             experiment.attack.kind != "none",
         )
@@ -198,6 +201,20 @@ def needs_sizes(entry: Entry) -> bool:
         return True
     snapshot = isinstance(entry.method.client_weights, Learned) and entry.method.client_weights.rule == "snapshot"
     return snapshot and "local_steps" not in {**entry.schedule, **entry.grid}
+
+
+def _check_same(begun: Experiment, given: Experiment, folder: Path) -> None:
+    """Refuse to go on with a study by a run config, which is what nodes go by, of another experiment."""
+    free = {"engine", "flower", "tolerance", "checkpoint_every", "trackers", "methods"}
+    one, other = (each.model_dump(exclude=free) for each in (begun, given))
+    for each, about in ((begun, one), (given, other)):
+        about |= {f"methods.{m.name or m.method.lower()}": m.model_dump(exclude={"name"}) for m in each.methods}
+    for key in sorted({*one, *other}):
+        if one.get(key) != other.get(key):
+            raise ConfigError(
+                f"{folder} was begun with another {key}: {one.get(key)}, the run config has {other.get(key)}; give the "
+                "same, or another folder"
+            )
 
 
 def _created(experiment: Experiment) -> Any:

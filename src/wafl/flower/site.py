@@ -66,7 +66,7 @@ def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with np.load(file, allow_pickle=False) as content:
             found = {name: content[name] for name in wanted if name in content.files}
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # what reading a damaged archive may raise
         raise ConfigError(f"{file} cannot be read: {error}") from error
     if set(found) not in ({"x", "y"}, set(wanted)):
         has = ", ".join(found) or "none"

@@ -24,6 +24,9 @@ PREFIX = "wafl-"
 COST = "transport-cost"
 """The metric from which the gamma of a radius is found."""
 
+HEADER = 1024
+"""Bytes by which numpy's headers may differ."""
+
 _INPUTS, _LABELS, _RATES = ("image", "img", "x"), ("label", "y"), ("lr", "learning-rate")
 
 Record = TypeVar("Record")
@@ -78,6 +81,8 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
     if arrays.keys() != like.keys():
         return f"names that only one of them has: {', '.join(sorted(arrays.keys() ^ like.keys()))}"
     for name, wanted in like.items():
+        if len(arrays[name].data) > len(wanted.data) + HEADER:
+            return f"array {name!r} takes {len(arrays[name].data)} bytes, at most {len(wanted.data)} were expected"
         try:
             value = arrays[name].numpy()
             shape, dtype = tuple(value.shape), str(value.dtype)

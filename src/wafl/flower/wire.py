@@ -97,15 +97,16 @@ def decode_ask(content: RecordDict, like: Tensor) -> Ask:
     count, number = len(runs), read.one("round", int, 0, LARGEST)
     numbers = read.many("numbers", int, None, 0, LARGEST)
     names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
+    if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
+        raise WireError(f"numbers={numbers} and names={list(names.values())} must be different ones")
     counts = read.many("counts", int, count, 1, len(numbers))
     clients = read.many("clients", int, sum(counts))
     weights = read.many("weights", float, sum(counts), 0.0)
     scalars = read.many("scalars", str)
     values = read.many("values", float, count * len(scalars))
     steps = read.many("snapshots", int, count, 1, LARGEST) if read.has("snapshots") else None
-    params = read_array(content, "params", "params", (count, *like.shape), like.dtype).to(like.device)
-    if not bool(torch.isfinite(params).all()):
-        raise WireError("the parameters hold NaN or infinity")
+    params = finite("params", read_array(content, "params", "params", (count, *like.shape), like.dtype))
+    params = params.to(like.device)
     queries: list[Query] = []
     seeds, begin = read.many("seeds", int, count, 0, LARGEST), 0
     for place, size in enumerate(counts):
@@ -223,6 +224,12 @@ def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ..
     return torch.from_numpy(values).view(shape)
 
 
+def finite(name: str, values: Tensor) -> Tensor:
+    if not bool(torch.isfinite(values).all()):
+        raise WireError(f"{name} holds NaN or infinity")
+    return values
+
+
 class Reader:
     """The plain values of a message; what is missing, of another type or out of range is said with its name."""
 
@@ -264,6 +271,7 @@ def _averaged(query: Query, replies: Replies) -> Replies:
     if not rows:
         return replies
     sound = torch.stack([torch.isfinite(part).all(1) for part in rows]).all(0)
+    sound &= torch.isfinite(replies.loss) & torch.isfinite(replies.cost)
     weights = torch.where(sound.cpu(), query.weights, 0.0)
     if not float(weights.sum()) > 0:
         weights = sound.cpu().double()
