@@ -28,27 +28,27 @@ class Batches:
         return real / real.sum(1, keepdim=True).clamp_min(1.0)
 
 
-def draw_batches(work: LocalWork, key: Key, sizes: Tensor, largest: int) -> Batches:
+def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches:
     """Epoch after epoch, each a new random order of the lane's examples, cut into batches; the last may be short.
 
-    All have room for as many examples as the largest client there is would need.
+    Each has ``room`` for so many examples.
     """
     counts = sizes.tolist()
     device = sizes.device
     width = max(counts)
-    batch = min(work.batch_size or largest, largest)
+    cut = work.batch_size or width
     steps = torch.tensor(work.num_steps(counts), device=device)
     per_epoch = torch.tensor([work.steps_per_epoch(count) for count in counts], device=device)
-    shape = (len(counts), int(steps.max()), batch)
+    shape = (len(counts), int(steps.max()), room)
     index = torch.zeros(shape, dtype=torch.int64, device=device)
     real = torch.zeros(shape, dtype=torch.bool, device=device)
     position = torch.arange(width, device=device)
     lane = torch.arange(len(counts), device=device)[:, None]
     for epoch in range(int((-(-steps // per_epoch)).max())):
         order = permutation(key.at(epoch), Purpose.BATCH, sizes, width)
-        step = epoch * per_epoch[:, None] + position // (work.batch_size or width)
+        step = epoch * per_epoch[:, None] + position // cut
         wanted = (position < sizes[:, None]) & (step < steps[:, None])
-        place = tuple(part[wanted] for part in torch.broadcast_tensors(lane, step, position % batch))
+        place = tuple(part[wanted] for part in torch.broadcast_tensors(lane, step, position % cut))
         index[place] = order[wanted]
         real[place] = True
     return Batches(index, real)

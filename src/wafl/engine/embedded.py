@@ -82,7 +82,9 @@ class Embedded:
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         first = next(iter(specs.values()))
         examples = self.federation.train.to(self.device)
-        client = ClientTask(task, first.method.adversary, first.schedule.local_work, examples)
+        # What a server would not know must not change a digit here either.
+        largest = 0 if first.needs_sizes else None
+        client = ClientTask(task, first.method.adversary, first.schedule.local_work, examples, largest)
         lanes = Lanes(client, progress.chunk_sizes.get(group, self.chunk_size), progress.memory)
         whole = _Whole(lanes, group, progress, self.device)
         if self.faults is None and self.tolerance is None:

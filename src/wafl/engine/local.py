@@ -30,19 +30,30 @@ class ClientTask:
     """What a client knows: the task, the adversary, the work of a round, and the examples.
 
     ``largest`` is the size of the largest client there is, here or elsewhere: batches are padded for it, so that no
-    sum has other terms, and rounds otherwise, because of who else is at hand. 0 is the largest of these.
+    sum has more terms, and rounds otherwise, because of who else is at hand. None: it is not known, and batches are
+    padded to whole ones. 0: that of these.
     """
 
     task: Task
     adversary: Adversary | None
     work: LocalWork
     examples: Examples
-    largest: int = 0
+    largest: int | None = 0
 
     @cached_property
-    def width(self) -> int:
-        """Examples that a batch of all of a client's is padded to."""
-        return max(self.largest, int(self.examples.num_examples.max()))
+    def batch_room(self) -> int:
+        """Examples that a batch has room for."""
+        here, wanted = int(self.examples.num_examples.max()), self.work.batch_size
+        if self.largest is None:
+            return wanted or here
+        return min(wanted or self.largest or here, max(self.largest, here))
+
+    @cached_property
+    def report_room(self) -> int:
+        """Examples that are looked at together in a report."""
+        if self.largest is None:
+            return REPORT_BATCH
+        return min(REPORT_BATCH, max(self.largest, int(self.examples.num_examples.max())))
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """Examples by row, ``[B]`` for each lanes that share them, in the parameters' floating-point type."""
@@ -98,7 +109,7 @@ class LaneOutput:
 def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step."""
     key, first, sizes = _distinct(client, lanes)
-    batches = draw_batches(client.work, key, sizes, client.width)
+    batches = draw_batches(client.work, key, sizes, client.batch_room)
     params, memory = lanes.params, lanes.memory
     rate, momentum, decay = (lanes.scalars[name][:, None] for name in ("learning_rate", "momentum", "weight_decay"))
     has_momentum, has_decay = bool(momentum.any()), bool(decay.any())
@@ -138,7 +149,7 @@ def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     _, first, sizes = _distinct(client, lanes)
     problem = Problem(client.task, lanes.params)
     loss = cost = lanes.params.new_zeros(len(lanes.params))
-    width = min(REPORT_BATCH, client.width)
+    width = client.report_room
     whole = -(-int(sizes.max()) // width) * width
     for positions in torch.arange(whole, device=first.device).split(width):
         real = positions < sizes[:, None]

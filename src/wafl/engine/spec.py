@@ -9,7 +9,7 @@ from typing import Any
 from wafl.describe import describe
 from wafl.methods import Method
 from wafl.schedule import Schedule
-from wafl.weights import Learned
+from wafl.weights import ByExamples, Learned
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class Spec:
             self, method=replace(self.method, client_weights=rule), schedule=replace(self.schedule, learning_rate=1.0)
         )
         return [describe(plain), rates, steps]
+
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether a server must know how many examples each client has: for weights, or DRFA's number of steps."""
+        weights = self.method.client_weights
+        if isinstance(weights, Learned):
+            return weights.rule == "snapshot" and self.schedule.local_steps is None
+        return isinstance(weights, ByExamples)
 
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""

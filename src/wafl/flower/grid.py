@@ -79,7 +79,8 @@ class GridClients:
             for name, runs in self._entries.items()
             if all(place < len(runs) and runs[place] == spec for place, spec in specs.items())
         )
-        return Tolerant(_Nodes(self, entry), self._tolerance)
+        needs_sizes = next(iter(specs.values())).needs_sizes
+        return Tolerant(_Nodes(self, entry, needs_sizes), self._tolerance)
 
     @property
     def testable(self) -> bool:
@@ -188,36 +189,36 @@ class GridClients:
             f"{self.roster.names[number]}: {why}"
         )
 
-    def reachable(self, names: Sequence[str]) -> dict[str, int]:
-        """The nodes of these clients; with none, it waits for one, not for ever."""
+    def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
+        """The nodes of these clients; it waits for one, or for ``everyone``'s, but not for ever."""
         self._census.look()
-        deadline = time.monotonic() + self._settings.wait
-        while not (homes := {n: h for n, h in self._census.homes().items() if n in names}):
+        deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
+        while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:
             if time.monotonic() > deadline:
-                log(WARNING, "no node came back within %g s", self._settings.wait)
-                return {}
+                log(WARNING, "%d of %d clients came back within %g s", len(homes), len(names), self._settings.wait)
+                return homes
             time.sleep(POLL)
             self._census.look()
         return homes
 
     def ask_nodes(
-        self, queries: Sequence[Query], runs: Sequence[int], entry: str
+        self, queries: Sequence[Query], runs: Sequence[int], entry: str, needs_sizes: bool, *, everyone: bool
     ) -> tuple[dict[int, list[list[Reply]]], dict[int, Ask], dict[int, str]]:
         """Decoded replies and asks by node, and, by client, why there is none."""
         names = self.roster.names
-        everyone = sorted({client for query in queries for client in query.clients})
-        homes = self.reachable([names[client] for client in everyone])
-        missing = {client: "no node holds it" for client in everyone if names[client] not in homes}
+        asked = sorted({client for query in queries for client in query.clients})
+        homes = self.reachable([names[client] for client in asked], everyone=everyone)
+        missing = {client: "no node holds it" for client in asked if names[client] not in homes}
         lanes = sum(len(query.clients) for query in queries)
         asks: dict[int, Ask] = {}
         for node in sorted(set(homes.values())):
-            absent = [client for client in everyone if homes.get(names[client]) != node]
+            absent = [client for client in asked if homes.get(names[client]) != node]
             parts = [
                 (run, part)
                 for run, query in zip(runs, queries, strict=True)
                 if (part := without(query, absent)).clients
             ]
-            held = {client: names[client] for client in everyone if client not in absent}
+            held = {client: names[client] for client in asked if client not in absent}
             asks[node] = Ask(
                 entry,
                 tuple(run for run, _ in parts),
@@ -228,7 +229,7 @@ class GridClients:
                 max(queries[0].round - self._horizon, -1),
                 self._settings.partial_sums,
                 self._settings.exact and lanes > 1,
-                max(self.roster.num_examples),
+                max(self.roster.num_examples) if needs_sizes else None,
             )
         kind = "train" if queries[0].kind == "train" else "evaluate"
         contents = {node: encode_ask(ask) for node, ask in asks.items()}
@@ -248,13 +249,16 @@ class GridClients:
 class _Nodes:
     """A source of replies: the nodes that hold the asked clients."""
 
-    def __init__(self, clients: GridClients, entry: str) -> None:
-        self._clients, self._entry = clients, entry
+    def __init__(self, clients: GridClients, entry: str, needs_sizes: bool) -> None:
+        self._clients, self._entry, self._needs_sizes = clients, entry, needs_sizes
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         if attempt > 0:
             log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
-        replies, asks, missing = self._clients.ask_nodes(queries, runs, self._entry)
+        # Who was silent once may be about to come back: before it is too late, it is waited for.
+        replies, asks, missing = self._clients.ask_nodes(
+            queries, runs, self._entry, self._needs_sizes, everyone=attempt > 0
+        )
         for client, why in missing.items():
             log(WARNING, "round %d: %s: %s", queries[0].round, self._clients.roster.names[client], why)
         arrived: dict[int, list[Reply]] = {run: [] for run in runs}

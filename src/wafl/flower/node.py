@@ -95,7 +95,8 @@ class Node:
         examples = self.site.federation.train.to(device)
         # Padded as the largest client of all would need, for equal rounding; but nobody pays for a giant elsewhere.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
-        client_task = ClientTask(task, adversary, work, examples, ask.largest if ask.largest <= bearable else 0)
+        largest = ask.largest if ask.largest is None or ask.largest <= bearable else 0
+        client_task = ClientTask(task, adversary, work, examples, largest)
         # A linear model rounds alike in any company, and without an adversary nothing makes a last digit grow.
         pair = ask.pair and adversary is not None and task.linear(ask.queries[0].params[None]) is None
         lanes = Lanes(client_task, None, memory, rows, pair)

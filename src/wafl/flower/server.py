@@ -10,7 +10,6 @@ import math
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from wafl.algorithms.admission import Tolerance
 from wafl.callbacks import Callback, Moment
-from wafl.engine.clients import Roster
 from wafl.errors import ConfigError
-from wafl.files import sealed, unsealed, write_whole
-from wafl.flower.census import Census
+from wafl.files import write_whole
+from wafl.flower.finder import Finder, read_roster
 from wafl.flower.grid import GridClients
 from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, from_run_config
@@ -33,17 +30,18 @@ from wafl.norms import check_norm
 from wafl.run import load_run
 from wafl.runs.config import Experiment
 from wafl.runs.folder import RunFolder
-from wafl.runs.plan import Entry
 from wafl.runs.study import Study
 from wafl.theory.certificates import certificates_of, check_radii
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
 from wafl.theory.upper import UpperBound
+from wafl.transport.clouds import Sampling, read_target
 from wafl.transport.private import Side, distance_bounds
-from wafl.weights import ByExamples, Fixed, Learned
 
 log = getLogger("flwr").log
 server_app = ServerApp()
+POINTS = 1000
+"""Examples that a distance is at most between, as of :func:`wafl.weights.nearest`."""
 
 
 @server_app.main()
@@ -67,8 +65,8 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     experiment = RunFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
     folder = folder or _free(Path(str(values["output"])) / experiment.name)
     if begun:
-        _check_same(experiment, from_run_config(values), folder)
-    finder = _Finder(post, experiment, folder)
+        experiment = _same(experiment, from_run_config(values), folder)
+    finder = Finder(post, experiment, folder, read_roster(folder))
     study = (Study.resume if begun else _created(experiment))(folder, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())
@@ -87,8 +85,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     check_norm(norm)
     radii = check_radii(_numbers("radii", values["radii"]))
     run, experiment = load_run(folder), from_run_config(values)
-    roster = _read_roster(folder) or _read_roster(folder.parent)
-    clients = _Finder(post, experiment, folder, known=roster)([])
+    roster = read_roster(folder) or read_roster(folder.parent)
+    clients = Finder(post, experiment, folder, known=roster)([])
     weights = run.client_weights.double() / run.client_weights.double().sum()
     if len(weights) != clients.roster.num_clients:
         raise ConfigError(f"the run has {len(weights)} clients, here are {clients.roster.num_clients}: start them all")
@@ -116,11 +114,12 @@ def distances(post: Post, values: Mapping[str, Any]) -> None:
             aim = torch.from_numpy(content["x"]).double().flatten(1)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"run config: target={str(target)!r} must be an .npz file with x: {error}") from error
-    clients = _Finder(post, experiment, target.parent, with_sizes=True)([])
+    clients = Finder(post, experiment, target.parent, with_sizes=True)([])
     seed, roster = experiment.seeds[0], clients.roster
-    points = min(len(aim), *roster.num_examples)
+    points = min(POINTS, len(aim), *roster.num_examples)
     sides = _Remote(clients, (points, aim.shape[1]), seed)
-    found = distance_bounds(sides, roster.num_clients, Side(aim[:points]), seed)
+    drawn = read_target(aim, Sampling(points, seed))
+    found = distance_bounds(sides, roster.num_clients, Side(drawn.x), seed)
     order = sorted(zip(found, roster.names, strict=True))
     output = Path(str(values["output"])) / f"{experiment.name}-distances.json"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -139,49 +138,6 @@ class _Remote:
         return self._clients.midpoints(references, self._seed)
 
 
-class _Finder:
-    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder."""
-
-    def __init__(
-        self,
-        post: Post,
-        experiment: Experiment,
-        folder: Path,
-        known: Roster | None = None,
-        with_sizes: bool = False,
-    ) -> None:
-        self._post, self._experiment, self._folder = post, experiment, folder
-        self._known, self._with_sizes = known or _read_roster(folder), with_sizes
-
-    def __call__(self, entries: Sequence[Entry]) -> GridClients:
-        experiment = self._experiment
-        with_sizes = self._with_sizes or any(needs_sizes(entry) for entry in entries)
-        closed = any(isinstance(entry.method.client_weights, Fixed) for entry in entries)
-        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed)
-        census.gather()
-        tolerance = Tolerance(**experiment.tolerance.model_dump()) if experiment.tolerance else Tolerance()
-        specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
-        about = self._folder / "about.json"
-        self.clients = GridClients(
-            self._post,
-            census,
-            experiment.flower,
-            tolerance,
-            specs,
-            lambda: sha256(about.read_bytes()).hexdigest(),
-            2 * experiment.checkpoint_every,
-            experiment.attack.kind != "none",
-        )
-        return self.clients
-
-    def write_roster(self) -> None:
-        self._keep(self.clients.roster)
-
-    def _keep(self, roster: Roster) -> None:
-        if (self._folder / "config.toml").exists():  # and so not before the study has its folder
-            write_whole(self._folder / "roster.json", sealed({**vars(roster)}))
-
-
 class _Narrator(Callback):
     """Says of every round how it went."""
 
@@ -195,16 +151,8 @@ class _Narrator(Callback):
         log(INFO, "%s, round %d: loss %.4f%s%s", moment.name, record.round, record.loss, radius, left_out)
 
 
-def needs_sizes(entry: Entry) -> bool:
-    """Whether the method wants to know how many examples each client has."""
-    if isinstance(entry.method.client_weights, ByExamples):
-        return True
-    snapshot = isinstance(entry.method.client_weights, Learned) and entry.method.client_weights.rule == "snapshot"
-    return snapshot and "local_steps" not in {**entry.schedule, **entry.grid}
-
-
-def _check_same(begun: Experiment, given: Experiment, folder: Path) -> None:
-    """Refuse to go on with a study by a run config, which is what nodes go by, of another experiment."""
+def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
+    """The study's experiment, waiting as the run config says; refused if that, which nodes go by, is of another."""
     free = {"engine", "flower", "tolerance", "checkpoint_every", "trackers", "methods"}
     one, other = (each.model_dump(exclude=free) for each in (begun, given))
     for each, about in ((begun, one), (given, other)):
@@ -215,27 +163,11 @@ def _check_same(begun: Experiment, given: Experiment, folder: Path) -> None:
                 f"{folder} was begun with another {key}: {one.get(key)}, the run config has {other.get(key)}; give the "
                 "same, or another folder"
             )
+    return begun.model_copy(update={"flower": given.flower, "tolerance": given.tolerance})
 
 
 def _created(experiment: Experiment) -> Any:
     return lambda folder, finder: Study.create(experiment, folder, None, finder)
-
-
-def _read_roster(folder: Path) -> Roster | None:
-    file = folder / "roster.json"
-    if not file.exists():
-        return None
-    about = unsealed(file.read_bytes())
-    return Roster(
-        tuple(about["names"]),
-        tuple(about["num_examples"]),
-        tuple(about["input_shape"]),
-        about["num_outputs"],
-        about["num_classes"],
-        about["unit"],
-        None if about["bounds"] is None else tuple(about["bounds"]),
-        about["recipe"],
-    )
 
 
 def _free(base: Path) -> Path:

@@ -34,7 +34,7 @@ class Ask:
     ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep and ``names`` says which client
     each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
     again. ``pair`` wants a lane that is alone computed beside its copy; ``largest`` is the size of the largest client,
-    0 where the server does not know it.
+    None where the method does not need to know it.
     """
 
     entry: str
@@ -46,7 +46,7 @@ class Ask:
     saved: int = -1
     partial_sums: bool = False
     pair: bool = False
-    largest: int = 0
+    largest: int | None = None
 
 
 def encode_ask(ask: Ask) -> RecordDict:
@@ -70,7 +70,7 @@ def encode_ask(ask: Ask) -> RecordDict:
         "saved": ask.saved,
         "sums": ask.partial_sums,
         "pair": ask.pair,
-        "largest": ask.largest,
+        "largest": -1 if ask.largest is None else ask.largest,
     }
     if first.snapshot_step is not None:
         config["snapshots"] = [int(query.snapshot_step or 0) for query in ask.queries]
@@ -134,7 +134,7 @@ def decode_ask(content: RecordDict, like: Tensor) -> Ask:
         read.one("saved", int, -1, LARGEST),
         read.one("sums", bool),
         read.one("pair", bool),
-        read.one("largest", int, 0, 10**9),
+        None if (largest := read.one("largest", int, -1, 10**9)) < 0 else largest,
     )
 
 

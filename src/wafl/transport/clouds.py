@@ -58,6 +58,11 @@ def read_client(item: Any, number: int, sampling: Sampling) -> Cloud:
     return _read(f"client {number}", item, Key.of(sampling.seed, client=number), sampling).draw(sampling)
 
 
+def read_target(item: Any, sampling: Sampling) -> Cloud:
+    """The cloud of a target, as it is drawn beside sources."""
+    return _read("the target", item, Key.of(sampling.seed, round=1), sampling).draw(sampling)
+
+
 def read_sources_and_target(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling, *, private: bool = False
 ) -> tuple[list[Cloud], Cloud]:

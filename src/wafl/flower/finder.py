@@ -1,0 +1,77 @@
+"""Finding the clients of a study, and keeping the list of them in its folder: a resume must know them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from wafl.algorithms.admission import Tolerance
+from wafl.engine.clients import Roster
+from wafl.files import sealed, unsealed, write_whole
+from wafl.flower.census import Census
+from wafl.flower.grid import GridClients
+from wafl.flower.post import Post
+from wafl.runs.config import Experiment
+from wafl.runs.plan import Entry
+from wafl.weights import Fixed
+
+
+class Finder:
+    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder."""
+
+    def __init__(
+        self,
+        post: Post,
+        experiment: Experiment,
+        folder: Path,
+        known: Roster | None = None,
+        with_sizes: bool = False,
+    ) -> None:
+        self._post, self._experiment, self._folder = post, experiment, folder
+        self._known, self._with_sizes = known, with_sizes
+
+    def __call__(self, entries: Sequence[Entry]) -> GridClients:
+        experiment = self._experiment
+        specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
+        with_sizes = self._with_sizes or any(spec.needs_sizes for runs in specs.values() for spec in runs)
+        closed = any(isinstance(entry.method.client_weights, Fixed) for entry in entries)
+        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed)
+        census.gather()
+        tolerance = Tolerance(**experiment.tolerance.model_dump()) if experiment.tolerance else Tolerance()
+        about = self._folder / "about.json"
+        self.clients = GridClients(
+            self._post,
+            census,
+            experiment.flower,
+            tolerance,
+            specs,
+            lambda: sha256(about.read_bytes()).hexdigest(),
+            2 * experiment.checkpoint_every,
+            experiment.attack.kind != "none",
+        )
+        return self.clients
+
+    def write_roster(self) -> None:
+        self._keep(self.clients.roster)
+
+    def _keep(self, roster: Roster) -> None:
+        if (self._folder / "config.toml").exists():  # and so not before the study has its folder
+            write_whole(self._folder / "roster.json", sealed({**vars(roster)}))
+
+
+def read_roster(folder: Path) -> Roster | None:
+    file = folder / "roster.json"
+    if not file.exists():
+        return None
+    about = unsealed(file.read_bytes())
+    return Roster(
+        tuple(about["names"]),
+        tuple(about["num_examples"]),
+        tuple(about["input_shape"]),
+        about["num_outputs"],
+        about["num_classes"],
+        about["unit"],
+        None if about["bounds"] is None else tuple(about["bounds"]),
+        about["recipe"],
+    )
