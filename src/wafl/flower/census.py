@@ -56,16 +56,24 @@ class Hello:
             raise WireError(f"names={names} must be different ones, at least one")
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
         shape = tuple(read.many("shape", int, None, 1, LARGEST))
+        numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
+        classes, outputs = read.one("classes", int, 0, 10**9), read.one("outputs", int, 1, 10**9)
         if not shape:
             raise WireError("there is no shape of an example")
+        if bounds is not None and not bounds[0] < bounds[1]:
+            raise WireError(f"bounds={bounds} must ascend")
+        if classes not in (0, outputs):
+            raise WireError(f"classes={classes} must be outputs={outputs}, or 0 in a regression")
+        if numbers is not None and len(set(numbers)) != len(numbers):
+            raise WireError(f"numbers={numbers} must be different ones")
         return cls(
             tuple(names),
-            tuple(read.many("numbers", int, len(names), 0, LARGEST)) if read.has("numbers") else None,
+            None if numbers is None else tuple(numbers),
             tuple(read.many("sizes", int, len(names), 1, LARGEST)) if with_sizes else None,
             tuple(name for name in read.many("tested", str) if name in names),
             shape,
-            read.one("classes", int, 0, 10**9),
-            read.one("outputs", int, 1, 10**9),
+            classes,
+            outputs,
             read.one("unit", str)[:200],
             None if bounds is None else (bounds[0], bounds[1]),
         )

@@ -86,8 +86,8 @@ class TestAsk:
 
 def test(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "ask")
-    task, start = node.task(read.one("outputs", int, 1, 10**9))
-    params = read_array(content, "params", "params", tuple(start.shape), start.dtype).to(start.device)
+    task, start = node.task(num_outputs(content))
+    params = finite("params", read_array(content, "params", "params", tuple(start.shape), start.dtype)).to(start.device)
     names, seed = read.many("names", str), read.one("seed", int, 0, LARGEST)
     clean = node.test(names, params, task, seed, attacked=False)
     attacked = node.test(names, params, task, seed, attacked=True) if read.one("attacked", bool) else clean
@@ -134,8 +134,8 @@ class SurveyAsk:
 
 def survey(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "ask")
-    task, start = task_of(node.model(read.one("outputs", int, 1, 10**9)), node.experiment.model.loss)
-    params = read_array(content, "params", "params", tuple(start.shape), start.dtype)
+    task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
+    params = finite("params", read_array(content, "params", "params", tuple(start.shape), start.dtype))
     count, scalars = read.one("count", int, 1, 10**6), read.many("scalars", str)
     values = read.many("values", float, count * len(scalars), 0.0)
     settings = [
