@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from wafl.cli import app
 from wafl.flower.loopback import QUIET, _tool  # pyright: ignore[reportPrivateUsage]
 from wafl.flower.run_config import from_run_config
+from wafl.runs.config import Tolerance
 from wafl.runs.read import read_experiment
 
 EXPERIMENT = """
@@ -59,7 +60,8 @@ def test_an_app_says_what_the_file_says(tmp_path: Path) -> None:
     assert (tmp_path / "app" / "mine.py").read_text() == (tmp_path / "mine.py").read_text()
     there = from_run_config(flat(project["tool"]["flwr"]["app"]["config"]))
     here = read_experiment(file, ["schedule.rounds=7", "engine=flower"])
-    assert there.model_dump(exclude={"methods"}) == here.model_dump(exclude={"methods"})
+    assert there.model_dump(exclude={"methods", "tolerance"}) == here.model_dump(exclude={"methods", "tolerance"})
+    assert there.tolerance == Tolerance()
     by_name = {method.name or method.method: method for method in there.methods}
     assert by_name == {method.name or method.method: method for method in here.methods}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wafl.errors import ConfigError
-from wafl.runs.config import Experiment, Schedule
+from wafl.runs.config import Experiment, Schedule, Tolerance
 from wafl.runs.read import parse_experiment
 
 OWN = {"task": "train", "folder": "", "output": "runs", "radii": "[0.1, 0.3, 1.0]", "norm": 2.0, "target": ""}
@@ -17,7 +17,7 @@ OWN = {"task": "train", "folder": "", "output": "runs", "radii": "[0.1, 0.3, 1.0
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
     """Nested tables of plain values: a list is a string that holds it as TOML, and a method has a table by its name.
 
-    What a schedule leaves open is an empty string, so that it can be set when a run is started.
+    What a schedule leaves open is an empty string, so that it can be set when a run is started; so can the tolerance.
     """
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
@@ -25,6 +25,7 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
         name = method.get("name") or method["method"].lower()
         key = name.replace(".", "-")  # a dot would begin a table of its own
         methods[key if key not in methods else f"{key}-{len(methods)}"] = method
+    content.setdefault("tolerance", Tolerance().model_dump())
     content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
     return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
 
