@@ -81,7 +81,7 @@ class Stage:
         (base / "app" / "saboteur.py").write_text(SABOTEUR)
 
     def __enter__(self) -> Stage:
-        self.loopback = Loopback(self.base / "flower").__enter__()
+        self.loopback = Loopback(self.base / "flower", environment={"OMP_NUM_THREADS": "1"}).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -58,7 +58,8 @@ def test_training_with_keys_survives_a_node_that_is_killed(clients: wafl.Federat
     write_app(tmp_path / "app", experiment)
     certificates = make_certificates(tmp_path / "keys", nodes=[*SITES, "stranger"])
     folder = tmp_path / "study"
-    with Loopback(tmp_path / "flower", certificates=certificates) as loopback:
+    alone = {"OMP_NUM_THREADS": "1"}
+    with Loopback(tmp_path / "flower", certificates=certificates, environment=alone) as loopback:
         for site in SITES:
             loopback.add_node(site, {"data": str(site_folder(tmp_path, clients, site))}, key=site)
         loopback.wait_for_nodes(3, timeout=90.0)
