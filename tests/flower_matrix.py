@@ -68,7 +68,7 @@ class Stage:
             folder.mkdir(parents=True)
             x, y = self.clients.train.of(client)
             np.savez(folder / f"site-{client:02d}.npz", x=x.numpy(), y=y.numpy())
-        settings = {"nodes": sites, "min_nodes": 1, "wait": 60.0, "round_timeout": 25.0, **flower}
+        settings = {"nodes": sites, "min_nodes": sites, "wait": 60.0, "round_timeout": 25.0, **flower}
         content = {
             "name": "matrix",
             "schedule": {"rounds": ROUNDS, "local_epochs": 1, "learning_rate": RATE},
@@ -226,7 +226,7 @@ def nobody_for_a_while(base: Path) -> str:
 
 def stops_and_goes_on(base: Path) -> str:
     """Too few clients are left: the run stops with its state saved, and goes on when they are back."""
-    with Stage(base, wait=10.0, round_timeout=15.0) as stage:
+    with Stage(base, wait=25.0, round_timeout=20.0) as stage:
         stage.start_all()
         run = stage.submit()
         stage.wait_for_rounds(2)

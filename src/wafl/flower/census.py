@@ -167,9 +167,11 @@ class Census:
                 self._present[node] = hello
             except WireError as error:
                 # One that could not answer may have been cut off: it is greeted anew if it comes back.
-                if not isinstance(reply, str):
+                if isinstance(reply, str):
+                    log(INFO, "node %d did not answer: %s", node, error)
+                else:
                     self._refused.add(node)
-                log(WARNING, "node %d takes no part: %s", node, error)
+                    log(WARNING, "node %d takes no part: %s", node, error)
         self._greeted = {message: node for message, node in self._greeted.items() if node in here}
 
     def _checked(self, hello: Hello) -> Hello:

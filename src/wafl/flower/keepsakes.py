@@ -39,8 +39,9 @@ class Keepsakes:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._file(run, name, round), save({"kept": value.detach().cpu().contiguous()}))
-        done = [number for number in self._rounds(run, name) if number <= saved]
-        for number in done[:-1]:
+        rounds = self._rounds(run, name)
+        undone = [number for number in rounds if number > round]  # by a server that has gone back
+        for number in [*[number for number in rounds if number <= saved][:-1], *undone]:
             self._file(run, name, number).unlink(missing_ok=True)
 
     def _rounds(self, run: int, name: str) -> list[int]:

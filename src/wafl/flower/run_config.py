@@ -24,7 +24,9 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
     for method in content.pop("methods"):
         name = method.get("name") or method["method"].lower()
         key = name.replace(".", "-")  # a dot would begin a table of its own
-        methods[key if key not in methods else f"{key}-{len(methods)}"] = method
+        while key in methods:
+            key += "-"
+        methods[key] = method
     content.setdefault("tolerance", Tolerance().model_dump())
     content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
     return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
@@ -34,7 +36,7 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
     """The experiment that dotted keys describe; its clients are on nodes."""
     content: dict[str, Any] = {}
     for key, value in values.items():
-        if key in OWN or value == "":
+        if key in OWN or (value == "" and key.startswith("schedule.")):
             continue
         *path, last = key.split(".")
         target = content

@@ -35,7 +35,7 @@ def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
     source = node_config.get("data")
     if source is None:
         return _part(node_config, data)
-    if not isinstance(source, str):
+    if not isinstance(source, str) or not source:
         raise ConfigError(f"node config: data={source!r} must be a folder or 'module:function'")
     federation = read_folder(Path(source)) if ":" not in source or Path(source).is_dir() else _called(source)
     return Site(federation, {name: row for row, name in enumerate(federation.names)})
@@ -64,7 +64,7 @@ def read_folder(folder: Path) -> Federation:
 def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     wanted = ("x", "y", "x_test", "y_test")
     try:
-        with np.load(file, allow_pickle=False) as content:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             found = {name: content[name] for name in wanted if name in content.files}
     except Exception as error:  # what reading a damaged archive may raise
         raise ConfigError(f"{file} cannot be read: {error}") from error

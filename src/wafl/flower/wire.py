@@ -81,7 +81,7 @@ def encode_ask(ask: Ask) -> RecordDict:
 def num_outputs(content: RecordDict) -> int:
     """Of the model that a message is about: a node builds it, no larger than the parameters, before it reads them."""
     sent = content.get("params")
-    most = max((math.prod(array.shape) for array in sent.values()), default=0) if isinstance(sent, ArrayRecord) else 0
+    most = sum(len(array.data) // 4 for array in sent.values()) if isinstance(sent, ArrayRecord) else 0
     return Reader(content, "ask").one("outputs", int, 1, most)
 
 
