@@ -17,8 +17,9 @@ lint: .venv/installed-dev
 types: .venv/installed-dev
 	$(BIN)/pyright
 
+# One thread a process: idle threads of numpy's libraries would spin where others have work.
 unit: .venv/installed-dev
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped where it is missing.
 test-data: .venv/installed-dev
@@ -34,7 +35,7 @@ test-flower: .venv/installed-dev
 
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower
-	$(BIN)/pytest -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/checkpoint.py

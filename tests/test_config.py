@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import wafl
+from wafl.algorithms.admission import Tolerance
 from wafl.cli import app
 from wafl.errors import ConfigError
 from wafl.runs import config
@@ -191,7 +192,10 @@ METHOD_FIELDS: dict[str, dict[str, Kind]] = {
     "DRFA": {"weights_step": swept(POSITIVE)},
 }
 SECTIONS: dict[str, dict[str, Kind]] = {
-    "": {"name": NAME, "seeds": SEEDS, "device": DEVICE, "checkpoint_every": COUNT},
+    "": {
+        "name": NAME, "seeds": SEEDS, "device": DEVICE, "checkpoint_every": COUNT,
+        "engine": one_of("embedded", "flower-sim", "flower", typo="flwr"),
+    },
     "data": {
         "dataset": TEXT,
         "source": IMPORT,
@@ -1032,11 +1036,7 @@ def test_all_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
     assert plan.clients.faults.rates() == {"dropout": 0.1, "late": 0.2, "nan": 0.0, "infinity": 0.0, "wrong_shape": 0.0}
     assert plan.clients.faults.seed == 8
     assert plan.clients.tolerance is not None
-    assert (plan.clients.tolerance.min_replies, plan.clients.tolerance.attempts, plan.clients.tolerance.outsized) == (
-        0.2,
-        9,
-        7.0,
-    )
+    assert plan.clients.tolerance == Tolerance(min_replies=0.2, attempts=9, outsized=7.0)
 
 
 @pytest.mark.parametrize(
