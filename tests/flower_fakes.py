@@ -1,0 +1,269 @@
+"""A Flower grid in this process: real nodes, real bytes between them and the server, and a clock that nobody waits for.
+
+A node can be told to come, to go, to be slow, silent or wrong; a message is turned into bytes and back as Flower does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.common.config import flatten_dict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor, nn
+
+import wafl
+from wafl.flower import queries, server
+from wafl.flower.node import Node
+from wafl.flower.post import Post
+from wafl.flower.run_config import OWN, to_run_config
+from wafl.flower.wire import arrays, read_array
+from wafl.runs.read import parse_experiment
+
+Client = dict[str, Any]
+"""Arrays x, y, x_test and y_test of one client."""
+HANG, GONE = "hang", "gone"
+Fate = float | str | Callable[[RecordDict], RecordDict] | None
+"""What becomes of a reply: so many seconds, HANG or GONE, another content, or nothing of all this."""
+
+
+class Clock:
+    """Time that passes where somebody would wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let the server's side look at this clock; and say who sends, without which Flower makes no message."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr("os.fsync", lambda _: None)  # what lasts is tested elsewhere
+    clock = Clock()
+    for module in ("post", "census", "grid"):
+        monkeypatch.setattr(f"wafl.flower.{module}.time", clock)
+    return clock
+
+
+def carried(value: Any) -> Any:
+    """A record or message as another process would find it."""
+    with no_object_id_recompute():
+        contents = {name: each.deflate() for name, each in get_all_nested_objects(value).items()}
+        return inflate_object_from_contents(value.object_id, contents)
+
+
+@dataclass
+class Host:
+    """One node of the grid; ``fate`` says of each message what becomes of the reply, by its kind and round."""
+
+    number: int
+    node: Node
+    fate: Callable[[str, int | None], Fate] = lambda *_: None
+    here: bool = True
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message that a node was sent, and what it replied."""
+
+    node: int
+    kind: str
+    round: int | None
+    ask: RecordDict
+    reply: RecordDict
+
+
+@dataclass
+class Grid:
+    """What a ServerApp is given by Flower, as far as it is used."""
+
+    clock: Clock
+    hosts: list[Host]
+    shuffle: random.Random = field(default_factory=lambda: random.Random(0))
+    latency: float = 1.0
+    """Seconds that work takes; a greeting takes none."""
+    before_push: Callable[[str, int | None], None] = lambda *_: None
+    seen: list[Seen] = field(default_factory=list[Seen])
+    pending: dict[str, tuple[float, Host, Message | None, Message]] = field(default_factory=dict[str, Any])
+
+    def get_node_ids(self) -> Iterable[int]:
+        numbers = [host.number for host in self.hosts if host.here]
+        return self.shuffle.sample(numbers, len(numbers))
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]:
+        pushed: list[str | None] = []
+        for place, message in enumerate(messages):
+            kind, number = message.metadata.message_type, round_of(message)
+            if place == 0:
+                self.before_push(kind, number)
+            name = message.metadata.__dict__["_message_id"] = message.object_id
+            (host,) = [host for host in self.hosts if host.number == message.metadata.dst_node_id]
+            if not host.here:
+                pushed.append(None)
+                continue
+            pushed.append(name)
+            self.pending[name] = self._deliver(host, message, kind, number)
+        return pushed
+
+    def _deliver(
+        self, host: Host, message: Message, kind: str, round: int | None
+    ) -> tuple[float, Host, Message | None, Message]:
+        fate = host.fate(kind, round)
+        if fate == GONE:
+            host.here = False
+        if fate in (HANG, GONE):
+            return self.clock.now + message.metadata.ttl, host, None, message
+        content = carried(message.content)
+        reply = carried(queries.answer(kind, lambda: host.node, content))
+        if callable(fate):
+            reply = fate(reply)
+        self.seen.append(Seen(host.number, kind, round, content, reply))
+        answer = Message(reply, reply_to=message)
+        latency = 0.0 if kind == "query.hello" else self.latency
+        return self.clock.now + (fate if isinstance(fate, float) else latency), host, answer, message
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        found: list[Message] = []
+        for name in message_ids:
+            ready, host, reply, message = self.pending[name]
+            if reply is not None and ready <= self.clock.now:
+                found.append(reply)
+            elif not host.here:
+                found.append(Message(Error(5, "Destination node is unavailable"), reply_to=message))
+            elif reply is None and ready <= self.clock.now:
+                found.append(Message(Error(1, "Message unavailable"), reply_to=message))
+        for reply in found:
+            del self.pending[reply.metadata.reply_to_message_id]
+        return self.shuffle.sample(found, len(found))
+
+
+def round_of(message: Message) -> int | None:
+    group = message.metadata.group_id
+    return int(group.removeprefix("round ")) if group.startswith("round ") else None
+
+
+# -- Clients ----------------------------------------------------------------------------------------------------
+
+
+def make_clients(
+    sizes: Sequence[int],
+    *,
+    shape: tuple[int, ...] = (4,),
+    targets: int = 0,
+    dtype: str = "float32",
+    tests: int = 3,
+    seed: int = 3,
+) -> dict[str, Client]:
+    """Clients of these sizes by name: three classes around centers of their own, or so many targets each."""
+    draws = np.random.default_rng(seed)
+    centers = draws.normal(size=(3, *shape))
+    found: dict[str, Client] = {}
+    for place, size in enumerate(sizes):
+        one: Client = {}
+        for suffix, count in (("", size), ("_test", tests and tests + place % 3)):
+            labels = (np.arange(count) + place) % 3
+            x = (centers[labels] + draws.normal(size=(count, *shape))).astype(dtype)
+            y = draws.normal(size=(count, targets)).astype(dtype) if targets else labels
+            if count:
+                one |= {f"x{suffix}": x, f"y{suffix}": y}
+        found[f"c{place:02d}"] = one
+    return found
+
+
+def federation(clients: Mapping[str, Client]) -> wafl.Federation:
+    """All of them at one place, in the order of their names."""
+    names = sorted(clients)
+    classes = None
+    if clients[names[0]]["y"].dtype.kind == "i":
+        classes = 1 + max(int(part.max()) for each in clients.values() for key, part in each.items() if key[0] == "y")
+
+    def packed(suffix: str) -> wafl.Federation:
+        pairs = [(clients[name][f"x{suffix}"], clients[name][f"y{suffix}"]) for name in names]
+        return wafl.Federation.from_arrays(pairs, test_fraction=0.0, names=names, num_classes=classes)
+
+    train = packed("")
+    return replace(train, test=packed("_test").train) if "x_test" in clients[names[0]] else train
+
+
+EVERYONE: list[wafl.Federation] = []
+"""What :func:`everyone` gives; a test puts its own there."""
+
+
+def everyone() -> wafl.Federation:
+    return EVERYONE[-1]
+
+
+def double(clients: Any) -> nn.Module:
+    """A linear model in double precision."""
+    return wafl.models.mlr(clients).double()
+
+
+def write(folder: Path, clients: Mapping[str, Client]) -> Path:
+    folder.mkdir(parents=True)
+    for name, each in clients.items():
+        np.savez(folder / f"{name}.npz", **each)
+    return folder
+
+
+# -- A study ----------------------------------------------------------------------------------------------------
+
+
+def flat(experiment: Mapping[str, Any], seed: int = 0, **own: Any) -> dict[str, Any]:
+    """The run config as a node and the server get it: dotted keys, in no order."""
+    values = flatten_dict({**to_run_config(parse_experiment({**experiment, "engine": "flower"}, "here")), **own})
+    keys = list(values)
+    random.Random(seed).shuffle(keys)
+    return {key: values[key] for key in keys}
+
+
+def make_grid(
+    clock: Clock,
+    place: Path,
+    clients: Mapping[str, Client],
+    layout: Sequence[Sequence[str]],
+    experiment: Mapping[str, Any],
+    *,
+    node: type[Node] = Node,
+    first: int = 0,
+) -> Grid:
+    """A node for every list of names, with a folder of its own."""
+    hosts: list[Host] = []
+    for part, names in enumerate(layout, first):
+        folder = place / f"node-{part}"
+        if not folder.exists():
+            write(folder, {name: clients[name] for name in names})
+        config = {"data": str(folder), "state": str(place / f"state-{part}")}
+        hosts.append(Host(7 * part + 3, node.of(config, flat(experiment, part))))
+    return Grid(clock, hosts, random.Random(len(layout)))
+
+
+def train(grid: Grid, experiment: Mapping[str, Any], folder: Path) -> None:
+    """What the ServerApp does."""
+    server.train(Post(grid), {**OWN, **flat(experiment, 99), "folder": str(folder)})  # type: ignore[arg-type]
+
+
+def tensor(content: RecordDict, record: str, name: str) -> Tensor:
+    """One array of a message, as it says that it is."""
+    array = content[record][name]
+    return read_array(content, record, name, tuple(array.shape), getattr(torch, array.dtype))
+
+
+def spoiled(reply: RecordDict, record: str, name: str, change: Callable[[Tensor], Tensor]) -> RecordDict:
+    """The reply with one array changed."""
+    changed = ArrayRecord({**reply[record], name: arrays(values=change(tensor(reply, record, name)))["values"]})
+    return RecordDict({**reply, record: changed})
