@@ -67,6 +67,7 @@ def check_strength(digits, attack):
     assert robust <= under_pgd + 0.01
 
 
+@pytest.mark.slow
 def test_it_stays_in_its_ball_and_is_as_strong_as_pgd(digits):
     check_strength(digits, AutoAttack(epsilon=0.1, bounds=UNIT, queries=50))
 

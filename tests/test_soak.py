@@ -13,6 +13,7 @@ def lost(count: dict[str, int]) -> dict[str, int]:
     return {what: count[what] for what in soak.LOSSES if count[what]}
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_while_writing_a_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     count = soak.soak_kills(tmp_path, kills=4)
     assert count["killed at random"] + count["killed while writing"] == 4
@@ -32,6 +33,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert not lost(count)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_every_fault_of_clients_is_survived_and_recorded(tmp_path: Path) -> None:
     count = soak.soak_clients(tmp_path)

@@ -199,6 +199,7 @@ def test_mlflow_holds_every_number_of_every_run(clients: wafl.Federation, tmp_pa
         assert each.data.params["unit"] == "input units"
 
 
+@pytest.mark.slow
 def test_mlflow_goes_on_in_the_run_it_had(clients: wafl.Federation, tmp_path: Path) -> None:
     def make() -> Callback:
         return MLflowTracker("digits", tmp_path / "store", key="study")
@@ -373,6 +374,7 @@ def test_an_experiment_gets_the_trackers_it_asks_for(clients: wafl.Federation, t
         assert_same_metrics(client, each, run)
 
 
+@pytest.mark.slow
 def test_studies_of_one_folder_are_told_apart(clients: wafl.Federation, tmp_path: Path) -> None:
     """A study that was removed and begun anew, at the same place, does not go on in the runs of the first."""
     asked, store = Trackers(mlflow=True), (tmp_path / "server").as_uri()

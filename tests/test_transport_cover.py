@@ -30,7 +30,7 @@ def largest_distance(clients, at):
     return least_largest_distance(costs(clients), at)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(clients_on_a_grid)
 def test_equals_the_full_linear_program(clients):
     found = weights.cover(clients)
@@ -80,6 +80,7 @@ def test_the_middle_of_three_gaussians():
     assert found.radius == pytest.approx(5.0, rel=0.03)
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_drawing_again_at_the_same_weights():
     """Within a quarter of the standard deviation over 60 draws. Client 1 is drawn once for both sides."""
     generator = np.random.default_rng(0)
