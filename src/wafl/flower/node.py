@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ from wafl.flower.wire import Ask, WireError
 from wafl.runs.config import Experiment
 from wafl.runs.plan import make_attack, make_entry, make_model
 from wafl.task import Problem, Task, make_task
+
+
+@contextmanager
+def _one_thread() -> Generator[None, None, None]:
+    """Threads that share a product of few lanes sum in another order than those that have a lane each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -98,9 +110,10 @@ class Node:
         largest = ask.largest if ask.largest is None or ask.largest <= bearable else 0
         client_task = ClientTask(task, adversary, work, examples, largest)
         # A linear model rounds alike in any company, and without an adversary nothing makes a last digit grow.
-        pair = ask.pair and adversary is not None and task.linear(ask.queries[0].params[None]) is None
+        linear = task.linear(ask.queries[0].params[None]) is not None
+        pair = ask.pair and adversary is not None and not linear
         lanes = Lanes(client_task, None, memory, rows, pair)
-        with full_precision(device):
+        with full_precision(device), _one_thread() if linear else nullcontext():
             replies = lanes.run(ask.queries, ask.runs)
         if keeps and ask.queries[0].kind == "train":
             for run, client in memory:

@@ -109,10 +109,12 @@ class Program:
         mark = self._mark.encode()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if state == "Z":
                     continue
                 parents[int(folder.name)] = int(parent)
+                if int(session) == self.process.pid:
+                    found.add(int(folder.name))
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.add(int(folder.name))
             except OSError:  # it has just ended, or it hides its environment, as Flower's SuperExec does
