@@ -81,7 +81,9 @@ class Stage:
         (base / "app" / "saboteur.py").write_text(SABOTEUR)
 
     def __enter__(self) -> Stage:
-        self.loopback = Loopback(self.base / "flower", environment={"OMP_NUM_THREADS": "1"}).__enter__()
+        many = self.sites > 10
+        alone = {"OMP_NUM_THREADS": "1"}
+        self.loopback = Loopback(self.base / "flower", environment=alone, in_memory=many).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -45,7 +45,8 @@ class Loopback:
     """A SuperLink on 127.0.0.1 with the SuperNodes that are added to it; all end with the ``with`` block.
 
     With certificates it speaks TLS and wants a registered key of every node; without, neither. All its programs have
-    the variables of ``environment``. The folder has the
+    the variables of ``environment``. ``in_memory`` does without the database, which locks when twenty nodes reply at
+    once; a restart then forgets the nodes. The folder has the
     logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own commands talk to it.
     """
 
@@ -56,9 +57,11 @@ class Loopback:
         certificates: Certificates | None = None,
         simulation: bool = False,
         environment: Mapping[str, str] | None = None,
+        in_memory: bool = False,
     ) -> None:
         self.folder = folder.resolve()
         self._variables = dict(environment or {})
+        self._in_memory = in_memory
         self.nodes: dict[str, Node] = {}
         self._certificates, self._simulation = certificates, simulation
         self._runs = numbers(1)
@@ -173,7 +176,9 @@ class Loopback:
         mode = ["--simulation"] if self._simulation else []
         port = self._reserve_port()
         self.address = f"{HOST}:{port}"
-        address = ["--host", HOST, "--port", str(port), "--database", str(self.folder / "state.db")]
+        address = ["--host", HOST, "--port", str(port)]
+        if not self._in_memory:
+            address += ["--database", str(self.folder / "state.db")]
         link = self._start("superlink", "flower-superlink", *address, *security, *mode)
         try:
             link.wait_for(READY, PATIENCE)
