@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -96,6 +97,18 @@ def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(
     assert message in said
     assert said.count("\n") == 1
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "kept.txt"]
+
+
+@pytest.mark.parametrize("command", ["app", "certificates"])
+def test_without_flower_it_is_said_in_a_line_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flwr" or name.startswith("wafl.flower")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    code, _, said = run(command, str(tmp_path / "new"))
+    assert code == 2
+    assert said == "Error: wafl.flower needs the package flwr: pip install 'wafl-learn[flower]'\n"
 
 
 def test_certificates_are_made_once_and_nodes_added_later(tmp_path: Path) -> None:

@@ -28,12 +28,11 @@ def app(
     """
     from rich.console import Console
 
-    from wafl.extras import require
-    from wafl.flower.app import trial_experiment, write_app
     from wafl.runs.read import read_experiment
 
     with one_line_errors():
-        require("flwr", extra="flower", what="wafl flower")
+        from wafl.flower.app import trial_experiment, write_app  # which says it if Flower is missing
+
         if experiment is not None:
             described, source = read_experiment(experiment, changes or []), experiment.parent
         else:
@@ -67,9 +66,9 @@ def certificates(
     """
     from rich.console import Console
 
-    from wafl.flower.certificates import make_certificates
-
     with one_line_errors():
+        from wafl.flower.certificates import make_certificates
+
         hosts = {"hosts": host} if host else {}
         made = make_certificates(folder, nodes=node or [], days=days, **hosts)
     console = Console(highlight=False)
