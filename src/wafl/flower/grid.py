@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from logging import INFO, WARNING, getLogger
-from typing import Any
+from typing import Protocol, TypeVar
 
 import torch
 from flwr.app import RecordDict
@@ -37,8 +37,19 @@ from wafl.task import Task
 log = getLogger("flwr").log
 
 
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Question(Protocol[T_co]):
+    """What a node is asked of some clients, and how its reply is read."""
+
+    def encode(self) -> RecordDict: ...
+    def read(self, reply: RecordDict) -> T_co: ...
+
+
 class GridClients:
-    """Clients of a federation on Flower; ``runs`` says which method each run of the study belongs to.
+    """Clients of a federation on Flower; ``entries`` are the runs of each method of the study, by its name.
 
     ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back.
     ``attacks`` says whether tests are under attack too.
@@ -117,8 +128,8 @@ class GridClients:
             return TestAsk(chosen, self._attacks, params, self.roster.num_outputs, seed)
 
         found: dict[int, tuple[Tested, Tested]] = {}
-        for numbers, test, reply in self._ask_all("evaluate.test", present, ask, everyone=False):
-            found.update(zip(numbers, test.read(reply), strict=True))
+        for numbers, part in self._ask_all("evaluate.test", present, ask, everyone=False):
+            found.update(zip(numbers, part, strict=True))
         return found
 
     def survey(self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int) -> Answers:
@@ -131,8 +142,7 @@ class GridClients:
 
         value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
         cost = torch.empty_like(value)
-        for numbers, survey, reply in self._ask_all("query.survey", everyone, ask):
-            part = survey.read(reply)
+        for numbers, part in self._ask_all("query.survey", everyone, ask):
             value[:, numbers], cost[:, numbers] = part.value, part.cost
         return Answers(value, cost)
 
@@ -145,49 +155,53 @@ class GridClients:
             return MidpointsAsk(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
 
         found: dict[int, tuple[Tensor, float]] = {}
-        for numbers, part, reply in self._ask_all("query.midpoints", everyone, ask):
-            found.update(zip(numbers, part.read(reply), strict=True))
+        for numbers, part in self._ask_all("query.midpoints", everyone, ask):
+            found.update(zip(numbers, part, strict=True))
         return [found[number] for number in everyone]
 
     def _ask_all(
-        self, kind: str, clients: Sequence[int], ask: Any, *, everyone: bool = True
-    ) -> list[tuple[list[int], Any, RecordDict]]:
-        """What each node replies that holds some of the clients; asked again where it fails.
+        self, kind: str, clients: Sequence[int], ask: Callable[[Sequence[int]], Question[T]], *, everyone: bool = True
+    ) -> list[tuple[list[int], T]]:
+        """What each node says of those of the clients that it holds; asked again where it fails.
 
         In the end it is an error if replies are missing, or, unless ``everyone`` must reply, if all are.
         """
-        replies: list[tuple[list[int], Any, RecordDict]] = []
-        missing = dict.fromkeys(clients, "no node holds it")
+        answers: list[tuple[list[int], T]] = []
+        names, missing = self.roster.names, dict.fromkeys(clients, "no node holds it")
         for attempt in range(self._tolerance.attempts):
-            homes = self.reachable([self.roster.names[number] for number in missing])
+            homes = self.reachable([names[number] for number in missing])
             parts: dict[int, list[int]] = {}
             for number in missing:
-                if self.roster.names[number] in homes:
-                    parts.setdefault(homes[self.roster.names[number]], []).append(number)
+                if names[number] in homes:
+                    parts.setdefault(homes[names[number]], []).append(number)
             asks = {node: ask(numbers) for node, numbers in parts.items()}
             contents = {node: each.encode() for node, each in asks.items()}
             for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
                 try:
-                    content = _content(reply)
-                    asks[node].read(content)
+                    answers.append((parts[node], asks[node].read(self._heard(node, reply))))
                 except WireError as error:
                     missing.update(dict.fromkeys(parts[node], str(error)))
-                    if isinstance(reply, str):
-                        self._census.doubt(node)
                     log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
                 else:
-                    replies.append((parts[node], asks[node], content))
                     for number in parts[node]:
                         del missing[number]
             if not missing:
-                return replies
-        if replies and not everyone:
-            return replies
+                return answers
+        if answers and not everyone:
+            return answers
         number, why = next(iter(missing.items()))
         raise TooFewRepliesError(
             f"{kind}: no usable reply of {len(missing)} clients, {self._tolerance.attempts} times over; "
-            f"{self.roster.names[number]}: {why}"
+            f"{names[number]}: {why}"
         )
+
+    def _heard(self, node: int, reply: RecordDict | str) -> RecordDict:
+        """The content of a node's reply; a node that gave none is doubted."""
+        if isinstance(reply, str):
+            self._census.doubt(node)
+            raise WireError(reply)
+        check_refusal(reply)
+        return reply
 
     def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
         """The nodes of these clients; it waits for one, or for ``everyone``'s, but not for ever."""
@@ -238,11 +252,9 @@ class GridClients:
         timeout, look = self._settings.round_timeout, self._census.look
         for node, reply in self._post.ask(kind, contents, timeout, group, meanwhile=look).items():
             try:
-                replies[node] = decode_replies(_content(reply), asks[node])
+                replies[node] = decode_replies(self._heard(node, reply), asks[node])
             except WireError as error:
                 missing.update(dict.fromkeys(asks[node].names, str(error)))
-                if isinstance(reply, str):
-                    self._census.doubt(node)
         return replies, asks, missing
 
 
@@ -275,10 +287,3 @@ class _Nodes:
     def undo(self, runs: Sequence[int]) -> None:
         """Nodes keep what they kept before a round until a later one is asked for."""
         log(INFO, "too few replies for %d of the runs", len(runs))
-
-
-def _content(reply: RecordDict | str) -> RecordDict:
-    if isinstance(reply, str):
-        raise WireError(reply)
-    check_refusal(reply)
-    return reply
