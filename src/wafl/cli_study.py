@@ -210,6 +210,6 @@ def _new_folder(output: Path, name: str | None, experiment: Experiment) -> Path:
         if folder.exists():
             raise ValueError(f"{folder} exists already: choose another --name, or remove it")
         return folder
-    base = experiment.name
-    folders = (output / (base if count == 1 else f"{base}-{count}") for count in range(1, 100_000))
-    return next(folder for folder in folders if not folder.exists())
+    from wafl.runs.folder import free_folder
+
+    return free_folder(output / experiment.name)

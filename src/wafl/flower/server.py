@@ -29,7 +29,7 @@ from wafl.flower.run_config import OWN, from_run_config
 from wafl.norms import check_norm
 from wafl.run import load_run
 from wafl.runs.config import Experiment
-from wafl.runs.folder import RunFolder
+from wafl.runs.folder import RunFolder, free_folder
 from wafl.runs.study import Study
 from wafl.theory.certificates import certificates_of, check_radii
 from wafl.theory.constants import data_free_constants, task_of
@@ -63,7 +63,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     folder = Path(str(values["folder"])) if values["folder"] else None
     begun = folder is not None and folder.exists()
     experiment = RunFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
-    folder = folder or _free(Path(str(values["output"])) / experiment.name)
+    folder = folder or free_folder(Path(str(values["output"])) / experiment.name)
     if begun:
         experiment = _same(experiment, from_run_config(values), folder)
     finder = Finder(post, experiment, folder, read_roster(folder))
@@ -168,11 +168,6 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
 
 def _created(experiment: Experiment) -> Any:
     return lambda folder, finder: Study.create(experiment, folder, None, finder)
-
-
-def _free(base: Path) -> Path:
-    folders = (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
-    return next(folder for folder in folders if not folder.exists())
 
 
 def _numbers(name: str, text: Any) -> list[float]:

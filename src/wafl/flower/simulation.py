@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
     shutil.rmtree(place / "app", ignore_errors=True)
     source = folder.read_about().get("source")
     write_app(place / "app", experiment, None if source is None else Path(source))
+    totals = {entry.name: entry.schedule["rounds"] * len(entry.specs(experiment.seeds)) for entry in study.plan.entries}
     state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
     with _terminating(), Loopback(place, simulation=True, environment=state) as loopback:
         run = loopback.submit(
@@ -41,10 +42,10 @@ def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
             {"num-supernodes": nodes, "client-resources-num-cpus": 1},
         )
         while not run.done():
-            _report(study, on_round)
+            _report(study, totals, on_round)
             time.sleep(PAUSE)
         status = run.wait(60.0)
-        _report(study, on_round)
+        _report(study, totals, on_round)
         if status != "finished:completed":
             said = [line for line in run.log().splitlines() if "Error: " in line]
             why = said[-1].partition("Error: ")[2] if said else f"see {place}"
@@ -52,15 +53,15 @@ def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
     return folder.read_results()
 
 
-def _report(study: Study, on_round: OnRound | None) -> None:
-    """Rounds that are done, by the lines of the metrics."""
+def _report(study: Study, totals: Mapping[str, int], on_round: OnRound | None) -> None:
+    """Rounds that are done, of each method's total, by the lines of the metrics."""
     if on_round is None or not study.folder.metrics.exists():
         return
     lines = study.folder.metrics.read_text().splitlines()
-    for entry in study.plan.entries:
-        done = sum(f'{{"method": "{entry.name}"' in line for line in lines)
+    for name, total in totals.items():
+        done = sum(f'{{"method": "{name}"' in line for line in lines)
         if done:
-            on_round(entry.name, done, entry.schedule["rounds"] * len(entry.specs(study.plan.experiment.seeds)))
+            on_round(name, done, total)
 
 
 @contextmanager

@@ -123,6 +123,12 @@ class RunFolder:
             return "running" if "in use" in str(error) else "interrupted"
 
 
+def free_folder(base: Path) -> Path:
+    """The folder, or the first of folder-2, folder-3, ... that does not exist, so that nothing already saved is lost."""
+    folders = (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
+    return next(folder for folder in folders if not folder.exists())
+
+
 def source_of(experiment: Path) -> Path:
     """Where the modules are that an experiment file names: beside it, or, of a run's own file, where they were then."""
     try:
