@@ -27,11 +27,11 @@ test-data: .venv/installed-dev
 
 # Kill runs, flip bytes, fill the disk, let clients fail: prints how often, and what was lost.
 test-faults: .venv/installed-dev
-	$(BIN)/python tests/soak.py
+	$(BIN)/python -m tests.soak
 
 # Flower's own processes: everything that goes wrong out there, and 20 nodes; prints survived or lost for each.
 test-flower: .venv/installed-dev
-	$(BIN)/python tests/flower_matrix.py
+	$(BIN)/python -m tests.flower_matrix
 
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower

@@ -29,8 +29,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import bounds_oracles as worlds
-from bounds_oracles import ROOT2, Array, Cluster, Line, Population, least, mix, risk
+from tests.oracles import bounds as worlds
+from tests.oracles.bounds import ROOT2, Array, Cluster, Line, Population, least, mix, risk
 from wafl.theory import (
     Bound,
     Concentration,

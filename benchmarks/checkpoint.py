@@ -15,7 +15,7 @@ import time
 import torch
 
 import wafl
-from wafl.runs.checkpoint import Checkpoint
+from wafl.engine.checkpoint import Checkpoint
 
 ROUNDS, TURNS = 4, 5
 

@@ -21,19 +21,19 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import wafl
 from wafl.algorithms import Query
+from wafl.core.random import Key, Purpose, uniform
+from wafl.core.task import make_task
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
-from wafl.flower.app import write_app
-from wafl.flower.loopback import Loopback
-from wafl.flower.simulation import simulate
+from wafl.flower.ops.app import write_app
+from wafl.flower.ops.loopback import Loopback
+from wafl.flower.ops.simulation import simulate
 from wafl.flower.wire import Ask, encode_ask, encode_replies
-from wafl.random import Key, Purpose, uniform
 from wafl.run import load_run
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment
 from wafl.runs.study import Study
 from wafl.schedule import LocalWork
-from wafl.task import make_task
 
 CLIENTS, EXAMPLES, NODES = 10, 200, 2
 

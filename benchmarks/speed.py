@@ -22,8 +22,8 @@ from torch import Tensor
 
 import sequential
 import wafl
+from wafl.core.random import Key
 from wafl.engine.batches import draw_batches
-from wafl.random import Key
 from wafl.schedule import LocalWork
 
 CLIENTS, EXAMPLES, FEATURES, CLASSES = 100, 525, 784, 10

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import wafl
-from flower_oracle import equal, replay
-from wafl.flower.app import CLIENT, write_app
-from wafl.flower.loopback import Loopback, RunHandle
+from tests.oracles.flower import equal, replay
+from wafl.flower.ops.app import CLIENT, write_app
+from wafl.flower.ops.loopback import Loopback, RunHandle
 from wafl.run import load_run
 from wafl.runs.read import parse_experiment
 from wafl.schedule import Schedule

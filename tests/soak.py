@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from wafl.errors import TooFewRepliesError
+from wafl.core.errors import TooFewRepliesError
 from wafl.runs import folder
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment

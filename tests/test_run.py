@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import wafl
-from wafl.files import sealed, unsealed
+from wafl.core.files import sealed, unsealed
 
 
 def classes(shape: tuple[int, ...] = (4,)) -> wafl.Federation:

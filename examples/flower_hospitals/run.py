@@ -24,10 +24,10 @@ from rich.table import Table
 
 import wafl
 from data import MAGNIFICATION, Hospital, federation, make_hospitals, score
-from wafl.flower.app import write_app
-from wafl.flower.certificates import make_certificates
-from wafl.flower.loopback import Loopback, RunHandle
-from wafl.flower.processes import ProgramError
+from wafl.flower.ops.app import write_app
+from wafl.flower.ops.certificates import make_certificates
+from wafl.flower.ops.loopback import Loopback, RunHandle
+from wafl.flower.ops.processes import ProgramError
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
 

@@ -3,17 +3,17 @@
 import importlib
 from typing import Any
 
-from wafl import adversaries, models, shifts, theory, weights
+from wafl import adversaries, callbacks, models, shifts, theory, weights
+from wafl.adversaries.surrogate import RobustLoss, robust_loss
 from wafl.attacks import FGSM, PGD, WassersteinShift
-from wafl.compare import Comparison, compare
+from wafl.core.errors import ConcavityWarning, DivergedError, PreconditionError, RadiusWarning, UnboundedError
 from wafl.data import Dataset, Domains, domains, load_dataset
+from wafl.data.federation import Federation
 from wafl.engine.fit import fit, sweep
-from wafl.errors import ConcavityWarning, DivergedError, PreconditionError, RadiusWarning, UnboundedError
-from wafl.evaluate import Score, evaluate
-from wafl.federation import Federation
+from wafl.evaluation.compare import Comparison, compare
+from wafl.evaluation.evaluate import Score, evaluate
 from wafl.methods import AFL, DRFA, METHODS, WAFL, FedAvg, FedFGSM, FedPGM, FedRobust, Method
 from wafl.run import Run, load_run
-from wafl.surrogate import RobustLoss, robust_loss
 from wafl.theory.calibration import calibrate
 from wafl.theory.certificates import certify
 
@@ -21,10 +21,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AFL", "DRFA", "FGSM", "METHODS", "PGD", "WAFL", "Comparison", "ConcavityWarning", "Dataset", "DivergedError",
-    "Domains", "FedAvg", "FedFGSM", "FedPGM", "FedRobust", "Federation", "Method", "PreconditionError", "RadiusWarning",
-    "RobustLoss", "Run", "Score", "UnboundedError", "WassersteinShift", "__version__", "adversaries", "calibrate",
-    "certify", "compare", "domains", "evaluate", "fit", "load_dataset", "load_run", "models", "robust_loss", "shifts",
-    "sweep", "theory", "weights",
+    "Domains", "FedAvg", "FedFGSM", "FedPGM", "FedRobust", "Federation", "Method", "PreconditionError",
+    "RadiusWarning", "RobustLoss", "Run", "Score", "UnboundedError", "WassersteinShift", "__version__",
+    "adversaries", "calibrate", "callbacks", "certify", "compare", "domains", "evaluate", "fit", "load_dataset",
+    "load_run", "models", "robust_loss", "shifts", "sweep", "theory", "weights",
 ]  # fmt: skip
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from wafl import models
-from wafl.files import sealed, unsealed, write_whole
-from wafl.history import History
-from wafl.task import Loss
+from wafl.core.files import sealed, unsealed, write_whole
+from wafl.core.history import History
+from wafl.core.task import Loss
 
 FORMAT = 1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
-from wafl.checks import check_positive, check_seed
+from wafl.core.checks import check_positive, check_seed
 
 LearningRate = float | Callable[[int], float]
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, lane_scalar
-from wafl.inputs import Inputs, dense
-from wafl.task import Problem
+from wafl.core.inputs import Inputs, dense
+from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.norms import power_norm
+from wafl.core.norms import power_norm
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from wafl.inputs import Inputs, dense
-from wafl.random import Key, Purpose
-from wafl.task import Problem
+from wafl.core.inputs import Inputs, dense
+from wafl.core.random import Key, Purpose
+from wafl.core.task import Problem
 
 Draw = Callable[[Key, Purpose, int], Tensor]
 
@@ -56,7 +56,7 @@ class Move:
 
 
 class Adversary(Protocol):
-    """Called with the models and the examples of every lane; :func:`wafl.inputs.dense` makes x a plain tensor."""
+    """Called with the models and the examples of every lane; :func:`wafl.core.inputs.dense` makes x a plain tensor."""
 
     def __call__(
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
-from wafl.checks import check_bounds, check_inside
-from wafl.inputs import Inputs, dense
-from wafl.norms import power_norm
-from wafl.random import Key, normal, uniform
-from wafl.task import Problem
+from wafl.core.checks import check_bounds, check_inside
+from wafl.core.inputs import Inputs, dense
+from wafl.core.norms import power_norm
+from wafl.core.random import Key, normal, uniform
+from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
-from wafl.checks import check_bounds, check_inside
-from wafl.inputs import Inputs, shared
-from wafl.losses import CrossEntropy, SquaredError
-from wafl.norms import check_norm, power_norm
-from wafl.random import normal
-from wafl.task import Problem
+from wafl.core.checks import check_bounds, check_inside
+from wafl.core.inputs import Inputs, shared
+from wafl.core.losses import CrossEntropy, SquaredError
+from wafl.core.norms import check_norm, power_norm
+from wafl.core.random import normal
+from wafl.core.task import Problem
 
 FIRST_GAMMA = 1.0
 """Where the search for the gamma of a radius starts."""

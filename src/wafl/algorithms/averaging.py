@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from wafl.algorithms.base import Query, Replies, Setting, State, mean_reply, weighted_mean
-from wafl.random import Purpose, choose
+from wafl.core.random import Purpose, choose
 from wafl.weights import ClientWeights
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wafl.algorithms.base import Query, Replies, Setting, State, mean_reply, weighted_mean
-from wafl.random import Key, Purpose, bits, choose, uniform
+from wafl.core.random import Key, Purpose, bits, choose, uniform
 from wafl.weights import Learned, project_to_simplex
 
 

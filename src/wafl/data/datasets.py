@@ -10,11 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from wafl.checks import check_seed
+from wafl.core.checks import check_seed
 from wafl.data import partition as ways
-from wafl.data.packing import pack
-from wafl.federation import Federation
-from wafl.shifts import Shift
+from wafl.data.federation import Federation
+from wafl.data.packing import Skew, pack
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Dataset:
         iid: bool = False,
         by_group: bool = False,
         sizes: tuple[float, float] | None = None,
-        skew: Sequence[Shift] | None = None,
+        skew: Sequence[Skew] | None = None,
         preprocess: str = "unit",
         split: str = "per_client",
         test_fraction: float = 0.25,

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from wafl.data.datasets import Dataset, load_dataset
+from wafl.data.federation import Examples, Federation
 from wafl.data.packing import pack
-from wafl.federation import Examples, Federation
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from wafl.federation import Examples, Federation, split_rows
-from wafl.preprocessing import make_preprocessing, pixel_statistics
-from wafl.shifts import Shift
+from wafl.data.federation import Examples, Federation, split_rows
+from wafl.data.preprocessing import make_preprocessing, pixel_statistics
+
+
+class Skew(Protocol):
+    """What makes a client's features its own, such as a shift of :mod:`wafl.shifts`."""
+
+    def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        """The moved ``x [N, ...]``, values of [0, 1]; random draws go by the numbers in ``rows``."""
+        ...
 
 
 def pack(
@@ -22,7 +30,7 @@ def pack(
     preprocess: str,
     num_train: int | None = None,
     test_fraction: float = 0.25,
-    skew: Sequence[Shift] | None = None,
+    skew: Sequence[Skew] | None = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Federation:
@@ -59,7 +67,7 @@ def _pick(x: Tensor, y: Tensor, rows: list[Tensor]) -> Examples:
     return Examples(x.index_select(0, chosen), y[chosen], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
 
 
-def _skew(examples: Examples, skew: Sequence[Shift], max_value: int, seed: int, first: int) -> Examples:
+def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, first: int) -> Examples:
     """Client i's images through shift ``i mod len(skew)``, in place and back to bytes; ``first`` numbers them."""
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())

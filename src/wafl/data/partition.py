@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.checks import check_positive
-from wafl.random import Key, Purpose, bits, normal, permutation, uniform
+from wafl.core.checks import check_positive
+from wafl.core.random import Key, Purpose, bits, normal, permutation, uniform
 
 SIZE_SPREAD = 0.6
 """Standard deviation of the logarithm of a client's share of a label; gives the paper's spread of sizes on MNIST."""

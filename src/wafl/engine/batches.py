@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.random import Key, Purpose, permutation
+from wafl.core.random import Key, Purpose, permutation
 from wafl.schedule import LocalWork
 
 

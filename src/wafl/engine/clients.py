@@ -13,11 +13,11 @@ from wafl.adversaries import Adversary
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion
 from wafl.attacks import Attack
+from wafl.core.task import Task
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
+from wafl.evaluation.score import Score
 from wafl.run import Run
-from wafl.score import Score
-from wafl.task import Task
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ from wafl.adversaries import Adversary, AdversaryState, Wasserstein
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
+from wafl.core.fitness import check_fitness
+from wafl.core.task import Problem, Task
+from wafl.data.federation import Federation
 from wafl.engine.clients import Answer, Engine, Roster
+from wafl.engine.faults import Faults, spoil, without
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.progress import Place, Progress
 from wafl.engine.spec import Spec
 from wafl.engine.tolerant import Arrivals, Tolerant
-from wafl.evaluate import evaluate
-from wafl.faults import Faults, spoil, without
-from wafl.federation import Federation
-from wafl.fitness import check_fitness
+from wafl.evaluation.evaluate import evaluate
+from wafl.evaluation.score import Score
 from wafl.run import Run
-from wafl.score import Score
-from wafl.task import Problem, Task
 
 
 @dataclass(frozen=True)

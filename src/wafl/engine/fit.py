@@ -10,18 +10,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from wafl.algorithms.admission import Tolerance
-from wafl.callbacks import Callback, Moment, as_callbacks
+from wafl.core.task import Loss
+from wafl.data.federation import Federation
+from wafl.engine.callbacks import Callback, Moment, as_callbacks
+from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.embedded import Embedded, find_device
+from wafl.engine.faults import Faults
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Attendance, OnRound, Trainer
-from wafl.faults import Faults
-from wafl.federation import Federation
 from wafl.methods import METHODS, Method
 from wafl.run import Run
-from wafl.runs.checkpoint import Checkpoint
 from wafl.schedule import LearningRate, Schedule
-from wafl.task import Loss
 from wafl.weights import ClientWeights
 
 Callbacks = Sequence[Callback | Callable[[Moment], Any]]

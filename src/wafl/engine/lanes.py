@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from wafl.algorithms import Query, Replies
+from wafl.core.random import Key
 from wafl.engine.local import ClientTask, LaneInput, LaneOutput, local_update, report_loss
 from wafl.engine.memory import lanes_that_fit
 from wafl.engine.progress import Place
-from wafl.random import Key
 
 
 class Lanes:

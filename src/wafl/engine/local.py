@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries import Adversary, AdversaryState
+from wafl.core.inputs import Inputs
+from wafl.core.random import Key
+from wafl.core.task import Problem, Task
+from wafl.data.federation import Examples
 from wafl.engine.batches import draw_batches
-from wafl.federation import Examples
-from wafl.inputs import Inputs
-from wafl.random import Key
 from wafl.schedule import LocalWork
-from wafl.task import Problem, Task
 
 REPORT_BATCH = 256
 """Examples a client looks at together when it reports its loss."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from wafl.algorithms import State
-from wafl.history import History
+from wafl.core.history import History
 
 Place = tuple[int, int]
 """Run and client."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from wafl.describe import describe
+from wafl.core.describe import describe
 from wafl.methods import Method
 from wafl.schedule import Schedule
 from wafl.weights import ByExamples, Learned

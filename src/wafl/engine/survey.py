@@ -10,11 +10,11 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary
 from wafl.algorithms import Query
+from wafl.core.task import Task
+from wafl.data.federation import Examples
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
-from wafl.federation import Examples
 from wafl.schedule import LocalWork
-from wafl.task import Task
 
 
 @dataclass(frozen=True)

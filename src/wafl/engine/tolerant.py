@@ -8,8 +8,8 @@ from typing import Protocol
 
 from wafl.algorithms import Query
 from wafl.algorithms.admission import Exclusion, Reply, Tolerance, admit
+from wafl.core.errors import TooFewRepliesError
 from wafl.engine.clients import Answer
-from wafl.errors import TooFewRepliesError
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from wafl.adversaries import Wasserstein
 from wafl.algorithms import Algorithm, Query, Replies, Setting, State, make_algorithm
 from wafl.algorithms.base import mean_reply
-from wafl.callbacks import Callback, Moment
-from wafl.describe import describe
+from wafl.core.describe import describe
+from wafl.core.history import History, Record
+from wafl.core.task import Loss, make_task
+from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.clients import Answer, Clients, Engine
 from wafl.engine.progress import Progress, RunProgress
 from wafl.engine.spec import Spec
 from wafl.engine.watch import Watch, lowest_gamma
-from wafl.history import History, Record
 from wafl.run import Run, with_params
-from wafl.task import Loss, make_task
 from wafl.weights import Learned
 
 OnRound = Callable[[int, Record, State], None]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
-from wafl.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
-from wafl.history import History
-from wafl.losses import SquaredError
+from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
+from wafl.core.history import History
+from wafl.core.losses import SquaredError
+from wafl.core.task import Task
 from wafl.methods import Method
-from wafl.task import Task
 
 
 def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wafl.extras import require
+from wafl.core.extras import require
 
 if TYPE_CHECKING:
     from wafl.flower.strategy import WAFL

@@ -9,8 +9,8 @@ from logging import INFO, WARNING, getLogger
 
 from flwr.app import RecordDict
 
+from wafl.core.errors import TooFewRepliesError
 from wafl.engine.clients import Roster
-from wafl.errors import TooFewRepliesError
 from wafl.flower.post import POLL, Post, Sent
 from wafl.flower.wire import LARGEST, Reader, WireError, check_refusal, config_only
 from wafl.runs.config import Flower

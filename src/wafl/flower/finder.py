@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from wafl.algorithms.admission import Tolerance
+from wafl.core.files import sealed, unsealed, write_whole
 from wafl.engine.clients import Roster
-from wafl.files import sealed, unsealed, write_whole
 from wafl.flower.census import Census
 from wafl.flower.grid import GridClients
 from wafl.flower.post import Post

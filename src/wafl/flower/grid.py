@@ -16,14 +16,16 @@ from wafl.adversaries import Adversary
 from wafl.algorithms import Query
 from wafl.algorithms.admission import Exclusion, Reply, Tolerance
 from wafl.attacks import Attack
+from wafl.core.errors import TooFewRepliesError
+from wafl.core.task import Task
 from wafl.engine.clients import Engine, Roster
+from wafl.engine.faults import without
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
 from wafl.engine.survey import Answers
 from wafl.engine.tolerant import Arrivals, Tolerant
-from wafl.errors import TooFewRepliesError
-from wafl.evaluate import draw_attacked
-from wafl.faults import without
+from wafl.evaluation.evaluate import draw_attacked
+from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
 from wafl.flower.node import Tested
 from wafl.flower.post import POLL, Post
@@ -31,8 +33,6 @@ from wafl.flower.queries import MidpointsAsk, SurveyAsk, TestAsk
 from wafl.flower.wire import Ask, WireError, check_refusal, decode_replies, encode_ask
 from wafl.run import Run
 from wafl.runs.config import Flower
-from wafl.score import ClientScore, Score
-from wafl.task import Task
 
 log = getLogger("flwr").log
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from wafl.files import write_whole
+from wafl.core.files import write_whole
 
 
 def state_folder(node_config: Mapping[str, Any]) -> Path:

@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
+from wafl.core.fitness import check_fitness
+from wafl.core.task import Problem, Task, make_task
+from wafl.data.federation import Examples
 from wafl.engine.embedded import find_device, first_example, full_precision
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.survey import Answers, Survey
-from wafl.evaluate import examine, rows_of
-from wafl.federation import Examples
-from wafl.fitness import check_fitness
+from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.keepsakes import Keepsakes, state_folder
 from wafl.flower.run_config import from_run_config
 from wafl.flower.site import Site, open_site
 from wafl.flower.wire import Ask, WireError
 from wafl.runs.config import Experiment
 from wafl.runs.plan import make_attack, make_entry, make_model
-from wafl.task import Problem, Task, make_task
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from wafl.core.norms import check_norm
 from wafl.engine.survey import Answers
 from wafl.flower.census import Hello
 from wafl.flower.node import Node, Tested
@@ -26,11 +27,10 @@ from wafl.flower.wire import (
     read_array,
     refusal,
 )
-from wafl.norms import check_norm
 from wafl.theory.constants import task_of
 from wafl.theory.upper import UpperBound
-from wafl.transport.clouds import Sampling, read_client
-from wafl.transport.private import Side
+from wafl.weights.transport.clouds import Sampling, read_client
+from wafl.weights.transport.private import Side
 
 
 def hello(node: Node, content: RecordDict) -> RecordDict:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from wafl.errors import ConfigError
+from wafl.core.errors import ConfigError
 from wafl.runs.config import Experiment, Schedule, Tolerance
 from wafl.runs.read import parse_experiment
 

@@ -19,14 +19,14 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from wafl.callbacks import Callback, Moment
-from wafl.errors import ConfigError
-from wafl.files import write_whole
+from wafl.core.errors import ConfigError
+from wafl.core.files import write_whole
+from wafl.core.norms import check_norm
+from wafl.engine.callbacks import Callback, Moment
 from wafl.flower.finder import Finder, read_roster
 from wafl.flower.grid import GridClients
 from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, from_run_config
-from wafl.norms import check_norm
 from wafl.run import load_run
 from wafl.runs.config import Experiment
 from wafl.runs.folder import RunFolder, free_folder
@@ -35,8 +35,8 @@ from wafl.theory.certificates import certificates_of, check_radii
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
 from wafl.theory.upper import UpperBound
-from wafl.transport.clouds import Sampling, read_target
-from wafl.transport.private import Side, distance_bounds
+from wafl.weights.transport.clouds import Sampling, read_target
+from wafl.weights.transport.private import Side, distance_bounds
 
 log = getLogger("flwr").log
 server_app = ServerApp()

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from wafl.errors import ConfigError
-from wafl.federation import Federation
+from wafl.core.errors import ConfigError
+from wafl.data.federation import Federation
 from wafl.runs.config import Data
 from wafl.runs.plan import imported, make_clients
 

@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from torch import Tensor, nn
 
 from wafl.adversaries import AdversaryState, Wasserstein
-from wafl.checks import check_positive
+from wafl.core.checks import check_positive
+from wafl.core.fitness import check_fitness
+from wafl.core.random import WORD, Key
+from wafl.core.task import Loss, Problem, Task, make_task
 from wafl.engine.watch import lowest_gamma
-from wafl.fitness import check_fitness
-from wafl.random import WORD, Key
-from wafl.task import Loss, Problem, Task, make_task
 
 PREFIX = "wafl-"
 """What the strategy tells clients stands in the train config under names that start so."""

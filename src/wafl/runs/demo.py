@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from wafl.checks import check_positive
+from wafl.core.checks import check_positive
 from wafl.methods import METHODS
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment

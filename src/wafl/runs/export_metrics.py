@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wafl.export import refuse_existing
-from wafl.extras import require
-from wafl.files import write_whole
+from wafl.core.extras import require
+from wafl.core.files import write_whole
+from wafl.runs.export import refuse_existing
 
 SUFFIXES = (".csv", ".parquet")
 

@@ -24,8 +24,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from wafl.errors import FolderError
-from wafl.files import sealed, unsealed, write_whole
+from wafl.core.errors import FolderError
+from wafl.core.files import sealed, unsealed, write_whole
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
 
@@ -124,7 +124,7 @@ class RunFolder:
 
 
 def free_folder(base: Path) -> Path:
-    """The folder, or the first of folder-2, folder-3, ... that does not exist, so that nothing already saved is lost."""
+    """The folder, or the first of folder-2, folder-3, ... that does not exist, so that nothing saved is lost."""
     folders = (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
     return next(folder for folder in folders if not folder.exists())
 

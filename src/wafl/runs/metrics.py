@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wafl.callbacks import Callback, Moment
+from wafl.core.files import write_whole
+from wafl.core.history import History, Record
+from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.progress import Progress
-from wafl.files import write_whole
-from wafl.history import History, Record
 
 
 class MetricsFile(Callback):

@@ -15,22 +15,22 @@ from torch import nn
 from wafl import models, weights
 from wafl.algorithms.admission import Tolerance
 from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
-from wafl.callbacks import EVALUATED
+from wafl.core.errors import ConfigError
+from wafl.core.history import NUMBERS
 from wafl.data import load_dataset
+from wafl.data.federation import Federation
+from wafl.engine.callbacks import EVALUATED
 from wafl.engine.clients import Clients
 from wafl.engine.embedded import Embedded, find_device
+from wafl.engine.faults import Faults
 from wafl.engine.fit import make_specs
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
-from wafl.errors import ConfigError
-from wafl.evaluate import present_clients
-from wafl.faults import Faults
-from wafl.federation import Federation
-from wafl.history import NUMBERS
+from wafl.evaluation.evaluate import present_clients
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config
-from wafl.trackers import check_trackers
+from wafl.runs.trackers import check_trackers
 from wafl.weights import ClientWeights, Learned
 
 SCHEDULE = tuple(config.Schedule.model_fields)
@@ -225,7 +225,7 @@ def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> At
         return FGSM(attack.epsilon, attack.norm, bounds)
     if attack.kind == "wasserstein":
         return WassersteinShift(attack.radius, attack.norm, bounds=bounds)
-    from wafl.autoattack import AutoAttack
+    from wafl.attacks.autoattack import AutoAttack
 
     if bounds is None:
         raise ConfigError("attack.kind = 'autoattack' wants data with bounds: data.preprocess = 'unit' or 'symmetric'")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from wafl.errors import ConfigError
+from wafl.core.errors import ConfigError
 from wafl.runs.config import Experiment, Section
 
 TAGS = {"value", "list"}

@@ -12,19 +12,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from wafl.callbacks import Callback, EarlyStopping, EvaluateEvery
-from wafl.describe import describe
+from wafl.core.describe import describe
+from wafl.core.files import write_whole
+from wafl.core.history import History
+from wafl.engine.callbacks import Callback, EarlyStopping, EvaluateEvery
+from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
-from wafl.files import write_whole
-from wafl.history import History
+from wafl.evaluation.score import Score
 from wafl.run import Run, saved_history
-from wafl.runs.checkpoint import Checkpoint
 from wafl.runs.config import Experiment
 from wafl.runs.folder import RunFolder
 from wafl.runs.metrics import MetricsFile, joined
 from wafl.runs.plan import Entry, FindClients, Plan, make_plan
-from wafl.score import Score
-from wafl.trackers import make_trackers
+from wafl.runs.trackers import make_trackers
 
 OnRound = Callable[[str, int, int], None]
 """Told the method's name, and how many of how many rounds of all its runs are done."""

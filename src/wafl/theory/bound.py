@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from wafl.errors import PreconditionError
+from wafl.core.errors import PreconditionError
 from wafl.theory.constant import Constant
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wafl.checks import check_positive
+from wafl.core.checks import check_positive
 from wafl.theory.bound import Bound, require, require_proven, root
 from wafl.theory.constants import Constants
 

@@ -13,12 +13,12 @@ from torch import nn
 
 from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
-from wafl.checks import check_positive, check_seed
-from wafl.federation import Federation
-from wafl.losses import SquaredError
-from wafl.norms import power_norm
+from wafl.core.checks import check_positive, check_seed
+from wafl.core.losses import SquaredError
+from wafl.core.norms import power_norm
+from wafl.core.task import Loss
+from wafl.data.federation import Federation
 from wafl.run import Run
-from wafl.task import Loss
 from wafl.theory.mixture import Means, Mixture
 from wafl.theory.upper import UpperBound
 from wafl.weights import ClientWeights
@@ -76,9 +76,9 @@ class Calibration:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """The paper's first figure."""
-        from wafl.report.figures import radius_against_gamma
+        from wafl.plotting import radius_against_gamma
 
-        return radius_against_gamma(self, None if path is None else Path(path))
+        return radius_against_gamma(self.gammas, self.radii, self.norm, self.unit, None if path is None else Path(path))
 
     def _achieved(self, gammas: Sequence[float]) -> list[float]:
         costs = _means(self.mixture, self.adversary, gammas, self.seed).cost

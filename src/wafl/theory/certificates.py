@@ -19,11 +19,12 @@ from typing import Any, Literal
 from torch import nn
 
 from wafl.attacks import WassersteinShift
-from wafl.checks import check_seed
-from wafl.federation import Federation
-from wafl.norms import check_norm, norm_name
+from wafl.core.checks import check_seed
+from wafl.core.norms import check_norm, norm_name
+from wafl.core.task import Loss
+from wafl.data.federation import Federation
+from wafl.plotting import Curve, certificates_against_radius
 from wafl.run import Run
-from wafl.task import Loss
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
 from wafl.theory.dual import Surrogate, minimise_dual
@@ -93,9 +94,19 @@ class Certificates:
 
     def plot(self, path: str | os.PathLike[str] | None = None, **beside: Certificates) -> Any:
         """Certificate and achieved loss against the radius; other runs' come beside, by name."""
-        from wafl.report.figures import certificates_against_radius
+        return plot_certificates({"this run": self, **beside}, None if path is None else Path(path))
 
-        return certificates_against_radius({"this run": self, **beside}, None if path is None else Path(path))
+    def curve(self) -> Curve:
+        """The best certificate of each radius, in ascending order, as a figure wants it."""
+        rows = sorted(self.rows, key=lambda row: row.radius)
+        reached = [row.achieved for row in rows if row.achieved is not None]
+        return Curve(
+            [row.radius for row in rows],
+            [row.best for row in rows],
+            reached if len(reached) == len(rows) else None,
+            self.proven or self.simple_proven,
+            self.loss,
+        )
 
     def __str__(self) -> str:
         lines = [f"{'radius':>10} {'achieved':>10} {'certified':>10} {'simple':>10} {'gamma':>10}"]
@@ -105,6 +116,13 @@ class Certificates:
             lines.append(" ".join(f"{number:>10}" for number in numbers))
         label = "proven" if self.proven else "an estimate: L_zz is not proven"
         return "\n".join([*lines, f"{norm_name(self.norm)} ball, {self.unit}; certified is {label}"])
+
+
+def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
+    """Certificate and achieved loss of several runs against the radius, a matplotlib figure."""
+    first = next(iter(runs.values()))
+    curves = {name: certificates.curve() for name, certificates in runs.items()}
+    return certificates_against_radius(curves, first.norm, first.unit, path)
 
 
 def certify(

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wafl.checks import check_bounds, check_positive
+from wafl.core.checks import check_bounds, check_positive
+from wafl.core.errors import PreconditionError
+from wafl.core.fitness import check_fitness
+from wafl.core.losses import CrossEntropy, SquaredError
+from wafl.core.norms import check_norm, dual
+from wafl.core.task import Loss, Problem, Task, make_task
+from wafl.data.federation import Federation
 from wafl.engine.embedded import first_example
-from wafl.errors import PreconditionError
-from wafl.federation import Federation
-from wafl.fitness import check_fitness
-from wafl.losses import CrossEntropy, SquaredError
-from wafl.norms import check_norm, dual
 from wafl.run import Run
-from wafl.task import Loss, Problem, Task, make_task
 from wafl.theory import estimates, linear
 from wafl.theory.constant import Constant
 from wafl.theory.layers import loss_steepness

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from wafl.norms import dual, power_norm
-from wafl.random import Key, Purpose, normal
-from wafl.task import Task
+from wafl.core.norms import dual, power_norm
+from wafl.core.random import Key, Purpose, normal
+from wafl.core.task import Task
 
 ITERATIONS = 30
 CHUNK = 32

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wafl.losses import CrossEntropy, OutputLoss
-from wafl.task import is_plain, members
+from wafl.core.losses import CrossEntropy, OutputLoss
+from wafl.core.task import is_plain, members
 
 # |a'| and |a''| of smooth activations, rounded up; infinity where a' jumps.
 ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {

@@ -8,7 +8,7 @@ the given parameters, or, for ``params_radius=C``, over the ball ``||theta|| <= 
 
 - ``L_z``: the gradient in x is ``sum_j p_j (w_j - w_y)``, so at most the largest ``||w_j - w_k||_*``; over the ball
   ``sqrt(2) C`` (two opposite rows share C).
-- ``L_zz``: the largest ``||w_j - w_k||_*^2 / 4`` (:meth:`wafl.losses.CrossEntropy.curvature`); over the ball
+- ``L_zz``: the largest ``||w_j - w_k||_*^2 / 4`` (:meth:`wafl.core.losses.CrossEntropy.curvature`); over the ball
   ``C^2 / 2``.
 - ``L_theta``: the gradient is ``(p - e_y) x~^T``, and ``||p - e_y|| <= sqrt(2) (1 - p_y)``. If no two outputs differ by
   more than g, then ``1 - p_y <= q = 1 - 1 / (1 + (k - 1) e^g)``; over the ball ``g = sqrt(2) C R``. So
@@ -24,7 +24,7 @@ arithmetic; over the ball ``||r|| <= C R + ||y||``) and ``||W||`` the spectral n
 
 - ``L_z``: the gradient in x is ``2 W^T r``: at most ``2 ||W|| ||r||`` for l2, ``2 sum_c |r_c| ||w_c||_1`` for l_inf,
   ``2 max_i sum_c |W_ci| |r_c|`` for l1; exact for one output.
-- ``L_zz``: :meth:`wafl.losses.SquaredError.curvature`; over the ball ``2 C^2``.
+- ``L_zz``: :meth:`wafl.core.losses.SquaredError.curvature`; over the ball ``2 C^2``.
 - ``L_theta``: ``2 ||r|| R``. ``L_theta_theta``: ``2 R^2``. ``L_theta_z``: ``2 ||W|| R + 2 ||r||``. The largest loss:
   ``||r||^2``; what a unit of the target can add: ``2 ||r||``.
 
@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.losses import CrossEntropy, SquaredError
+from wafl.core.losses import CrossEntropy, SquaredError
 from wafl.theory.constant import Constant
 
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
 from wafl.attacks import Attack, Population
+from wafl.core.fitness import check_fitness
+from wafl.core.task import Loss, Problem, Task
+from wafl.data.federation import Examples, Federation
 from wafl.engine.survey import Survey
-from wafl.federation import Examples, Federation
-from wafl.fitness import check_fitness
 from wafl.run import Run
-from wafl.task import Loss, Problem, Task
 from wafl.theory.constants import task_of
 from wafl.weights import ClientWeights, by_examples
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wafl.checks import check_positive
+from wafl.core.checks import check_positive
 from wafl.theory.bound import Bound, require, root
 from wafl.theory.bounds import check_weights
 from wafl.theory.constants import Constants

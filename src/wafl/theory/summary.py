@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from wafl.errors import PreconditionError
-from wafl.federation import Federation
+from wafl.core.errors import PreconditionError
+from wafl.data.federation import Federation
 from wafl.run import Run
 from wafl.schedule import LocalWork
 from wafl.theory.bound import Bound, require

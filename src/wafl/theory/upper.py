@@ -9,9 +9,9 @@ from torch import Tensor
 
 from wafl.adversaries import AdversaryState, Move, Wasserstein
 from wafl.adversaries.base import lane_scalar
-from wafl.inputs import Inputs, dense, shared
-from wafl.norms import dual, power_norm
-from wafl.task import Problem
+from wafl.core.inputs import Inputs, dense, shared
+from wafl.core.norms import dual, power_norm
+from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Where the ball is centered: the client weights lambda, by rule or from optimal transport."""
 
-from wafl.transport import TransportWeights, barycenter, cover, mixture, nearest
 from wafl.weights.rules import (
     ByExamples,
     ClientWeights,
@@ -15,6 +14,7 @@ from wafl.weights.rules import (
     snapshot,
     uniform,
 )
+from wafl.weights.transport import TransportWeights, barycenter, cover, mixture, nearest
 
 __all__ = [
     "ByExamples", "ClientWeights", "Fixed", "Learned", "StepSize", "TransportWeights", "Uniform", "agnostic",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.checks import check_positive
+from wafl.core.checks import check_positive
 
 StepSize = float | Callable[[int], float]
 

@@ -1,0 +1,133 @@
+"""AutoAttack, so that nobody has to trust our own PGD: the ensemble of its authors, from their package.
+
+Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free attacks"
+(ICML 2020). The package, pyautoattack, is the optional extra ``wafl-learn[autoattack]``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wafl.attacks.base import Attack, Population
+from wafl.core.checks import check_bounds, check_seed
+from wafl.core.norms import norm_name
+from wafl.core.task import Problem
+
+_BATCH = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoAttack(Attack):
+    """The standard ensemble within ``||delta|| <= epsilon`` (norm inf or 2) and ``bounds``, in the units of the data.
+
+    One after the other, each on what the others left correct: APGD on the cross-entropy, APGD on the targeted DLR
+    loss, targeted FAB, and the Square attack (``queries`` of the model each; the standard is 5,000). The targeted
+    DLR loss needs four classes, Square images of at least 5x5 pixels: without, they are left out.
+
+    It looks for mistakes, not for large losses: an example that is wrong already, or that no attack could turn,
+    stays where it is. So the accuracy is the attack's result; the loss is not the worst.
+    """
+
+    epsilon: float
+    bounds: tuple[float, float]
+    norm: float = math.inf
+    queries: int = 5000
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
+            raise ValueError(f"epsilon={self.epsilon} must be finite and at least 0, in the units of the data")
+        if self.norm not in (2, math.inf):
+            raise ValueError(f"norm={self.norm} must be 2 or inf")
+        if self.queries < 1:
+            raise ValueError(f"queries={self.queries} must be at least 1; the standard is 5000")
+        bounds = check_bounds(self.bounds)
+        if bounds is None or not all(map(math.isfinite, bounds)):
+            raise ValueError(f"bounds={bounds}: AutoAttack works inside a box: give bounds=(low, high), both finite")
+        object.__setattr__(self, "bounds", bounds)
+        _package()
+
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        seed = check_seed(seed)
+        low, high = self.bounds
+        x, examples, labels = population.x, population.x[0], population.y[0]
+        if labels.is_floating_point() or labels.ndim != 1:
+            raise ValueError("AutoAttack looks for wrong classes: it cannot attack a regression, use PGD")
+        if bool((examples < low).any() or (examples > high).any()):
+            raise ValueError(
+                f"x lies in [{float(examples.min()):g}, {float(examples.max()):g}], outside bounds={self.bounds}: "
+                "give the bounds of the data"
+            )
+        if self.epsilon == 0:
+            return x
+
+        def logits(unit: Tensor) -> Tensor:
+            return problem.task.outputs(problem.params, (low + (high - low) * unit).to(x)[None])[0].float()
+
+        unit = ((examples - low) / (high - low)).float()
+        with _undisturbed():
+            attack = _package().AutoAttack(
+                logits,
+                norm="Linf" if self.norm == math.inf else "L2",
+                eps=self.epsilon / (high - low),
+                seed=seed,
+                device=x.device,
+            )
+            classes = logits(unit[:1]).shape[-1]
+            attack.attacks_to_run = _ensemble(classes, tuple(examples.shape[1:]))
+            attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
+            attack.square.n_queries = self.queries
+            found, _ = attack.run_standard_evaluation(unit, labels, batch_size=_BATCH)
+        moved = self._project(examples, (low + (high - low) * found).to(x))
+        stays = (found == unit).flatten(1).all(1)
+        return torch.where(stays.view(-1, *(1,) * (examples.ndim - 1)), examples, moved)[None]
+
+    def describe(self, unit: str) -> str:
+        short = "" if self.queries == 5000 else f", {self.queries} queries"
+        return f"{norm_name(self.norm)} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}"
+
+    def _project(self, x: Tensor, moved: Tensor) -> Tensor:
+        """Back into the ball and the box, which rounding between the two units may have left by a hair."""
+        delta = (moved - x).flatten(1)
+        if self.norm == math.inf:
+            delta = delta.clamp(-self.epsilon, self.epsilon)
+        else:
+            length = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
+            delta = delta * (self.epsilon / length.clamp_min(self.epsilon))
+        return (x + delta.view_as(x)).clamp(*self.bounds)
+
+
+def _ensemble(classes: int, shape: tuple[int, ...]) -> list[str]:
+    """The attacks that this many classes and this shape of example allow."""
+    targeted = ["apgd-t"] if classes >= 4 else []
+    square = ["square"] if len(shape) == 3 and min(shape[1:]) >= 5 else []
+    return ["apgd-ce", *targeted, "fab-t", *square]
+
+
+def _package() -> Any:
+    try:
+        import pyautoattack  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            "attack='autoattack' needs the package pyautoattack: pip install 'wafl-learn[autoattack]'"
+        ) from error
+    return pyautoattack
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """The package seeds torch's generators and switches tracing (coverage, a debugger) off: put both back."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    trace = sys.gettrace()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        sys.settrace(trace)

@@ -1,0 +1,54 @@
+"""What an attack is: it moves clients' test examples, one by one or as a distribution."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from wafl.adversaries.surrogate import single_lane
+from wafl.core.task import Loss, Problem
+from wafl.run import Run
+
+
+@dataclass(frozen=True)
+class Population:
+    """Examples in one lane, ``x [1, N, ...]`` and ``y [1, N]``.
+
+    ``rows [N]`` numbers them, which random draws go by (default: from 0); ``weight [N]`` is how much each counts and
+    sums to 1 (default: all alike).
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor | None = None
+    weight: Tensor | None = None
+
+    def numbers(self) -> Tensor:
+        return torch.arange(self.x.shape[1]) if self.rows is None else self.rows
+
+    def shares(self) -> Tensor:
+        count = self.x.shape[1]
+        return self.x.new_full((count,), 1.0 / count) if self.weight is None else self.weight.to(self.x)
+
+
+class Attack(ABC):
+    """Called as ``attack(model, x, y)``; gives the moved examples."""
+
+    pointwise: ClassVar[bool] = True
+    """Whether each example is moved by itself, whatever the others are."""
+
+    def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
+        problem, inputs, labels = single_lane(model, x, y, loss)
+        return self.move(problem, Population(inputs, labels), seed)[0]
+
+    @abstractmethod
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        """The moved ``x [1, N, ...]`` of a whole population."""
+
+    @abstractmethod
+    def describe(self, unit: str) -> str:
+        """In words, with the unit of its size."""

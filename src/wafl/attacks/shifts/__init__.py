@@ -1,0 +1,20 @@
+"""How the world changes data between training and use: shifts that need no model, each with a severity."""
+
+from wafl.attacks.shifts.geometry import Blur, Rotation, Translation, blur, rotation, translation
+from wafl.attacks.shifts.labels import LabelShift, label_shift
+from wafl.attacks.shifts.shift import Shift
+from wafl.attacks.shifts.values import (
+    Affine,
+    GaussianNoise,
+    Inversion,
+    ShotNoise,
+    affine,
+    gaussian_noise,
+    inversion,
+    shot_noise,
+)
+
+__all__ = [
+    "Affine", "Blur", "GaussianNoise", "Inversion", "LabelShift", "Rotation", "Shift", "ShotNoise", "Translation",
+    "affine", "blur", "gaussian_noise", "inversion", "label_shift", "rotation", "shot_noise", "translation",
+]  # fmt: skip

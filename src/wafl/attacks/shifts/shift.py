@@ -1,0 +1,104 @@
+"""What all shifts share: a severity, a box to stay in, and draws that belong to one example each."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wafl.attacks.base import Attack, Population
+from wafl.core.checks import check_bounds, check_seed
+from wafl.core.random import Key, Purpose
+from wafl.core.task import Problem
+
+PURPOSE = Purpose.SHIFT
+_CHUNK = 2**20
+
+
+class Draw(IntEnum):
+    """The step of a key: shifts of different kinds draw independently, and from 1, as 0 chooses the clients."""
+
+    AFFINE = 1
+    GAUSSIAN = 2
+    SHOT = 3
+    LABELS = 4
+
+
+@dataclass(frozen=True)
+class Shift(Attack):
+    """``severity`` 0 is exactly the identity; what is moved is clipped into ``bounds``, where they are given."""
+
+    severity: float
+    bounds: tuple[float, float] | None = None
+
+    highest: ClassVar[float] = math.inf
+    needs_bounds: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_severity(self.severity, self.highest)
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        if self.needs_bounds and (self.bounds is None or not all(map(math.isfinite, self.bounds))):
+            raise ValueError(
+                f"bounds={self.bounds}: {type(self).__name__} needs the darkest and the brightest value there is: "
+                "give bounds=(low, high), two finite numbers"
+            )
+
+    def apply(self, x: Any, seed: int = 0, rows: Tensor | None = None) -> Tensor:
+        """The moved ``x [N, ...]``: an example depends on itself, its number in ``rows`` and the seed alone.
+
+        Without ``rows`` they are numbered from 0.
+
+        >>> from wafl import shifts
+        >>> shifts.inversion(severity=1.0, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
+        tensor([[1.0000, 0.7500]])
+        """
+        seed = check_seed(seed)
+        x = torch.as_tensor(x)
+        if not x.is_floating_point() or x.ndim < 2:
+            raise ValueError(
+                f"x holds {x.dtype} of shape {tuple(x.shape)}: give floating-point numbers, [N, C, H, W] or [N, D]"
+            )
+        if self.severity == 0:
+            return x
+        moved = self._shifted(x, seed, torch.arange(len(x), device=x.device) if rows is None else rows.to(x.device))
+        return moved if self.bounds is None else moved.clamp(*self.bounds)
+
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        return self.apply(population.x[0], seed, population.rows)[None]
+
+    @abstractmethod
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        """The moved ``x [N, ...]`` at a severity above 0, not yet clipped."""
+
+
+def check_severity(severity: float, highest: float = math.inf) -> None:
+    if not (0 <= severity <= highest and math.isfinite(severity)):
+        wanted = "must be finite and at least 0" if highest == math.inf else f"must lie in [0, {highest:g}]"
+        raise ValueError(f"severity={severity} {wanted}: 0 leaves the data as they are, more moves them further")
+
+
+def check_images(x: Tensor, name: str) -> None:
+    if x.ndim < 3:
+        raise ValueError(
+            f"{name} moves images [N, C, H, W], not examples of shape {tuple(x.shape[1:])}: reshape them, "
+            "or take a shift of values (affine, gaussian_noise, shot_noise, inversion)"
+        )
+
+
+def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
+    """``make(places, keys)`` for all ``rows``, some at a time; a row is as wide as those of ``like``.
+
+    The key is of the row's number, so that what is drawn for it depends on no other.
+    """
+    places = torch.arange(len(rows), device=like.device)
+
+    def key(part: Tensor) -> Key:
+        return Key(torch.full_like(part, seed), torch.zeros_like(part), part, torch.full_like(part, int(kind)))
+
+    return [make(part, key(rows[part])) for part in places.split(max(1, _CHUNK // max(1, like.shape[1])))]

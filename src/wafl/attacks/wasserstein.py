@@ -1,0 +1,106 @@
+"""The worst shift of a whole distribution within a Wasserstein ball."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Move, Wasserstein
+from wafl.adversaries.surrogate import move_one_lane
+from wafl.attacks.base import Attack, Population
+from wafl.core.norms import norm_name
+from wafl.core.task import Problem
+
+
+@dataclass(frozen=True)
+class WassersteinShift(Attack):
+    """The worst distribution within ``radius`` of the population: the case the theory speaks of.
+
+    One gamma serves the whole weighted population. It is found by bisection, so that the weighted mean squared
+    distance is at most ``radius**2``; where that mean jumps at a gamma, only some of the examples move on, those
+    that gain most for their cost.
+    """
+
+    pointwise: ClassVar[bool] = False
+
+    radius: float
+    norm: float = 2
+    steps: int = 100
+    tolerance: float = 1e-5
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.radius >= 0 and math.isfinite(self.radius)):
+            raise ValueError(f"radius={self.radius} must be finite and at least 0, in the units of the data")
+        self._adversary(1.0)
+
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        x, y, share = population.x, population.y, population.shares()
+        budget = self.radius**2
+        if budget == 0:
+            return x
+
+        def at(gamma: float) -> Move:
+            return move_one_lane(self._adversary(gamma), problem, x, y, seed)
+
+        def spent(move: Move) -> float:
+            return float(share @ move.cost[0])
+
+        low, high = 1.0, 1.0
+        near = far = at(1.0)
+        while spent(near) > budget:
+            low, far = high, near
+            high *= 2.0
+            near = at(high)
+        while spent(far) <= budget:
+            high, near = low, far
+            low /= 2.0
+            if low < 1e-12:  # even for free the examples go no further: the loss is flat, or the box is full
+                return far.x_adv
+            far = at(low)
+        for turn in range(60):
+            if high / low < 1.0 + 1e-6 or spent(near) > budget * (1.0 - 1e-6):
+                break
+            # Every other time where a power law through both ends would spend the budget: where nothing jumps, what is
+            # spent nearly is one.
+            cheap, dear = math.log(max(spent(near), 1e-300) / budget), math.log(spent(far) / budget)
+            way = 0.5 if turn % 2 else min(max(dear / (dear - cheap), 1e-3), 1.0 - 1e-3)
+            middle = low * (high / low) ** way
+            move = at(middle)
+            if spent(move) <= budget:
+                high, near = middle, move
+            else:
+                low, far = middle, move
+        return _spend_rest(problem, x, y, near, far, share, budget)
+
+    def describe(self, unit: str) -> str:
+        return f"worst {norm_name(self.norm)} Wasserstein shift, radius {self.radius:g} ({unit})"
+
+    def _adversary(self, gamma: float) -> Wasserstein:
+        return Wasserstein(
+            gamma, norm=self.norm, steps=self.steps, tolerance=self.tolerance, restarts=1, bounds=self.bounds
+        )
+
+
+def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Tensor:
+    """At a jump of gamma, take examples from their near to their far point while the budget lasts.
+
+    The first that no longer fits goes part of the way: the squared distance is convex, so a share t of the way costs
+    at most t of the difference.
+    """
+    gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
+    extra = share * (far.cost[0] - near.cost[0])
+    worth = (gain > 0) & (extra > 0)
+    order = torch.where(worth, share * gain / extra.clamp_min(1e-30), -math.inf).argsort(descending=True, stable=True)
+    order = order[worth[order]]
+    left = budget - float(share @ near.cost[0])
+    before = extra[order].cumsum(0) - extra[order]
+    way = torch.zeros_like(extra)
+    way[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
+    mixed = torch.lerp(near.x_adv, far.x_adv, way.view(1, -1, *(1,) * (x.ndim - 2)))
+    better = (problem.loss(mixed, y) > problem.loss(near.x_adv, y)).view(1, -1, *(1,) * (x.ndim - 2))
+    return torch.where(better, mixed, near.x_adv)

@@ -1,0 +1,1 @@
+"""The command ``wafl``: one file per command."""

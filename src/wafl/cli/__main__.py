@@ -1,0 +1,5 @@
+"""``python -m wafl.cli``."""
+
+from wafl.cli.main import app
+
+app()

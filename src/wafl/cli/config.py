@@ -1,0 +1,64 @@
+"""``wafl config``: write, check and document experiment files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
+
+
+@config_app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+) -> None:
+    """Write a commented starter that runs as it is."""
+    from importlib.resources import files
+
+    with one_line_errors():
+        if path.exists():
+            raise FileExistsError(f"{path} exists already: choose another name, or remove it")
+        text = files("wafl.runs").joinpath("starter.toml").read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+    typer.echo(f"Wrote {path}. Run it: wafl run {path}")
+
+
+@config_app.command()
+def check(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.")],
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of wafl run.")] = None,
+) -> None:
+    """Say whether an experiment can be run, and what it would train; nothing is trained or written."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from wafl.runs.plan import make_plan
+    from wafl.runs.read import read_experiment
+
+    with one_line_errors():
+        plan = make_plan(read_experiment(path, changes or []), path.parent)
+    console = Console()
+    console.print(f"{plan.who}", highlight=False)
+    for entry in plan.entries:
+        count = len(plan.experiment.seeds)
+        for values in entry.grid.values():
+            count *= len(values)
+        swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
+        runs = "1 run" if count == 1 else f"{count} runs"
+        console.print(f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}")
+    console.print(f"[green]{escape(str(path))} is in order.[/]")
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema of experiment files, so that an editor can complete and check them."""
+    import json
+
+    from wafl.runs.config import Experiment
+
+    text = json.dumps(Experiment.model_json_schema(), indent=1)
+    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take both

@@ -1,0 +1,223 @@
+"""The command ``wafl data``: what is here, fetch it, look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+if TYPE_CHECKING:
+    from wafl.data.cache import RawDataset
+
+data_app = typer.Typer(help="Data sets: what is here, fetch one, look at one.", no_args_is_help=True)
+
+DIGITS_LICENSE = "CC BY 4.0"
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="digits, mnist, fashion-mnist, usps, svhn, ...")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets. Default: WAFL_DATA, else a cache folder of this user's.")
+]
+
+
+@data_app.command("list")
+def list_data(data_dir: DataDir = None) -> None:
+    """Which data sets are here, how large they are, and under which license."""
+    from rich.console import Console
+
+    from wafl.data.cache import data_folder
+    from wafl.data.sources import SOURCES
+
+    with one_line_errors():
+        folder = data_folder(data_dir)
+        table = _table("name", here="left", size="right", train="right", test="right", license="left")
+        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), DIGITS_LICENSE)
+        for name, source in SOURCES.items():
+            table.add_row(name, *_row(name, folder), source.license)
+        console = Console()
+        console.print(f"Data folder: {folder}", soft_wrap=True, highlight=False)
+        console.print(table)
+        untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
+        if untried:
+            console.print(
+                "[dim]† We could not try these addresses ourselves; what comes is checked against its published MD5.[/]"
+            )
+
+
+def _row(name: str, folder: Path) -> tuple[str, ...]:
+    """Where, how large, how many: of a broken file, that it is broken, so that one does not hide the others."""
+    from rich.markup import escape
+
+    from wafl.data.cache import locate
+    from wafl.data.sources import SOURCES
+
+    source = SOURCES[name]
+    found = locate(name, folder)
+    if found is None:
+        how = "bring your own" if not source.files else f"no{'' if source.fetched_by_us else ' †'}"
+        size = sum(file.size or 0 for file in source.files) if all(file.size for file in source.files) else 0
+        return (
+            f"[dim]{how}[/]",
+            f"[dim]({_megabytes(size)})[/]" if size else "",
+            *_counts(source.num_examples, dim=True),
+        )
+    inside = found.where != folder
+    shown = escape(str(found.where.relative_to(folder)) if inside else ", ".join(path.name for path in found.paths))
+    try:
+        return f"[green]{shown}[/]", _megabytes(found.num_bytes), *_counts(found.num_examples())
+    except (ValueError, OSError):
+        return f"[red]{shown} (broken)[/]", _megabytes(found.num_bytes), "", ""
+
+
+@data_app.command()
+def fetch(name: Name, data_dir: DataDir = None) -> None:
+    """Download a data set, check it, and keep it as one file."""
+    from wafl.data.cache import data_folder, load_raw, locate
+    from wafl.data.sources import SOURCES
+
+    with one_line_errors():
+        if name == "digits":
+            typer.echo("digits comes with scikit-learn: there is nothing to fetch")
+            return
+        folder = data_folder(data_dir)
+        found = locate(name, folder)
+        raw = load_raw(name, folder)
+        where = folder / f"{name}.npz" if found is None else found.where
+        verb = "fetched" if found is None else "here already"
+        typer.echo(f"{name}: {verb}, {len(raw.x_train):,} + {len(raw.x_test):,} images, {where}")
+        typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
+
+
+@data_app.command()
+def show(
+    name: Name,
+    data_dir: DataDir = None,
+    output: Annotated[Path | None, typer.Option(help="The picture. Default: NAME-examples.png, here.")] = None,
+) -> None:
+    """Print what a data set is like, and write a contact sheet: ten examples of each class."""
+    from rich.columns import Columns
+    from rich.console import Console
+
+    from wafl.data.cache import load_raw
+    from wafl.data.contact_sheet import contact_sheet
+    from wafl.data.sources import SOURCES
+
+    with one_line_errors():
+        raw = None if name == "digits" else load_raw(name, data_dir)
+        parts = _digits() if raw is None else {"train": (raw.x_train, raw.y_train), "test": (raw.x_test, raw.y_test)}
+        classes = tuple("0123456789") if raw is None else SOURCES[name].classes
+        console = Console()
+        console.print(f"[bold]{name}[/]: {_about(name)}", highlight=False)
+        if raw is not None and raw.group_train is not None and raw.group_test is not None:
+            console.print(_groups(raw), highlight=False)
+        console.print(_image_table(parts))
+        console.print(Columns(_label_tables(parts, classes), padding=(0, 3)))
+        path = contact_sheet(
+            *parts["train"], classes, output or Path(f"{name}-examples.png"), title=f"{name}: training examples"
+        )
+        console.print(f"Contact sheet: {path}", soft_wrap=True, highlight=False)
+
+
+def _about(name: str) -> str:
+    from wafl.data.sources import SOURCES
+
+    if name == "digits":
+        return f"handwritten digits from scikit-learn (Alpaydin and Kaynak, UCI, 1998). License: {DIGITS_LICENSE}"
+    source = SOURCES[name]
+    return f"{source.description}. {source.citation}. License: {source.license}"
+
+
+def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Any]:
+    """Examples of each class, in as many tables as keep them short."""
+    import numpy as np
+
+    counts = {part: np.bincount(labels, minlength=len(classes)) for part, (_, labels) in parts.items()}
+    tables: list[Any] = []
+    for start in range(0, len(classes), 16):
+        table = _table("class", **dict.fromkeys(parts, "right"))
+        for label in range(start, min(start + 16, len(classes))):
+            table.add_row(classes[label], *(f"{counts[part][label]:,}" for part in parts))
+        tables.append(table)
+    return tables
+
+
+def _image_table(parts: dict[str, tuple[Any, Any]]) -> Any:
+    """Sizes and pixel statistics, of each channel by itself, on the scale [0, 1]."""
+    table = _table("part", images="right", size="left", pixels="left", mean="left", std="left")
+    for part, (images, _) in parts.items():
+        channels = images if images.ndim == 4 else images[..., None]
+        low, high, mean, spread = zip(*(_statistics(channels[..., c]) for c in range(channels.shape[-1])), strict=True)
+        size = " x ".join(map(str, images.shape[1:]))
+        pixels = f"{min(low)} .. {max(high)}"
+        digits = 4 if len(mean) == 1 else 3
+        moments = (" ".join(f"{value:.{digits}f}" for value in values) for values in (mean, spread))
+        table.add_row(part, f"{len(images):,}", size, pixels, *moments)
+    return table
+
+
+def _statistics(images: Any) -> tuple[int, int, float, float]:
+    """Smallest and largest byte, mean and standard deviation, by counting bytes: no copy of the data in floats."""
+    import numpy as np
+
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(images), 2048):
+        counts += np.bincount(images[start : start + 2048].reshape(-1), minlength=256)
+    values = np.arange(256) / 255.0
+    mean = float(counts @ values) / counts.sum()
+    spread = float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum()))
+    present = np.flatnonzero(counts)
+    return int(present[0]), int(present[-1]), mean, spread
+
+
+def _table(first: str, **columns: Any) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name, justify in columns.items():
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
+    return table
+
+
+def _groups(raw: RawDataset) -> str:
+    import numpy as np
+
+    from wafl.data.sources import SOURCES
+
+    sizes = np.unique(np.concatenate([raw.group_train, raw.group_test]), return_counts=True)[1]  # pyright: ignore
+    word = SOURCES[raw.name].group or "group"
+    return f"{len(sizes):,} {word}s with {sizes.min():,} to {sizes.max():,} examples each"
+
+
+def _digits() -> dict[str, tuple[Any, Any]]:
+    """Scikit-learn's digits as bytes, whatever range they are loaded in."""
+    import numpy as np
+
+    from wafl.data import load_dataset
+
+    dataset = load_dataset("digits")
+    parts: dict[str, tuple[Any, Any]] = {}
+    for part, x, y in (("train", dataset.x_train, dataset.y_train), ("test", dataset.x_test, dataset.y_test)):
+        values = x.numpy().reshape(-1, 8, 8).astype(np.float64)
+        parts[part] = np.rint((values - values.min()) / np.ptp(values) * 255.0).astype(np.uint8), y.numpy()
+    return parts
+
+
+def _digits_counts() -> tuple[int, int]:
+    parts = _digits()
+    return len(parts["train"][1]), len(parts["test"][1])
+
+
+def _counts(counts: tuple[int, int] | None, dim: bool = False) -> tuple[str, str]:
+    if counts is None:
+        return "", ""
+    train, test = (f"[dim]({count:,})[/]" if dim else f"{count:,}" for count in counts)
+    return train, test
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"

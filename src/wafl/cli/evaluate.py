@@ -1,0 +1,87 @@
+"""``wafl evaluate``: saved runs under attack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.shared import clients_of, load_runs, one_line_errors, parse_norm, parse_numbers
+
+if TYPE_CHECKING:
+    from wafl.attacks import Attack
+    from wafl.data.federation import Federation
+
+ATTACKS = ("none", "pgd", "fgsm", "wasserstein", "autoattack")
+SHIFTS = ("affine", "rotation", "translation", "gaussian_noise", "shot_noise", "blur", "inversion", "label_shift")
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A saved run, or a folder of runs such as runs/digits.")],
+    attack: Annotated[str, typer.Option(help=f"One of {', '.join((*ATTACKS, *SHIFTS))}.")] = "pgd",
+    epsilon: Annotated[
+        str, typer.Option(help="pgd, fgsm, autoattack: size, in the data's unit; several with commas.")
+    ] = "0.1",
+    step_size: Annotated[float | None, typer.Option(help="pgd: default 2.5 epsilon / steps.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="pgd: ascent steps.")] = 40,
+    norm: Annotated[str, typer.Option(help="inf or 2 (wasserstein: 1, 2 or inf).")] = "inf",
+    radius: Annotated[str, typer.Option(help="wasserstein: size of the shift; several with commas.")] = "1.0",
+    severity: Annotated[str, typer.Option(help="shifts: 0 changes nothing; several with commas.")] = "0.5",
+    attacked: Annotated[str, typer.Option(help="Shares of attacked clients, with commas.")] = "0.2,0.4,0.6,0.8",
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the attacked clients.")] = 0,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for comparison.csv and .json. Default: the run's.")
+    ] = None,
+) -> None:
+    """Test saved runs on their clients' held-out data, a share of the clients under attack.
+
+    Prints one row a run, attack and share, and writes comparison.csv and comparison.json.
+    """
+    from rich.console import Console
+
+    from wafl.cli.tables import scores
+    from wafl.evaluation.compare import compare
+
+    with one_line_errors():
+        runs = load_runs(run)
+        clients = clients_of(runs, run, data_dir)
+        settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm)}
+        sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
+        attacks: list[Attack | None] = [None, *_attacks(attack, sizes, settings, clients)]
+        comparison = compare(runs, clients, attacks=attacks, attacked=parse_numbers("attacked", attacked), seed=seed)
+        comparison.save(output or run)
+    console = Console()
+    console.print(scores(comparison, clients))
+    console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json")
+
+
+def _attacks(name: str, sizes: dict[str, str], settings: dict[str, Any], clients: Federation) -> list[Attack]:
+    from wafl import FGSM, PGD, WassersteinShift, shifts
+
+    bounds = clients.bounds
+    if name == "none":
+        return []
+    if name == "pgd":
+        return [PGD(epsilon=size, bounds=bounds, **settings) for size in parse_numbers("epsilon", sizes["epsilon"])]
+    if name == "fgsm":
+        return [FGSM(size, settings["norm"], bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
+    if name == "wasserstein":
+        return [
+            WassersteinShift(size, norm=settings["norm"], bounds=bounds)
+            for size in parse_numbers("radius", sizes["radius"])
+        ]
+    if name == "autoattack":
+        from wafl.attacks.autoattack import AutoAttack
+
+        if bounds is None:
+            raise ValueError("autoattack wants data with bounds: train with preprocess 'unit' or 'symmetric'")
+        return [AutoAttack(epsilon=size, bounds=bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
+    if name == "label_shift":
+        return [shifts.label_shift(severity=size) for size in parse_numbers("severity", sizes["severity"])]
+    if name in SHIFTS:
+        return [
+            getattr(shifts, name)(severity=size, bounds=bounds) for size in parse_numbers("severity", sizes["severity"])
+        ]
+    raise ValueError(f"unknown attack {name!r}: use one of {', '.join((*ATTACKS, *SHIFTS))}")

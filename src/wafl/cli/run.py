@@ -1,0 +1,112 @@
+"""``wafl run``: an experiment, from a file or the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wafl.cli.progress import train_and_show
+from wafl.cli.shared import one_line_errors, parse_norm
+
+if TYPE_CHECKING:
+    from wafl.runs.config import Experiment
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="With a file: change a value of it, such as schedule.rounds=50."),
+]
+
+
+def run(
+    context: typer.Context,
+    experiment: Annotated[
+        Path | None, typer.Argument(help="An experiment file. Without one: all seven methods on digits.")
+    ] = None,
+    changes: Changes = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "-m", help="Train this method alone; repeat for several. Default: all seven."),
+    ] = None,
+    gamma: Annotated[float | None, typer.Option(help="WAFL: the price of transport.")] = None,
+    radius: Annotated[float | None, typer.Option(help="WAFL: the ball's radius, instead of gamma.")] = None,
+    norm: Annotated[str | None, typer.Option(help="WAFL: the ground norm, 1, 2 or inf.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
+    cohort: Annotated[int, typer.Option(min=1, help="Clients asked in a round.")] = 10,
+    local_epochs: Annotated[int, typer.Option(min=1, help="Passes of a client over its data in a round.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: each method's own.")] = None,
+    model: Annotated[str, typer.Option(help="mlr or cnn.")] = "mlr",
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
+    labels_per_client: Annotated[int, typer.Option(min=1, help="Labels each client knows.")] = 3,
+    epsilon: Annotated[float, typer.Option(min=0.0, help="Size of the test attack, in pixels of [0, 1].")] = 0.15,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, trained side by side.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed, and that of the partition.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Folder of the results below --output. Default: a new one.")] = None,
+    output: Annotated[Path, typer.Option(help="Where results go.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    engine: Annotated[
+        str | None, typer.Option(help="embedded, or flower-sim: clients on simulated Flower nodes.")
+    ] = None,
+) -> None:
+    """Train methods, and see who holds up when clients' data shift.
+
+    With an experiment file: what it describes (`wafl config init` writes one). Without: WAFL and its rivals on
+    handwritten digits, which come with scikit-learn; each client knows a few labels only, and the trained models are
+    tested while a growing share of the clients is attacked. A run that is interrupted goes on with `wafl resume`.
+    """
+    from wafl.runs.demo import demo_experiment
+    from wafl.runs.folder import source_of
+    from wafl.runs.read import read_experiment
+    from wafl.runs.study import Study
+
+    with one_line_errors():
+        if experiment is not None:
+            _refuse_options(context)
+            described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
+        else:
+            if changes:
+                raise ValueError("--set changes an experiment file: give one, `wafl config init` writes it")
+            options = {"gamma": gamma, "radius": radius, "norm": None if norm is None else parse_norm(norm)}
+            described = demo_experiment(
+                methods=method or [],
+                options={key: value for key, value in options.items() if value is not None},
+                learning_rate=learning_rate,
+                rounds=rounds,
+                cohort=cohort,
+                local_epochs=local_epochs,
+                batch_size=batch_size,
+                model=model,
+                clients=clients,
+                labels_per_client=labels_per_client,
+                epsilon=epsilon,
+                seeds=range(seed, seed + seeds),
+                device=device,
+                engine=engine or "embedded",
+            )
+        folder = _new_folder(output, name, described)
+        study = Study.create(described, folder, None if experiment is None else source_of(experiment))
+        train_and_show(study)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """With a file, what it describes is changed by --set alone."""
+    allowed = {"experiment", "changes", "name", "output", "engine"}
+    sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise ValueError(f"{option} does not go with an experiment file: change the file, or use --set KEY=VALUE")
+
+
+def _new_folder(output: Path, name: str | None, experiment: Experiment) -> Path:
+    """A folder that does not exist yet, so that nothing already saved is lost."""
+    if name is not None:
+        folder = output / name
+        if folder.exists():
+            raise ValueError(f"{folder} exists already: choose another --name, or remove it")
+        return folder
+    from wafl.runs.folder import free_folder
+
+    return free_folder(output / experiment.name)

@@ -1,0 +1,88 @@
+"""What commands on saved runs share: the runs, their data, numbers on the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+    from wafl.run import Run
+    from wafl.runs.plan import Plan
+
+
+@contextmanager
+def one_line_errors() -> Generator[None, None, None]:
+    """What a user did wrong, or a training that cannot go on, is said in a line, without a traceback."""
+    from wafl.core.errors import DivergedError, TooFewRepliesError, UnboundedError
+
+    try:
+        yield
+    except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
+        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(2) from error
+
+
+def load_runs(folder: Path) -> dict[str, Run]:
+    """One run, or all runs in a folder, by name; a model of the user's own is built as its experiment says."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: give a saved run, such as runs/digits/wafl")
+    found = [folder] if (folder / "run.json").exists() else sorted(path.parent for path in folder.glob("*/run.json"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no run: run.json is neither in it nor one folder down")
+    return {path.name: _load_run(path) for path in found}
+
+
+def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Federation:
+    """The federation the runs in a folder were trained on, made again from its recipe or its experiment."""
+    from wafl.data import load_dataset
+
+    recipes = {name: run.settings.get("data") for name, run in runs.items()}
+    first = next(iter(recipes.values()))
+    if any(recipe != first for recipe in recipes.values()):
+        raise ValueError("these runs were trained on different data: take them one by one")
+    if first is None:
+        plan = _plan_of(folder)
+        if plan is None or plan.federation is None:
+            raise ValueError("these runs do not say how to make their data again: use wafl with your own federation")
+        return plan.federation
+    options = dict(first["partition"])
+    if "sizes" in options:
+        options["sizes"] = tuple(options["sizes"])
+    return load_dataset(first["dataset"], data_dir).partition(**options)
+
+
+def _load_run(path: Path) -> Run:
+    from wafl.run import has_own_model, load_run
+
+    plan = _plan_of(path) if has_own_model(path) else None
+    return load_run(path) if plan is None else load_run(path, model=plan.model)
+
+
+def _plan_of(folder: Path) -> Plan | None:
+    """What the experiment describes that a run belongs to: its folder's, or that of a folder above."""
+    from wafl.runs.study import Study
+
+    for place in (folder, folder.resolve().parent, folder.resolve().parent.parent):
+        if (place / "config.toml").exists():
+            return Study.resume(place).plan
+    return None
+
+
+def parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
+
+
+def parse_norm(text: str) -> float:
+    names = {"1": 1, "2": 2, "inf": math.inf}
+    if text not in names:
+        raise ValueError(f"norm={text} must be one of {', '.join(names)}")
+    return names[text]

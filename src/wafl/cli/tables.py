@@ -1,0 +1,245 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from wafl.core.norms import norm_name
+from wafl.data.federation import Federation
+from wafl.evaluation.compare import Comparison, Row
+from wafl.run import Run
+from wafl.runs.folder import RunFolder
+from wafl.theory import Bound, Certificates, Summary
+from wafl.weights import TransportWeights
+
+
+def comparison(results: Mapping[str, Any]) -> Table:
+    """One row a method: on clean data and with ever more attacked clients, the worst client, the time."""
+    rows, seeds = results["methods"], len(results["seeds"])
+    accuracy = results["measure"] == "accuracy"
+    shares = list(dict.fromkeys(share for row in rows.values() for share in row["attacked"]))
+    picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
+    for share in shares:
+        picks.append((f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]))
+    picks.append(("worst", lambda row: row["worst_client"]))
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    caption = f"{'Accuracy in percent' if accuracy else 'Loss'}, {spread}: on clean test data, "
+    if shares:
+        span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
+        caption += f"with {span} of the clients attacked, "
+    caption += "and of the worst client on clean data." + (f"\nAttack: {results['attack']}." if shares else "")
+    table = Table(
+        caption=escape(caption),
+        caption_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("method", no_wrap=True)
+    for name, _ in picks:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    choose = max if accuracy else min
+    best = {name: choose((pick(row)["mean"] for row in rows.values()), default=0.0) for name, pick in picks}
+    for label, row in rows.items():
+        cells = [_cell(pick(row), abs(pick(row)["mean"] - best[name]) <= 0.05, seeds) for name, pick in picks]
+        table.add_row(label, *cells, f"{row['seconds']:.1f}")
+    return table
+
+
+def _cell(value: dict[str, float], is_best: bool, num_seeds: int) -> str:
+    text = f"{value['mean']:.1f}±{value['std']:.1f}" if num_seeds > 1 else f"{value['mean']:.1f}"
+    return f"[bold green]{text}[/]" if is_best else text
+
+
+def scores(comparison: Comparison, clients: Federation) -> Group:
+    """One table an attack, one row a run and share: accuracies in percent (losses for a regression)."""
+    attacks = list(dict.fromkeys(row.score.attack for row in comparison.rows))
+    tables = [
+        _scores_under(attack, [row for row in comparison.rows if row.score.attack == attack]) for attack in attacks
+    ]
+    what = "Losses" if clients.num_classes is None else "Accuracies in percent"
+    return Group(
+        *tables,
+        f"{what}: over all test examples (interval by bootstrap over clients), the clients' mean and standard "
+        "deviation, the worst client, the worst 10 and 20% of the clients.",
+    )
+
+
+def _scores_under(attack: str, rows: Sequence[Row]) -> Table:
+    title = "clean data" if attack == "none" else attack
+    table = Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    table.add_column("run")
+    for name in ("attacked", "pooled", "95% interval", "clients", "worst", "10%", "20%", "loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        score = row.score
+        scale = 1.0 if score.accuracy is None else 100.0
+        middle = score.client_loss if score.client_accuracy is None else score.client_accuracy
+        pooled = score.loss if score.accuracy is None else score.accuracy
+        low, high = score.interval()
+        table.add_row(
+            row.run,
+            f"{row.attacked:.0%}",
+            f"{scale * pooled:.1f}",
+            f"{scale * low:.1f}-{scale * high:.1f}",
+            f"{scale * middle:.1f}±{scale * score.std:.1f}",
+            *(f"{scale * score.worst(share):.1f}" for share in (1e-9, 0.1, 0.2)),
+            f"{score.loss:.2f}",
+        )
+    return table
+
+
+def theory_of(name: str, run: Run, summary: Summary) -> Group:
+    """A run's constants, what follows from them, and every bound with its terms."""
+    return Group(_constants(name, summary), _consequences(run, summary), _bounds(summary))
+
+
+def _constants(name: str, summary: Summary) -> Table:
+    here, ball = summary.here, summary.ball
+    low, high = here.data_bounds
+    caption = f"Inputs in [{low:g}, {high:g}], which the adversary may leave by {here.reach:.3g}; " + (
+        "no bounded set of parameters: this model is not linear"
+        if ball is None
+        else f"parameters with norm at most {ball.params_radius:.4g}"
+    )
+    table = _plain_table(f"{name}: Lipschitz constants, {norm_name(here.norm)} ball", caption)
+    for column in ("here", "in the ball"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for label in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
+        value = getattr(here, label)
+        widest = "" if ball is None else f"{getattr(ball, label):.4g}"
+        table.add_row(label, f"{value:.4g}", widest, f"{value.kind}: {value.why}")
+    return table
+
+
+def _consequences(run: Run, summary: Summary) -> str:
+    here, rate = summary.here, run.settings["schedule"]["learning_rate"]
+    own = f"gamma {summary.gamma:.4g}, learning rate {rate}"
+    if here.norm != 2 or not summary.gamma > here.concavity_limit:
+        return f"Concavity limit L_zz / 2 = {here.L_zz / 2.0:.4g}; {own}: the inner problem need not be concave.\n"
+    smoothness, cap = here.smoothness(summary.gamma), here.learning_rate_cap(summary.gamma)
+    return (
+        f"Concavity limit L_zz / 2 = {here.concavity_limit:.4g}; {own}. phi_gamma is {smoothness:.4g}-smooth in the "
+        f"parameters: the convergence theorem speaks of learning rates up to {cap:.3g}.\n"
+    )
+
+
+def _bounds(summary: Summary) -> Table:
+    table = _plain_table(
+        f"Bounds at gamma {summary.gamma:.4g}, radius {summary.radius:.4g}",
+        "paper: the paper's own statement, where it differs (wafl.theory says why).",
+    )
+    for column in ("value", "paper"):
+        table.add_column(column, justify="right")
+    table.add_column("terms, or the precondition that fails")
+    for bound in summary.bounds:
+        if isinstance(bound, Bound):
+            paper = "" if bound.paper is None else f"{bound.paper:.4g}"
+            shown = sorted(bound.terms.items(), key=lambda term: -term[1])[:5]
+            terms = ", ".join(f"{label} {value:.3g}" for label, value in shown)
+            table.add_row(bound.name, f"{bound.value:.4g}", paper, terms)
+        else:
+            table.add_row(bound.name, "-", "", f"[yellow]{escape(bound.reason)}[/]")
+    return table
+
+
+def certificates(name: str, certificates: Certificates) -> Table:
+    """One row a radius: what is certified, what is reached, and the gap between them."""
+    label = "proven" if certificates.proven else "an estimate: no bound of L_zz is known for this model"
+    simple = "proven" if certificates.simple_proven else "an estimate"
+    table = _plain_table(
+        f"{name}: worst expected loss within the radius, {norm_name(certificates.norm)} ball ({certificates.unit})",
+        f"certified: {label}; simple is E[loss] + L_z radius, {simple}; reached: a distribution inside the ball.",
+    )
+    for column in ("reached", "certified", "at gamma", "simple", "gap"):
+        table.add_column(column, justify="right")
+    for row in certificates.rows:
+        reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))
+        table.add_row(f"{row.radius:g}", reached, f"{row.value:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
+    return table
+
+
+def _plain_table(title: str, caption: str) -> Table:
+    table = Table(
+        title=escape(title),
+        title_justify="left",
+        caption=escape(caption),
+        caption_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("")
+    return table
+
+
+def run_folders(folders: Sequence[RunFolder]) -> Table:
+    """One row a study: status, methods done, and the best of them on the hardest data it was tested on."""
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("run", "status", "started", "methods", "best"):
+        table.add_column(name)
+    colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
+    for folder in folders:
+        status = folder.status()
+        try:
+            started, results = str(folder.read_about().get("started", "")), folder.read_results()
+            methods, best = _headline(results)
+        except ValueError as error:
+            started, methods, best = "", "", f"[red]{escape(str(error))}[/]"
+        table.add_row(folder.path.name, f"[{colors[status]}]{status}[/]", started, methods, best)
+    return table
+
+
+def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
+    rows = results.get("methods", {})
+    if not rows:
+        return "0", ""
+    accuracy = results["measure"] == "accuracy"
+
+    def hardest(row: Any) -> Any:
+        return list(row["attacked"].values())[-1] if row["attacked"] else row["clean"]
+
+    choose = max if accuracy else min
+    name = choose(rows, key=lambda label: hardest(rows[label])["mean"])
+    where = f"{float(list(rows[name]['attacked'])[-1]):.0%} attacked" if rows[name]["attacked"] else "clean"
+    unit = "%" if accuracy else " loss"
+    return str(len(rows)), f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"
+
+
+def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
+    """One row a source: how far it is, and its weight by each rule; below, what each rule reaches."""
+    aim = f"to {target}" if target else "of the mixture to it"
+    table = _plain_table(
+        f"Client weights: W_2 in {clients.unit}",
+        f"W_2 {aim} on {sample} points each, ± what drawing others would change; drawing fewer makes it larger.",
+    )
+    table.add_column("examples", justify="right")
+    table.add_column("W_2", justify="right")
+    for result in found:
+        table.add_column(result.rule, justify="right")
+    sizes = clients.train.num_examples.tolist()
+    for place, (name, count) in enumerate(zip(clients.names, sizes, strict=True)):
+        square, error = found[0].distances[place], found[0].standard_errors[place]
+        length = max(square, 0.0) ** 0.5
+        spread = f" ± {error / (2.0 * length):.2f}" if length > 0 and error == error else ""
+        shares = [f"{result.weights[place]:.3f}" for result in found]
+        table.add_row(name, f"{count:,}", f"{length:.2f}{spread}", *shares)
+    trust = {"bound": "no less than the distance", "approximation": "of means of groups of examples, not of them"}
+    lines = [
+        f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} "
+        f"({trust.get(result.kind, f'{result.kind}, at most {result.gap:.2g} above the least')})"
+        for result in found
+    ]
+    return Group(table, *lines)

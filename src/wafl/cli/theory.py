@@ -1,0 +1,105 @@
+"""``wafl theory``: what the ball guarantees for saved runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wafl.cli.shared import clients_of, load_runs, one_line_errors, parse_norm, parse_numbers
+
+if TYPE_CHECKING:
+    from wafl.theory import Certificates, Concentration
+
+
+def theory(
+    run: Annotated[Path, typer.Argument(help="A saved run, or a folder of runs such as runs/digits.")],
+    radii: Annotated[str, typer.Option(help="Certificates: radii of the ball, with commas, in the data's unit.")] = (
+        "0,0.1,0.25,0.5,1,2"
+    ),
+    norm: Annotated[str, typer.Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
+    gamma: Annotated[float | None, typer.Option(help="Bounds: the price of transport. Default: the run's.")] = None,
+    radius: Annotated[float | None, typer.Option(help="Bounds: the ball. Default: L_z / gamma, the least.")] = None,
+    params_radius: Annotated[
+        float | None, typer.Option(help="Bounds: C of ||theta|| <= C. Default: the run's own norm.")
+    ] = None,
+    data_bounds: Annotated[
+        str | None, typer.Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: the data's.")
+    ] = None,
+    label_cost: Annotated[
+        float | None, typer.Option(help="Bounds: the price kappa of moving a label. Default: the run's.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Bounds: the probability to fail.")] = 0.05,
+    c1: Annotated[float | None, typer.Option(help="Fournier and Guillin's first constant.")] = None,
+    c2: Annotated[float | None, typer.Option(help="Fournier and Guillin's second constant.")] = None,
+    alpha: Annotated[float, typer.Option(help="Fournier and Guillin's moment, above 2.")] = 3.0,
+    target_distance: Annotated[
+        float | None, typer.Option(help="W_2 of the mixture and a target, as wafl weights measures it.")
+    ] = None,
+    target_examples: Annotated[int | None, typer.Option(help="How many examples the target gave.")] = None,
+    barycenter_distance: Annotated[
+        float | None, typer.Option(help="Root of the barycenter's value, as wafl weights measures it.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the figure. Default: the run's.")] = None,
+) -> None:
+    """Print the constants, certificates and bounds of saved runs, and draw the certificates.
+
+    A certificate holds for every distribution within the radius of the clients' own training examples; the bounds carry
+    it to the distributions they came from. A bound that does not apply says which of its preconditions fails.
+    """
+    from rich.console import Console
+
+    from wafl.cli.tables import certificates, theory_of
+    from wafl.theory import certify, summarize
+    from wafl.theory.certificates import plot_certificates
+
+    console = Console()
+    with one_line_errors():
+        runs = load_runs(run)
+        clients = clients_of(runs, run, data_dir)
+        sizes, ground = parse_numbers("radii", radii), parse_norm(norm)
+        concentration = _concentration(c1, c2, alpha, clients.train.shape)
+        found: dict[str, Certificates] = {}
+        for name, each in runs.items():
+            summary = summarize(
+                each,
+                clients,
+                gamma=gamma,
+                radius=radius,
+                params_radius=params_radius,
+                data_bounds=None if data_bounds is None else _pair(data_bounds),
+                label_cost=label_cost,
+                delta=delta,
+                concentration=concentration,
+                target_distance=target_distance,
+                target_examples=target_examples,
+                barycenter_distance=barycenter_distance,
+            )
+            found[name] = certify(each, clients, radii=sizes, norm=ground)
+            console.print(theory_of(name, each, summary))
+            console.print(certificates(name, found[name]))
+        folder = output or run
+        folder.mkdir(parents=True, exist_ok=True)
+        plot_certificates(found, folder / "certificates.png")
+    console.print(f"Figure: {folder / 'certificates.png'}")
+
+
+def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tuple[int, ...]) -> Concentration | None:
+    import math
+
+    from wafl.theory import Concentration
+
+    if c1 is None and c2 is None:
+        return None
+    if c1 is None or c2 is None:
+        raise ValueError("give --c1 and --c2 together: the bound wants both")
+    return Concentration(c1, c2, alpha, math.prod(shape))
+
+
+def _pair(text: str) -> tuple[float, float]:
+    numbers = parse_numbers("data_bounds", text)
+    if len(numbers) != 2:
+        raise ValueError(f"data_bounds={text!r} must be two numbers, LOW,HIGH")
+    return numbers[0], numbers[1]

@@ -1,0 +1,68 @@
+"""``wafl weights``: where the ball should be centered, from optimal transport between data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+
+
+def weights(
+    source: Annotated[list[str], typer.Option("--source", "-s", help="A data set; repeat for each source.")],
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", help="The data set to come near. Without it: cover all sources.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Points drawn from each data set. Default: 600, without a target 100.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of that drawing.")] = 0,
+    label_aware: Annotated[bool, typer.Option("--label-aware", help="OTDD: add the distance of the labels.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Without sharing examples; an approximation.")] = False,
+    size: Annotated[int, typer.Option(min=1, help="Width and height every image is brought to.")] = 28,
+    preprocess: Annotated[str, typer.Option(help="unit, symmetric, zscore: distances are in its unit.")] = "unit",
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
+    output: Annotated[Path, typer.Option(help="The picture to write.")] = Path("weights.png"),
+) -> None:
+    """Client weights, the distances they come from, and the W_2 they reach, with a picture.
+
+    With a target: `nearest` is the paper's linear program, which takes the single nearest source, and `mixture` the
+    mixture of the sources that is nearest itself. Without: `cover` has the smallest ball that holds every source.
+    """
+    from rich.console import Console
+
+    from wafl.cli.tables import transport_weights
+    from wafl.data.domains import domains, federation_of
+    from wafl.plotting import weights_and_distances
+    from wafl.weights import barycenter, cover, mixture, nearest
+
+    sample = sample or (100 if target is None else 600)
+    options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware}
+    with one_line_errors():
+        if target is not None:
+            task = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
+            found = [rule(task.clients, task.target, private=private, **options) for rule in (nearest, mixture)]
+            clients: Federation = task.clients
+        else:
+            clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
+            found = [cover(clients, private=private, **options)]
+            if not private and not label_aware:
+                found.append(barycenter(clients, sample=sample, seed=seed))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        weights_and_distances(
+            clients.names,
+            found[0].distances,
+            found[0].standard_errors,
+            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in found},
+            target,
+            clients.unit,
+            output,
+        )
+    console = Console()
+    console.print(transport_weights(clients, found, target, sample))
+    console.print(f"Figure: {output}")

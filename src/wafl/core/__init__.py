@@ -1,0 +1,1 @@
+"""What knows no client: models as pure functions, losses, norms, random draws, checks, files."""

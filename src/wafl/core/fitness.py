@@ -1,0 +1,48 @@
+"""Whether a model and a loss suit the data; said before any work starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wafl.core.task import Problem
+
+
+def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | None) -> None:
+    """Try ``x [1, 1, ...]`` and ``y [1, 1]``: the model takes the inputs, and its outputs suit the labels.
+
+    ``num_classes=None`` is a regression.
+    """
+    try:
+        outputs = problem.task.outputs(problem.params, x)
+        width = outputs.shape[-1]
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"the model does not take examples of shape {tuple(x.shape[2:])}: {error}") from error
+    if outputs.ndim != 3:
+        raise ValueError(
+            f"the model gives an output of shape {tuple(outputs.shape[2:])} for an example: it must give one vector"
+        )
+    if not bool(torch.isfinite(outputs).all()):
+        raise ValueError("the model gives NaN or infinity for the first example, before any training")
+    if problem.output_loss.name == "cross_entropy":
+        if num_classes is None:
+            raise ValueError(
+                "loss='cross_entropy' wants integer labels, these are floating-point: use loss='squared_error'"
+            )
+        if width < num_classes:
+            raise ValueError(
+                f"the model has {width} outputs for {num_classes} classes: give it one a class, "
+                f"or correct the labels, which go up to {num_classes - 1}"
+            )
+    if problem.output_loss.name == "squared_error":
+        targets = int(y[0, 0].numel())
+        if num_classes is not None or width != targets:
+            raise ValueError(
+                f"loss='squared_error' wants floating-point targets, as many as outputs: got {width} outputs, "
+                f"{targets} targets of type {y.dtype}"
+            )
+    losses = problem.loss(x, y)
+    if not bool(torch.isfinite(losses).all()):
+        raise ValueError(
+            f"loss {problem.output_loss.name} is NaN or infinite for the first example, before any training"
+        )

@@ -1,0 +1,127 @@
+"""Losses of a model's outputs: value, gradient and curvature, for any leading dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wafl.core.norms import dual, power_norm
+
+
+class OutputLoss(Protocol):
+    """``value`` and ``gradient`` take outputs ``[..., C]``; ``curvature`` takes a linear model's ``W [L, C, D]``."""
+
+    @property
+    def name(self) -> str: ...
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor: ...
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor: ...
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None: ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Multinomial logistic loss: ``logsumexp(s) - s_y``."""
+
+    name: str = "cross_entropy"
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # log_softmax, because logsumexp - s_y loses digits where the model is sure; classes first, as below.
+        return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # Along a short last dimension softmax is slow: classes go before the examples and back.
+        probabilities = outputs.mT.softmax(-2).mT
+        return probabilities.scatter_add_(-1, y[..., None], torch.full_like(y, -1.0, dtype=outputs.dtype)[..., None])
+
+    def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """For each label y how steep ``loss(W x + b)`` can be: the largest ``||w_j - w_y||_*``, ``[L, C]``.
+
+        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences; and as x goes far along the
+        direction in which the farthest w_j lies, p goes to ``e_j``.
+        """
+        if norm == 2:
+            moved = weight - weight[:, :1]  # changes no difference, and keeps the digits that a Gram matrix would lose
+            gram = torch.bmm(moved, moved.mT)
+            norms = gram.diagonal(dim1=-2, dim2=-1)
+            return (norms[:, :, None] + norms[:, None, :] - 2.0 * gram).amax(-1).clamp_min(0.0).sqrt()
+        rows = range(weight.shape[1])
+        return torch.stack([power_norm(weight - weight[:, [j]], dual(norm), 1).amax(-1) for j in rows], dim=1)
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.
+
+        The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of
+        ``<w_j, v>`` under p. A variable with range r has variance at most ``r^2 / 4``, reached by half the
+        mass at either end; the range along the best v is the largest distance between two rows of W.
+        """
+        return self.slopes(weight, norm).amax(-1).square() / 4.0
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """``||s - y||^2``, summed over outputs."""
+
+    name: str = "squared_error"
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - _targets(outputs, y)).square().sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return 2.0 * (outputs - _targets(outputs, y))
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """L_zz of ``||W x + b - y||^2``: the largest ``2 ||W v||^2`` over ``||v|| <= 1``.
+
+        For l2 twice the largest eigenvalue of ``W W^T``. For l1 the maximum is at a corner, a single coordinate. For
+        l_inf ``(W v)_c`` is at most ``||w_c||_1``, all of which one v reaches if there is one output.
+        """
+        if norm == 2:
+            return 2.0 * torch.linalg.matrix_norm(weight, ord=2).square()
+        if norm == 1:
+            return 2.0 * weight.square().sum(-2).amax(-1)
+        return 2.0 * weight.abs().sum(-1).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class CustomLoss:
+    """A user's function of ``(outputs [B, C], y [B])`` that returns one loss an example."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        lead = outputs.shape[:-1]
+        losses = self.function(outputs.flatten(0, -2), y.flatten(0, len(lead) - 1))
+        if losses.numel() != lead.numel():
+            raise ValueError(
+                f"loss {self.name} returned shape {tuple(losses.shape)} for {lead.numel()} examples: "
+                "it must return one loss an example (torch losses: reduction='none')"
+            )
+        return losses.view(lead)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> None:
+        return None
+
+
+def output_loss(loss: str | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
+    """``"cross_entropy"``, ``"squared_error"`` or a function of ``(outputs, y)``."""
+    named: dict[str, OutputLoss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
+    if isinstance(loss, str):
+        if loss not in named:
+            raise ValueError(f"unknown loss {loss!r}: use one of {', '.join(named)}, or a function of (outputs, y)")
+        return named[loss]
+    return CustomLoss(loss)
+
+
+def _targets(outputs: Tensor, y: Tensor) -> Tensor:
+    return y if y.ndim == outputs.ndim else y[..., None]

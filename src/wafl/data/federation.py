@@ -1,0 +1,310 @@
+"""Clients' examples, packed in one tensor with offsets."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wafl.core.checks import check_bounds, check_seed
+from wafl.core.random import Key, Purpose, permutation
+from wafl.data.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
+
+    ``raw`` is how they are kept (images as bytes); ``rows`` prepares those that are asked for, ``x`` all of them.
+    """
+
+    raw: Tensor
+    y: Tensor
+    offsets: Tensor
+    prepare: Preprocessing = field(default_factory=Preprocessing)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of prepared examples: float32 unless the raw ones are float64."""
+        return self.raw.dtype if self.raw.is_floating_point() else torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return tuple(self.raw.shape[1:])
+
+    @property
+    def x(self) -> Tensor:
+        """All examples as the model sees them: a copy, if they are kept as bytes."""
+        return self.prepare(self.raw, self.dtype)
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Prepared examples by row, ``[*index.shape, *shape]``."""
+        picked = self.raw.index_select(0, index.flatten()).view(*index.shape, *self.shape)
+        return self.prepare(picked, dtype)
+
+    @property
+    def num_examples(self) -> Tensor:
+        return self.offsets.diff()
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    def span(self) -> tuple[float, float]:
+        """The lowest and the highest value of prepared examples."""
+        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(4096)]
+        return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
+
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
+        rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        return self.prepare(self.raw[rows], self.dtype), self.y[rows]
+
+    def to(self, device: torch.device) -> Examples:
+        return replace(self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Many clients, each with training and test examples of its own.
+
+    ``unit`` says what the numbers in ``x`` mean and ``bounds`` between which values they lie, because
+    every gamma, radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client
+    has; ``recipe`` says how to make the federation again, where a name and numbers are enough.
+    """
+
+    train: Examples
+    test: Examples
+    names: tuple[str, ...]
+    unit: str = "input units"
+    bounds: tuple[float, float] | None = None
+    num_classes: int | None = None
+    left_out: int = 0
+    recipe: Mapping[str, Any] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Iterable[tuple[Any, Any]],
+        *,
+        test_fraction: float = 0.25,
+        names: Sequence[str] | None = None,
+        unit: str = "input units",
+        bounds: tuple[float, float] | None = None,
+        num_classes: int | None = None,
+        seed: int = 0,
+    ) -> Federation:
+        """Pack one ``(x, y)`` pair a client; hold ``test_fraction`` of each client's examples out for testing.
+
+        Integer labels make a classification task, floating-point targets a regression. Each client keeps at
+        least one training example.
+
+        >>> import numpy as np, wafl
+        >>> pairs = [(np.random.rand(8, 4), np.arange(8) % 2) for _ in range(3)]
+        >>> wafl.Federation.from_arrays(pairs)
+        Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
+        """
+        if not 0.0 <= test_fraction < 1.0:
+            raise ValueError(f"test_fraction={test_fraction} must lie in [0, 1): 0.25 holds a quarter out")
+        check_seed(seed)
+        packers = _Packer(), _Packer()
+        shapes = _Agreement(num_classes, bounds)
+        for block in _blocks(arrays, 256):
+            pairs = [_read_pair(client, pair) for client, pair in block]
+            for (client, _), (x, y) in zip(block, pairs, strict=True):
+                shapes.check(client, x, y)
+            sizes = torch.tensor([len(x) for x, _ in pairs])
+            for (x, y), rows in zip(pairs, split_rows(block[0][0], sizes, test_fraction, seed), strict=True):
+                for packer, part in zip(packers, rows, strict=True):
+                    packer.add(x[part], y[part])
+        train, test = (packer.finish() for packer in packers)
+        count = train.num_clients
+        if count == 0:
+            raise ValueError("there are no clients: pass at least one (x, y) pair")
+        names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(count))
+        if len(names) != count or len(set(names)) != count:
+            raise ValueError(f"{len(names)} client names for {count} clients: give each client one name of its own")
+        return cls(train, test, names, unit, bounds, shapes.num_classes())
+
+    @property
+    def num_clients(self) -> int:
+        return self.train.num_clients
+
+    @property
+    def num_examples(self) -> list[int]:
+        """How many training and test examples each client has."""
+        return (self.train.num_examples + self.test.num_examples).tolist()
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.train.shape
+
+    @property
+    def num_outputs(self) -> int:
+        """Of a model for these clients: one a class, or as many as an example has targets."""
+        return self.num_classes if self.num_classes is not None else math.prod(self.train.y.shape[1:])
+
+    def label_counts(self) -> Tensor:
+        """How many examples of each label each client has, training and test together: ``[clients, labels]``."""
+        if self.num_classes is None:
+            raise ValueError("a regression has no labels to count")
+        counts = torch.zeros(self.num_clients, self.num_classes, dtype=torch.int64)
+        for pack in (self.train, self.test):
+            client = torch.repeat_interleave(torch.arange(self.num_clients), pack.num_examples)
+            counts.index_put_((client, pack.y), torch.ones_like(pack.y), accumulate=True)
+        return counts
+
+    def describe(self) -> str:
+        """The paper's table of statistics, as text."""
+        sizes = torch.tensor(self.num_examples, dtype=torch.float64)
+        rows = [
+            ("clients", f"{self.num_clients}"),
+            ("examples", f"{int(sizes.sum()):,}" + (f" ({self.left_out:,} left out)" if self.left_out else "")),
+            ("training / test", f"{len(self.train.y):,} / {len(self.test.y):,}"),
+            ("examples a client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
+            ("", f"min {int(sizes.min())}, max {int(sizes.max())}"),
+        ]
+        if self.num_classes is not None:
+            held = (self.label_counts() > 0).sum(1)
+            spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
+            rows.append(("labels a client", f"{spread} of {self.num_classes}"))
+        rows += [("shape", f"{self.input_shape}"), ("unit", self.unit)]
+        return "\n".join(f"{name:<18} {value}" for name, value in rows)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """The labels-by-client picture, a matplotlib figure; with ``path`` also written there."""
+        from wafl.plotting import labels_by_client
+
+        return labels_by_client(self.label_counts(), None if path is None else Path(path))
+
+    def __repr__(self) -> str:
+        task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
+        return (
+            f"Federation({self.num_clients} clients, {len(self.train.y)} training and {len(self.test.y)} test "
+            f"examples of shape {self.input_shape}, {task})"
+        )
+
+
+def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    try:
+        x, y = (_read_array(values) for values in pair)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
+    if x.ndim < 2 or y.ndim < 1:
+        raise ValueError(
+            f"client {client} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
+            "x wants examples with at least one feature dimension, y one label an example"
+        )
+    if not x.is_floating_point():
+        x = x.to(torch.float32)
+    if y.is_floating_point():
+        y = y.to(x.dtype)
+    elif y.ndim != 1:
+        raise ValueError(f"client {client} has labels of shape {tuple(y.shape)}: integer labels are one-dimensional")
+    else:
+        y = y.to(torch.int64)
+    if len(x) != len(y):
+        raise ValueError(f"client {client} has {len(x)} examples but {len(y)} labels")
+    if len(x) == 0:
+        raise ValueError(f"client {client} is empty: leave it out or give it at least one example")
+    for name, values in (("x", x), ("y", y)):
+        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+            raise ValueError(f"client {client} has NaN or infinity in {name}: clean or drop those examples")
+    return x, y
+
+
+def _read_array(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+    else:
+        array = np.asarray(values)
+        writable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+        tensor = torch.from_numpy(array if writable else array.copy())
+    # Half precision is for storage, not for an ascent.
+    return tensor.to(torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+class _Agreement:
+    """What all clients must have in common."""
+
+    def __init__(self, num_classes: int | None, bounds: tuple[float, float] | None) -> None:
+        self._given, self._bounds = num_classes, check_bounds(bounds)
+        self._first: tuple[Tensor, Tensor] | None = None
+        self._highest = -1
+
+    def check(self, client: int, x: Tensor, y: Tensor) -> None:
+        self._first = self._first or (x[:1].clone(), y[:1].clone())
+        for name, value, first in zip(("examples", "labels"), (x, y), self._first, strict=True):
+            if value.shape[1:] != first.shape[1:] or value.dtype != first.dtype:
+                raise ValueError(
+                    f"client {client} has {name} of shape {tuple(value.shape[1:])} and type {value.dtype}, "
+                    f"client 0 of shape {tuple(first.shape[1:])} and type {first.dtype}: all clients must agree"
+                )
+        if self._bounds is not None and (float(x.min()) < self._bounds[0] or float(x.max()) > self._bounds[1]):
+            raise ValueError(
+                f"client {client} has values from {float(x.min()):g} to {float(x.max()):g}, "
+                f"outside bounds={self._bounds}"
+            )
+        if y.is_floating_point():
+            if self._given is not None:
+                raise ValueError("num_classes is for integer labels, but these are floating-point targets")
+            return
+        low, high = int(y.min()), int(y.max())
+        self._highest = max(self._highest, high)
+        if low < 0 or (self._given is not None and high >= self._given):
+            last = self._highest if self._given is None else self._given - 1
+            raise ValueError(f"client {client} has labels from {low} to {high}: they must lie in 0 .. {last}")
+
+    def num_classes(self) -> int | None:
+        """None for a regression."""
+        if self._first is not None and self._first[1].is_floating_point():
+            return None
+        return self._given if self._given is not None else self._highest + 1
+
+
+class _Packer:
+    """Rows appended to one array that grows in place, so that packing never holds the data twice."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._ends = [0]
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        end = self._ends[-1] + len(x)
+        if not self._arrays:
+            self._arrays = [np.empty((0, *values.shape[1:]), values.numpy().dtype) for values in (x, y)]
+        for array, values in zip(self._arrays, (x, y), strict=True):
+            if end > len(array):
+                array.resize((end + end // 8, *array.shape[1:]), refcheck=False)
+            array[self._ends[-1] : end] = values.numpy()
+        self._ends.append(end)
+
+    def finish(self) -> Examples:
+        for array in self._arrays:
+            array.resize((self._ends[-1], *array.shape[1:]), refcheck=False)
+        x, y = (torch.from_numpy(array) for array in self._arrays) if self._arrays else (torch.empty(0),) * 2
+        return Examples(x, y, torch.tensor(self._ends))
+
+
+def _blocks(arrays: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[int, tuple[Any, Any]]]]:
+    numbered = enumerate(arrays)
+    while block := list(itertools.islice(numbered, size)):
+        yield block
+
+
+def split_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Training and test rows of consecutive clients, each a random part of the client's own, in ascending order."""
+    num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
+    clients = torch.arange(first, first + len(sizes))
+    key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))
+    orders = permutation(key, Purpose.SPLIT, sizes, int(sizes.max()))
+    for order, size, held_out in zip(orders, sizes.tolist(), num_test.tolist(), strict=True):
+        yield order[held_out:size].sort().values, order[:held_out].sort().values

@@ -1,0 +1,150 @@
+"""What may happen at the end of a round: log, evaluate, stop early, or a function of the user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+from wafl.algorithms import State
+from wafl.attacks import Attack
+from wafl.core.history import History, Record
+from wafl.data.federation import Federation
+from wafl.engine.clients import Clients
+from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
+from wafl.run import Run
+
+
+@dataclass
+class Moment:
+    """A run at the end of a round.
+
+    ``place`` is the run's in its sweep and ``name`` what it is called; ``history`` holds the rounds before this one.
+    What a callback adds to ``metrics`` is kept with the round's record.
+    """
+
+    place: int
+    name: str
+    record: Record
+    state: State
+    history: History
+    make_run: Callable[[], Run]
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    stopped: str | None = None
+
+    @cached_property
+    def run(self) -> Run:
+        """The run as if training ended here."""
+        return self.make_run()
+
+    def stop(self, why: str = "") -> None:
+        """Let this run end here; others of the same sweep go on."""
+        self.stopped = why or "stopped by a callback"
+
+    def final_record(self) -> Record:
+        """The round's record with what callbacks have added, as plain numbers."""
+        return replace(self.record, metrics={name: float(value) for name, value in self.metrics.items()})
+
+    def values(self, metric: str) -> list[float]:
+        """A metric (or a number of the record, such as ``loss``) over the rounds that have it, this one last."""
+        rows = [{**record.numbers(), **record.metrics} for record in self.history]
+        rows.append({**self.record.numbers(), **self.metrics})
+        return [row[metric] for row in rows if metric in row]
+
+
+EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
+"""Metrics of :class:`EvaluateEvery`, which not every round has."""
+
+
+class Callback:
+    """Told of every round of every run; a plain function of a moment serves as well."""
+
+    def on_round(self, moment: Moment) -> None:
+        """At the end of a round."""
+
+    def on_end(self, place: int, run: Run) -> None:
+        """When a run is done."""
+
+
+@dataclass(frozen=True)
+class _Function(Callback):
+    function: Callable[[Moment], Any]
+
+    def on_round(self, moment: Moment) -> None:
+        self.function(moment)
+
+
+def as_callbacks(callbacks: Sequence[Callback | Callable[[Moment], Any]]) -> list[Callback]:
+    found: list[Callback] = []
+    for callback in callbacks:
+        if isinstance(callback, Callback):
+            found.append(callback)
+        elif callable(callback) and not isinstance(callback, type):
+            found.append(_Function(callback))
+        else:
+            raise TypeError(f"callback {callback!r} is none: use a wafl.callbacks.Callback or a function of a moment")
+    return found
+
+
+@dataclass(frozen=True)
+class EvaluateEvery(Callback):
+    """Test the model every ``rounds`` rounds; adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
+
+    Under an attack they are ``attacked_accuracy`` and ``attacked_loss``.
+    """
+
+    clients: Federation | Clients
+    rounds: int = 10
+    attack: Attack | None = None
+    attacked: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds} must be at least 1: how often to evaluate")
+        check_share(self.attacked)
+        if isinstance(self.clients, Federation):
+            check_attack(self.attack, self.clients)
+            present_clients(self.clients)
+
+    def on_round(self, moment: Moment) -> None:
+        if (moment.record.round + 1) % self.rounds:
+            return
+        clients = self.clients
+        test = partial(evaluate, clients=clients) if isinstance(clients, Federation) else clients.evaluate
+        score = test(moment.run, attack=self.attack, attacked=self.attacked, seed=self.seed)
+        clean = self.attack is None
+        moment.metrics["test_loss" if clean else "attacked_loss"] = score.loss
+        if score.accuracy is not None:
+            moment.metrics["accuracy" if clean else "attacked_accuracy"] = score.accuracy
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Callback):
+    """Stop a run whose ``metric`` has not become better, by more than ``min_delta``, in the last ``patience`` values.
+
+    What it decides is a function of the history alone, so a resumed run stops where an uninterrupted one does.
+    """
+
+    metric: str = "loss"
+    patience: int = 10
+    min_delta: float = 0.0
+    largest: bool = False
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience={self.patience} must be at least 1")
+        if not (self.min_delta >= 0 and math.isfinite(self.min_delta)):
+            raise ValueError(f"min_delta={self.min_delta} must be finite and at least 0")
+
+    def on_round(self, moment: Moment) -> None:
+        values = moment.values(self.metric)
+        if not values and moment.record.round == 0 and self.metric not in EVALUATED:
+            known = ", ".join(sorted({**moment.record.numbers(), **moment.metrics}))
+            raise ValueError(f"metric={self.metric!r} is not among those of a round: {known}")
+        signed = [value if self.largest else -value for value in values]
+        before, recent = signed[: -self.patience], signed[-self.patience :]
+        if before and max(recent) <= max(before) + self.min_delta:
+            moment.stop(f"{self.metric} has not become better in {self.patience} values")

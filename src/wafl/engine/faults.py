@@ -1,0 +1,86 @@
+"""Clients that fail on purpose: to see that a training survives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from wafl.algorithms.admission import Exclusion, Reply
+from wafl.algorithms.base import Query
+from wafl.core.checks import check_seed
+from wafl.core.random import Key, Purpose, bits, uniform
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Rates at which an asked client drops out, is late, or replies with NaN, infinity or a wrong shape.
+
+    Each client of each round (and of each attempt at it) draws from the seed by itself which of these befalls it.
+
+    >>> Faults(dropout=0.2, nan=0.05).dropout
+    0.2
+    """
+
+    dropout: float = 0.0
+    late: float = 0.0
+    nan: float = 0.0
+    infinity: float = 0.0
+    wrong_shape: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, rate in self.rates().items():
+            if not 0.0 <= rate <= 1.0:
+                raise ValueError(f"{name}={rate} is a rate and must lie in [0, 1]")
+        if sum(self.rates().values()) > 1.0 + 1e-12:
+            raise ValueError(f"the rates of faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
+        check_seed(self.seed)
+
+    def rates(self) -> dict[str, float]:
+        names = ("dropout", "late", "nan", "infinity", "wrong_shape")
+        return {name: getattr(self, name) for name in names}
+
+    def befall(self, query: Query, attempt: int) -> dict[int, str]:
+        """The fault of each client that has one in this query."""
+        clients = torch.tensor(query.clients)
+        both = int(bits(Key.of(self.seed, client=query.seed), Purpose.FAULT, 1))  # of the faults' seed and the run's
+        which = 2 * attempt + (query.kind == "loss")
+        key = Key(*(torch.full_like(clients, value) for value in (both, query.round, 0, which)))
+        draws = uniform(replace(key, client=clients), Purpose.FAULT, 1)[:, 0].tolist()
+        found: dict[int, str] = {}
+        for client, draw in zip(query.clients, draws, strict=True):
+            edge = 0.0
+            for name, rate in self.rates().items():
+                edge += rate
+                if draw < edge:
+                    found[client] = name
+                    break
+        return found
+
+
+def without(query: Query, missing: Sequence[int]) -> Query:
+    """The query to the other clients."""
+    places = [place for place, client in enumerate(query.clients) if client not in missing]
+    return replace(query, clients=tuple(query.clients[i] for i in places), weights=query.weights[places])
+
+
+def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply], list[Exclusion]]:
+    """What arrives of the replies, and those that do not in time."""
+    arrived: list[Reply] = []
+    late: list[Exclusion] = []
+    for reply in replies:
+        fault = faults.get(reply.client)
+        if fault == "late":
+            late.append(Exclusion(reply.client, "late"))
+        elif fault in ("nan", "infinity"):
+            value = torch.nan if fault == "nan" else torch.inf
+            params = None if reply.params is None else torch.full_like(reply.params, value)
+            arrived.append(replace(reply, loss=torch.full_like(reply.loss, value), params=params))
+        elif fault == "wrong_shape":
+            params = None if reply.params is None else reply.params[:-1]
+            arrived.append(replace(reply, loss=reply.loss[None], params=params))
+        else:
+            arrived.append(reply)
+    return arrived, late

@@ -1,0 +1,1 @@
+"""How good models are: one run, many runs, and what a score says."""

@@ -1,0 +1,168 @@
+"""Many runs, many attacks, many shares of attacked clients: one pass, one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wafl import models
+from wafl.adversaries.surrogate import single_lane
+from wafl.attacks import Attack, BoundedAttack, same_but_size
+from wafl.core.checks import check_seed
+from wafl.core.files import write_whole
+from wafl.core.task import Problem
+from wafl.data.federation import Federation
+from wafl.evaluation.evaluate import (
+    Measured,
+    check_attack,
+    check_share,
+    draw_attacked,
+    examine,
+    make_score,
+    overlay,
+    present_clients,
+    rows_of,
+)
+from wafl.evaluation.score import Score
+from wafl.run import Run
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run under one attack on one share of the clients."""
+
+    run: str
+    attacked: float
+    score: Score
+
+    def values(self) -> dict[str, Any]:
+        return {"run": self.run, "attacked": self.attacked, **self.score.summary()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` gives: rows in the order of runs, attacks and shares."""
+
+    rows: list[Row]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """``comparison.csv`` and ``comparison.json`` in the folder."""
+        records = [row.values() for row in self.rows]
+        names = list(dict.fromkeys(name for record in records for name in record))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(records)
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        write_whole(path / "comparison.csv", text.getvalue().encode())
+        write_whole(path / "comparison.json", json.dumps(records, indent=1).encode())
+
+
+def compare(
+    runs: Mapping[str, Run] | Sequence[Run],
+    clients: Federation,
+    *,
+    attacks: Sequence[Attack | None] | Attack | None = None,
+    attacked: Sequence[float] = (1.0,),
+    seed: int = 0,
+) -> Comparison:
+    """Test every run under every attack, for every share of attacked clients.
+
+    Runs of one model, and attacks that differ in their size alone, are lanes of one pass; an example that is attacked
+    by itself is attacked once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` gives.
+    """
+    check_seed(seed)
+    for share in attacked:
+        check_share(share)
+    named = dict(runs) if isinstance(runs, Mapping) else _named(runs)
+    if not named:
+        raise ValueError("there are no runs to compare")
+    every = [attacks] if attacks is None or isinstance(attacks, Attack | str) else list(attacks)
+    for attack in every:
+        check_attack(attack, clients)
+    present = present_clients(clients)
+    x, y = clients.test.of(present[0])
+    problems = {name: single_lane(run, x, y, num_classes=clients.num_classes)[0] for name, run in named.items()}
+    rows: dict[tuple[str, int, int], Row] = {}
+    for names in _same_model(problems):
+        first = problems[names[0]]
+        stacked = Problem(first.task, torch.cat([problems[name].params for name in names]))
+        clean = examine(stacked, clients, None, seed)
+        whole = _whole_population(stacked, clients, every, seed)
+        for place, attack in enumerate(every):
+            for turn, share in enumerate(attacked if attack is not None else (0.0,)):
+                victims = set(draw_attacked(present, share, seed)) if attack is not None else set[int]()
+                losses, correct = clean
+                if attack is not None and victims:
+                    chosen = rows_of(clients, sorted(victims))
+                    moved = _part(whole[place], chosen) if attack.pointwise else examine(
+                        stacked, clients, attack, seed, chosen
+                    )  # fmt: skip
+                    losses, correct = overlay(clean, chosen, moved)
+                for lane, name in enumerate(names):
+                    right = None if correct is None else correct[lane]
+                    score = make_score(losses[lane], right, clients, present, victims, attack, seed)
+                    rows[name, place, turn] = Row(name, share, score)
+    order = {name: place for place, name in enumerate(named)}
+    return Comparison([row for _, row in sorted(rows.items(), key=lambda item: (order[item[0][0]], *item[0][1:]))])
+
+
+def _whole_population(
+    problem: Problem, clients: Federation, attacks: Sequence[Attack | None], seed: int
+) -> dict[int, Measured]:
+    """Every example under every attack that moves examples one by one; attacks of one shape side by side."""
+    measured: dict[int, Measured] = {}
+    groups: list[list[int]] = []
+    for place, attack in enumerate(attacks):
+        if attack is None or not attack.pointwise:
+            continue
+        mates = next((group for group in groups if same_but_size(attacks[group[0]], attack)), None)
+        if mates is not None:
+            mates.append(place)
+        else:
+            groups.append([place])
+    for group in groups:
+        bounded = [attack for place in group if isinstance(attack := attacks[place], BoundedAttack)]
+        if len(bounded) < len(group):  # a shift, alone in its group
+            measured[group[0]] = examine(problem, clients, attacks[group[0]], seed)
+            continue
+        runs = len(problem.params)
+        lanes = Problem(problem.task, problem.params.repeat(len(group), 1))
+        losses, correct = examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
+        for index, place in enumerate(group):
+            part = slice(index * runs, (index + 1) * runs)
+            measured[place] = losses[part], None if correct is None else correct[part]
+    return measured
+
+
+def _part(measured: Measured, rows: Tensor) -> Measured:
+    return measured[0][:, rows], None if measured[1] is None else measured[1][:, rows]
+
+
+def _named(runs: Sequence[Run]) -> dict[str, Run]:
+    names = [run.method for run in runs]
+    unique = len(set(names)) == len(names)
+    return {
+        name if unique else f"{name} {place}": run for place, (name, run) in enumerate(zip(names, runs, strict=True))
+    }
+
+
+def _same_model(problems: Mapping[str, Problem]) -> list[list[str]]:
+    """Names of runs whose parameters can be lanes of one model; a model of the user's own stands alone."""
+    groups: dict[Any, list[str]] = {}
+    for name, problem in problems.items():
+        spec = models.spec(problem.task.module)
+        frozen = problem.task.frozen_digest() if spec is not None else name
+        shape = (str(spec), problem.output_loss, problem.params.dtype, len(problem.params[0]), frozen)
+        groups.setdefault(shape, []).append(name)
+    return list(groups.values())

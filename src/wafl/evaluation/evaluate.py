@@ -1,0 +1,185 @@
+"""How good a model is on its clients' test data: clean, attacked, shifted; per client and pooled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from wafl.adversaries.surrogate import single_lane
+from wafl.attacks import Attack, BoundedAttack, Population
+from wafl.attacks.shifts import LabelShift
+from wafl.core.checks import check_seed
+from wafl.core.inputs import Inputs
+from wafl.core.random import Purpose, choose
+from wafl.core.task import Loss, Problem
+from wafl.data.federation import Federation
+from wafl.evaluation.score import ClientScore, Score
+from wafl.run import Run
+
+CHUNK = 2048
+"""Examples looked at together."""
+
+Measured = tuple[Tensor, Tensor | None]
+"""Losses ``[L, N]``, and for classes whether each prediction is right."""
+
+
+def evaluate(
+    model: Run | nn.Module,
+    clients: Federation,
+    *,
+    attack: Attack | str | None = None,
+    attacked: float = 1.0,
+    seed: int = 0,
+    redraw: int = 0,
+    epsilon: float | None = None,
+    loss: Loss | None = None,
+) -> Score:
+    """Test on every client's held-out examples, a share ``attacked`` of the clients under ``attack``.
+
+    The attacked clients are drawn from the seed and stay the same, a smaller share being part of a larger one;
+    ``redraw=round`` draws others each round. An attack or a shift of :mod:`wafl.shifts` moves each example by itself;
+    :class:`wafl.WassersteinShift` moves all attacked clients' examples as one distribution; a label shift moves none,
+    but makes some count for more. ``attack="autoattack"`` with ``epsilon`` is the AutoAttack of its authors.
+    """
+    check_seed(seed)
+    check_share(attacked)
+    tests = present_clients(clients)
+    attack = _named_attack(attack, epsilon, clients)
+    check_attack(attack, clients)
+    problem, _, _ = single_lane(model, *clients.test.of(tests[0]), loss, clients.num_classes)
+    victims = set(draw_attacked(tests, attacked, seed, redraw)) if attack is not None else set[int]()
+    losses, correct = examine(problem, clients, None, seed)
+    if attack is not None and victims:
+        rows = rows_of(clients, sorted(victims))
+        losses, correct = overlay((losses, correct), rows, examine(problem, clients, attack, seed, rows))
+    return make_score(losses[0], None if correct is None else correct[0], clients, tests, victims, attack, seed)
+
+
+def present_clients(clients: Federation) -> list[int]:
+    """Those that have test examples."""
+    present = [client for client, count in enumerate(clients.test.num_examples.tolist()) if count > 0]
+    if not present:
+        raise ValueError("no client has test examples: make the federation with test_fraction > 0")
+    return present
+
+
+def draw_attacked(present: list[int], share: float, seed: int, redraw: int = 0) -> list[int]:
+    """A share of the clients, rounded to whole ones."""
+    chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)), redraw)
+    return [present[place] for place in chosen]
+
+
+def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
+    """Rows of these clients' test examples."""
+    return torch.cat([torch.arange(*clients.test.offsets[client : client + 2].tolist()) for client in chosen])
+
+
+def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
+    """Clean examples, with these rows replaced by what was measured after they were moved."""
+    losses = clean[0].index_copy(1, rows, moved[0])
+    if clean[1] is None or moved[1] is None:
+        return losses, None
+    return losses, clean[1].index_copy(1, rows, moved[1])
+
+
+def examine(
+    problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor | None = None
+) -> Measured:
+    """Losses ``[L, N]`` of every lane's model on test examples, and whether each is classified right.
+
+    All lanes look at the same examples, which are kept once.
+    """
+    rows = rows if rows is not None else torch.arange(len(clients.test.y))
+    lanes, device, dtype = len(problem.params), problem.params.device, problem.params.dtype
+    # A shift of the whole distribution sees it whole.
+    pieces = [rows] if attack is not None and not attack.pointwise else list(rows.split(CHUNK))
+    losses: list[Tensor] = []
+    correct: list[Tensor] = []
+    for piece in pieces:
+        x = clients.test.rows(piece, dtype).to(device)[None]
+        y = clients.test.y[piece].to(device)
+        y = (y.to(dtype) if y.is_floating_point() else y).expand(lanes, *y.shape)
+        inputs = Inputs(x, lanes) if attack is None else _moved(problem, attack, x, y, seed, piece)
+        outputs = problem.task.outputs(problem.params, inputs).double()
+        losses.append(problem.output_loss.value(outputs, y).cpu())
+        if clients.num_classes is not None:
+            correct.append((outputs.argmax(-1) == y).double().cpu())
+    return torch.cat(losses, dim=1), torch.cat(correct, dim=1) if correct else None
+
+
+def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, rows: Tensor) -> Tensor | Inputs:
+    lanes = len(problem.params)
+    if isinstance(attack, BoundedAttack):
+        return attack.move_lanes(problem, Inputs(x, lanes), y, seed, rows)
+    moved = [
+        attack.move(
+            Problem(problem.task, problem.params[lane : lane + 1]), Population(x, y[lane : lane + 1], rows), seed
+        )
+        for lane in range(lanes)
+    ]
+    return torch.cat(moved)
+
+
+def make_score(
+    losses: Tensor,
+    correct: Tensor | None,
+    clients: Federation,
+    present: list[int],
+    victims: set[int],
+    attack: Attack | None,
+    seed: int,
+) -> Score:
+    """One value an example to one record a client."""
+    if not bool(torch.isfinite(losses).all()):
+        row = int((~torch.isfinite(losses)).nonzero()[0])
+        client = int(torch.searchsorted(clients.test.offsets, row, right=True)) - 1
+        raise ValueError(
+            f"the loss is NaN or infinite on {clients.names[client]}: the model's parameters are not usable"
+        )
+    weight = torch.full_like(losses, 1.0 / len(losses))
+    if isinstance(attack, LabelShift) and victims and clients.num_classes is not None:
+        rows = rows_of(clients, sorted(victims))
+        weight[rows] = attack.weights(clients.test.y[rows], clients.num_classes, seed) * (len(rows) / len(losses))
+    scores: list[ClientScore] = []
+    for client in present:
+        rows = slice(*clients.test.offsets[client : client + 2].tolist())
+        total = weight[rows].sum()
+        # A client whose labels a strong shift has made vanish counts for nothing, and is shown as it is.
+        share = weight[rows] / total if total > 0 else torch.full_like(weight[rows], 1.0 / len(weight[rows]))
+        scores.append(
+            ClientScore(
+                name=clients.names[client],
+                accuracy=None if correct is None else float(share @ correct[rows]),
+                loss=float(share @ losses[rows]),
+                num_examples=rows.stop - rows.start,
+                attacked=client in victims,
+                weight=float(total),
+            )
+        )
+    return Score(scores, "none" if attack is None else attack.describe(clients.unit), clients.unit, seed)
+
+
+def check_share(attacked: float) -> None:
+    if not 0.0 <= attacked <= 1.0:
+        raise ValueError(f"attacked={attacked} is a share of the clients and must lie in [0, 1]")
+
+
+def check_attack(attack: object, clients: Federation) -> None:
+    if attack is not None and not isinstance(attack, Attack):
+        raise ValueError(f"attack {attack!r} is none: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
+    if isinstance(attack, LabelShift) and clients.num_classes is None:
+        raise ValueError("a label shift wants classes, and this is a regression")
+
+
+def _named_attack(attack: Attack | str | None, epsilon: float | None, clients: Federation) -> Attack | None:
+    if not isinstance(attack, str):
+        if epsilon is not None:
+            raise ValueError("epsilon goes with attack='autoattack'; other attacks carry their own")
+        return attack
+    if attack != "autoattack":
+        raise ValueError(f"unknown attack {attack!r}: use 'autoattack', or an attack such as wafl.PGD(epsilon=...)")
+    if epsilon is None or clients.bounds is None:
+        raise ValueError("attack='autoattack' wants epsilon=, and data with bounds (preprocess 'unit' or 'symmetric')")
+    from wafl.attacks.autoattack import AutoAttack
+
+    return AutoAttack(epsilon=epsilon, bounds=clients.bounds)

@@ -1,0 +1,1 @@
+"""What operators need of Flower: processes, keys and certificates, apps, simulations."""

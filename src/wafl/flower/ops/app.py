@@ -1,0 +1,68 @@
+"""A Flower app of an experiment: a folder that ``flwr run`` starts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from wafl.core.errors import FolderError
+from wafl.core.files import write_whole
+from wafl.flower.run_config import to_run_config
+from wafl.runs.config import Experiment
+from wafl.runs.demo import CHOSEN
+from wafl.runs.read import parse_experiment
+
+SERVER, CLIENT = "wafl.flower.server:server_app", "wafl.flower.client:client_app"
+
+
+def write_app(folder: Path, experiment: Experiment, source: Path | None = None) -> list[Path]:
+    """Write the app and return its files; a module that ``model.kind`` names in ``source`` goes with it."""
+    import tomlkit
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    document = tomlkit.document()
+    document.add(tomlkit.comment("Written by `wafl flower app`. Start it with `flwr run`; see docs/flower.md."))
+    document["project"] = {
+        "name": _project_name(experiment.name),
+        "version": "1.0.0",
+        "description": "An experiment of Wasserstein-robust federated learning",
+        "license": "Apache-2.0",
+        "dependencies": [],
+    }
+    document["tool"] = {
+        "flwr": {
+            "app": {
+                "publisher": "wafl",
+                "components": {"serverapp": SERVER, "clientapp": CLIENT},
+                "config": to_run_config(experiment),
+            }
+        }
+    }
+    project = folder / "pyproject.toml"
+    write_whole(project, tomlkit.dumps(document).encode())
+    module, _, function = experiment.model.kind.partition(":")
+    own = None if source is None or not function else source / f"{module.partition('.')[0]}.py"
+    if own is None or not own.is_file():
+        return [project]
+    return [project, Path(shutil.copy(own, folder / own.name))]
+
+
+def trial_experiment() -> Experiment:
+    """FedAvg and WAFL, all clients in every round; on nodes without data of their own, parts of digits."""
+    content = {
+        "name": "trial",
+        "data": {"num_clients": 20, "labels_per_client": 3},
+        "schedule": {"rounds": 20, "local_epochs": 2},
+        "methods": [{"method": name, **CHOSEN[name]} for name in ("FedAvg", "WAFL")],
+        "attack": {"epsilon": 0.15, "step_size": 0.01},
+    }
+    return parse_experiment(content, "the trial")
+
+
+def _project_name(name: str) -> str:
+    """Flower wants letters, digits and hyphens, a letter first."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-")

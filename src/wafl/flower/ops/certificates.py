@@ -1,0 +1,245 @@
+"""TLS certificates and node keys, set up by one command."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wafl.core.extras import require
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+HOSTS = ("localhost", "127.0.0.1")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
+MOST_DAYS = 36500
+CLOCKS = timedelta(hours=1)  # how far a client's clock may be behind
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Where the files of a federation's certificates and node keys are."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Certificates:
+        """The folder that :func:`make_certificates` made."""
+        found = cls(folder.resolve())
+        for file in (found.ca, found.server_cert, found.server_key):
+            if not file.is_file():
+                raise FileNotFoundError(f"{file} is missing: make it with wafl flower certificates {folder}")
+        return found
+
+    @property
+    def ca(self) -> Path:
+        """What every node gets: it trusts the server by it."""
+        return self.folder / "ca.crt"
+
+    @property
+    def ca_key(self) -> Path:
+        return self.folder / "ca.key"
+
+    @property
+    def server_cert(self) -> Path:
+        return self.folder / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        return self.folder / "server.key"
+
+    def node_key(self, name: str) -> Path:
+        """What only that node gets."""
+        return self.folder / "keys" / name
+
+    def node_pub(self, name: str) -> Path:
+        """What the server is told: ``flwr supernode register`` takes it."""
+        return self.folder / "keys" / f"{name}.pub"
+
+
+def make_certificates(
+    folder: Path,
+    *,
+    hosts: Sequence[str] = HOSTS,
+    nodes: Sequence[str] = (),
+    days: int = 365,
+) -> Certificates:
+    """A CA, a server certificate for these hosts, and a key pair a node; to a folder that has them, only key pairs.
+
+    Nothing is overwritten: when the certificates expire, new ones are made in a new folder.
+    """
+    require("cryptography", extra="flower", what="wafl flower certificates")
+    _check(hosts, nodes, days)
+    files = Certificates(folder.resolve())
+    made = files.ca.exists()  # it is written last
+    _refuse_overwriting(files, nodes, made=made)
+    if made and tuple(hosts) != HOSTS:
+        _refuse_other_hosts(files, hosts)
+    files.folder.parent.mkdir(parents=True, exist_ok=True)
+    for part in (files.folder, files.folder / "keys"):
+        part.mkdir(mode=0o700, exist_ok=True)
+    if not made:
+        _write_certificates(files, hosts, days)
+    for name in nodes:
+        _write_node(files, name)
+    return files
+
+
+def _check(hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
+    if not 1 <= days <= MOST_DAYS:
+        raise ValueError(f"days is {days}: give 1 to {MOST_DAYS}")
+    if not hosts:
+        raise ValueError("hosts is empty: give the name or the address by which nodes reach the server")
+    for host in hosts:
+        if not _is_address(host) and not _is_name(host):
+            raise ValueError(f"host {host!r} is no DNS name or IP address: give one such as fl.example.org or 10.0.0.5")
+    for name in nodes:
+        if not NODE.fullmatch(name) or name.endswith(".pub"):
+            raise ValueError(f"node {name!r}: give 1 to 64 letters, digits, '.', '_' and '-', and no .pub at the end")
+    for what, names in (("host", hosts), ("node", nodes)):
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{what} {repeated[0]!r} is given more than once: give each once")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
+
+
+def _is_name(host: str) -> bool:
+    """A DNS name; one of digits only is an address gone wrong."""
+    labels = host.split(".")
+    return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdigit()
+
+
+def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool) -> None:
+    if made and not nodes:
+        raise FileExistsError(f"{files.folder} has certificates: choose another folder, or add nodes to it with --node")
+    certificates = () if made else (files.ca_key, files.server_key, files.server_cert)
+    for file in certificates:
+        if file.exists():
+            raise FileExistsError(f"{file} exists, but no {files.ca.name} beside it: choose another folder")
+    for name in nodes:
+        for file in (files.node_key(name), files.node_pub(name)):
+            if file.exists():
+                raise FileExistsError(f"{file} exists: choose another name, or remove the key and its .pub file")
+
+
+def _refuse_other_hosts(files: Certificates, hosts: Sequence[str]) -> None:
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(files.server_cert.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    known = [str(name.value) for name in names]
+    if new := [host for host in hosts if host not in known]:
+        has = f"{files.server_cert} is for {', '.join(known)} and stays as it is"
+        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder")
+
+
+def _write_certificates(files: Certificates, hosts: Sequence[str], days: int) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    ca_name = _name("WAFL federation CA")
+    ca = (
+        _builder(ca_name, ca_name, ca_key, ca_key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(ca=True), critical=True)
+    )
+    names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in hosts]
+    server = (
+        _builder(_name("WAFL federation server"), ca_name, server_key, ca_key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(ca=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    _write(files.ca_key, _private(ca_key))
+    _write(files.server_key, _private(server_key))
+    _write(files.server_cert, _signed(server, ca_key), 0o644)
+    _write(files.ca, _signed(ca, ca_key), 0o644)
+
+
+def _write_node(files: Certificates, name: str) -> None:
+    """The formats of ``ssh-keygen -t ecdsa -b 384``, which Flower wants."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    _write(files.node_key(name), _private(key, ssh=True))
+    _write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
+
+
+def _name(text: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, ca_key: EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+    )
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _signed(builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+
+def _private(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    layout = serialization.PrivateFormat.OpenSSH if ssh else serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, layout, serialization.NoEncryption())
+
+
+def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """A new file, never an old one."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)

@@ -1,0 +1,296 @@
+"""A SuperLink and SuperNodes on this machine, for simulations, trials and tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from itertools import count as numbers
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from wafl.flower.ops.processes import Program, ProgramError
+
+if TYPE_CHECKING:
+    from wafl.flower.ops.certificates import Certificates
+
+HOST = "127.0.0.1"
+QUIET = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # seconds; the default, 1, delays every message
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+FOREIGN = re.compile(r"(https?|all|no)_proxy|ray_address", re.IGNORECASE)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+READY, CONNECTED, SUBMITTED = "Uvicorn running on", r"SuperNode ID: \d+", r"Successfully started run (\d+).*\n"
+PATIENCE = 60.0
+POLL, PAUSE = 0.1, 1.0
+
+Node = Program
+
+
+class Loopback:
+    """A SuperLink on 127.0.0.1 with the SuperNodes that are added to it; all end with the ``with`` block.
+
+    With certificates it speaks TLS and wants a registered key of every node; without, neither. All its programs have
+    the variables of ``environment``. ``in_memory`` does without the database, which locks when twenty nodes reply at
+    once; a restart then forgets the nodes. The folder has the
+    logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own commands talk to it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        certificates: Certificates | None = None,
+        simulation: bool = False,
+        environment: Mapping[str, str] | None = None,
+        in_memory: bool = False,
+    ) -> None:
+        self.folder = folder.resolve()
+        self._variables = dict(environment or {})
+        self._in_memory = in_memory
+        self.nodes: dict[str, Node] = {}
+        self._certificates, self._simulation = certificates, simulation
+        self._runs = numbers(1)
+
+    def __enter__(self) -> Loopback:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._stack = stack
+            # Ray's sockets need a short path, and an own one keeps it from joining a cluster that runs already.
+            self._temporary = stack.enter_context(TemporaryDirectory(prefix="wafl-", ignore_cleanup_errors=True))
+            self.link = self._start_link()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add_node(
+        self,
+        name: str,
+        node_config: Mapping[str, object] | None = None,
+        *,
+        key: str | None = None,
+        register: bool = True,
+        wait: bool = False,
+    ) -> Node:
+        """Start a SuperNode; ``wait`` until it is connected.
+
+        It shows the key pair of the name ``key``, which the SuperLink is told of first unless ``register`` is false.
+        """
+        if not NAME.fullmatch(name) or name in self.nodes:
+            raise ValueError(f"node {name!r}: give a new name of letters, digits, '.', '_' and '-'")
+        security = ["--insecure"]
+        if self._certificates is not None:
+            security = ["--root-certificates", str(self._certificates.ca)]
+        if key is not None:
+            if self._certificates is None:
+                raise ValueError(f"node {name!r} has the key {key!r} without certificates: give both, or neither")
+            if register:
+                self._register(self._certificates.node_pub(key))
+            security += ["--auth-supernode-private-key", str(self._certificates.node_key(key))]
+        address = ["--superlink", self.address, "--host", HOST, "--port", str(self._reserve_port())]
+        config = " ".join(settings(node_config or {}))
+        node = self._start(f"node-{name}", "flower-supernode", *address, *security, "--node-config", config)
+        self.nodes[name] = node
+        if wait:
+            node.wait_for(CONNECTED, PATIENCE)
+        return node
+
+    def nodes_online(self) -> int:
+        """How many SuperNodes the SuperLink counts as connected; one that was killed counts for a while more."""
+        return sum(node["status"] == "online" for node in self.flwr("supernode", "list")["nodes"])
+
+    def wait_for_nodes(self, count: int, timeout: float = PATIENCE) -> None:
+        """Wait until that many SuperNodes are connected; a ProgramError if too few run."""
+        deadline = time.monotonic() + timeout
+        while True:
+            running = [node for node in self.nodes.values() if node.returncode() is None]
+            if len(running) < count:
+                ended = [node for node in self.nodes.values() if node not in running]
+                complaints = [node.complaint(f"ended with status {node.returncode()}") for node in ended]
+                raise ProgramError("\n".join([f"{count} nodes are wanted, {len(running)} run", *complaints]))
+            # To read the logs costs nothing, Flower's command a second of a core that the nodes need to start.
+            connected = sum(re.search(CONNECTED, node.said()) is not None for node in running)
+            if connected >= count and self.nodes_online() >= count:
+                return
+            if time.monotonic() > deadline:
+                found = f"{connected} connected within {timeout:g} s"
+                raise TimeoutError(f"{count} nodes are wanted, {found}: see the logs in {self.folder}")
+            time.sleep(POLL)
+
+    def submit(
+        self,
+        app: Path,
+        config: Mapping[str, object] | None = None,
+        federation: Mapping[str, object] | None = None,
+    ) -> RunHandle:
+        """Run the app in that folder with these values for its run config and for the simulation."""
+        options = [f"--run-config={pair}" for pair in settings(config or {})]
+        options += [f"--federation-config={pair}" for pair in settings(federation or {})]
+        name = f"run-{next(self._runs)}"
+        command = self._start(name, "flwr", "run", str(app), "--stream", *options, home="flwr")
+        return RunHandle(self, command, int(command.wait_for(SUBMITTED, PATIENCE)[1]))
+
+    def kill_link(self) -> None:
+        """End the SuperLink at once, and the ServerApps with it."""
+        self.link.kill()
+
+    def restart_link(self) -> None:
+        """Start the SuperLink again, at the same address and with the same database."""
+        self.link.restart()
+        self.link.wait_for(READY, PATIENCE)
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """What one of Flower's commands answers."""
+        command = [_tool("flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(
+            command, env=self._environment("flwr"), capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        answer: Any = None
+        with suppress(ValueError):
+            answer = json.loads(done.stdout)
+        if not isinstance(answer, dict) or not answer.get("success"):
+            raise ProgramError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
+        return answer
+
+    def _start_link(self, attempts: int = 3) -> Program:
+        security = ["--insecure"]
+        if (certificates := self._certificates) is not None:
+            security = ["--ssl-ca-certfile", str(certificates.ca), "--ssl-certfile", str(certificates.server_cert)]
+            security += ["--ssl-keyfile", str(certificates.server_key), "--enable-supernode-auth"]
+        mode = ["--simulation"] if self._simulation else []
+        port = self._reserve_port()
+        self.address = f"{HOST}:{port}"
+        address = ["--host", HOST, "--port", str(port)]
+        if not self._in_memory:
+            address += ["--database", str(self.folder / "state.db")]
+        link = self._start("superlink", "flower-superlink", *address, *security, *mode)
+        try:
+            link.wait_for(READY, PATIENCE)
+        except ProgramError as error:
+            if "address already in use" in str(error) and attempts > 1:
+                return self._start_link(attempts - 1)
+            raise
+        self._write_connection()
+        return link
+
+    def _write_connection(self) -> None:
+        security: dict[str, object] = {"insecure": True}
+        if self._certificates is not None:
+            security = {"root-certificates": str(self._certificates.ca)}
+        home = self.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        connection = settings({"address": self.address, **security})
+        text = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", *connection]
+        (home / "config.toml").write_text("\n".join(text) + "\n")
+
+    def _start(self, name: str, tool: str, *arguments: str, home: str | None = None) -> Program:
+        program = Program([_tool(tool), *arguments], self.folder / f"{name}.log", self._environment(home or name))
+        self._stack.callback(program.kill)
+        return program
+
+    def _environment(self, home: str) -> dict[str, str]:
+        """Flower's home is each program's own, as on machines of their own."""
+        inherited = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        own = {"FLWR_HOME": str(self.folder / home), "RAY_TMPDIR": self._temporary, "PATH": path}
+        return inherited | QUIET | self._variables | own
+
+    def _register(self, public_key: Path) -> None:
+        try:
+            self.flwr("supernode", "register", str(public_key))
+        except ProgramError as error:
+            if "already in use" not in str(error):
+                raise
+
+    def _reserve_port(self) -> int:
+        """A free port that stays ours: while a socket is bound to it, nobody else is given it by chance."""
+        held = self._stack.enter_context(socket.socket())
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((HOST, 0))
+        return held.getsockname()[1]
+
+
+class RunHandle:
+    """A run that was submitted."""
+
+    def __init__(self, loopback: Loopback, command: Program, id: int) -> None:
+        self.id = id
+        self._loopback, self._command = loopback, command
+
+    def status(self) -> str:
+        """``pending``, ``starting``, ``running``, or ``finished:`` and ``completed``, ``failed`` or ``stopped``."""
+        (run,) = self._loopback.flwr("list", "--run-id", str(self.id))["runs"]
+        return run["status"]
+
+    def done(self) -> bool:
+        """Whether its log has ended, and so the run or the SuperLink."""
+        return self._command.returncode() is not None
+
+    def wait(self, timeout: float) -> str:
+        """The status it finished with; a TimeoutError if it has not by then, a ProgramError if no SuperLink answers."""
+        deadline = time.monotonic() + timeout
+        with suppress(subprocess.TimeoutExpired):
+            self._command.process.wait(timeout)  # it streams the log while there are a run and a SuperLink
+        while not (status := self.status()).startswith("finished"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(self._command.complaint(f"has a run that is {status} after {timeout:g} s"))
+            time.sleep(PAUSE)
+        return status
+
+    def log(self) -> str:
+        """What its ServerApp has said so far."""
+        return self._command.said()
+
+    def stop(self) -> None:
+        self._loopback.flwr("stop", str(self.id))
+
+
+def settings(values: Mapping[str, object]) -> list[str]:
+    """``key=value`` pairs as Flower reads them: TOML, but a quote always ends a string.
+
+    >>> settings({"rounds": 3, "name": 'a "b"', "eta": 1e-5, "robust": True})
+    ['rounds=3', 'name="a \\\\u0022b\\\\u0022"', 'eta=1e-05', 'robust=true']
+    """
+    return [f"{_key(key)}={_value(key, value)}" for key, value in values.items()]
+
+
+def _key(key: str) -> str:
+    if not KEY.fullmatch(key):
+        raise ValueError(f"key {key!r}: use letters, digits, '_', '-', and '.' between them")
+    return key
+
+
+def _value(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        inner = json.dumps(value, ensure_ascii=False)[1:-1]
+        return '"' + inner.replace('\\"', "\\u0022").replace("\x7f", "\\u007f") + '"'
+    raise ValueError(f"{key} is {value!r}: give a string, a number, or True or False")
+
+
+def _tool(name: str) -> str:
+    """Flower's command of this Python, or else the first one on the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise ValueError(f"{name} is not installed: pip install 'wafl-learn[flower]'")
+    return found

@@ -1,0 +1,78 @@
+"""A study whose clients are simulated nodes of Flower, all on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from wafl.core.errors import TooFewRepliesError
+from wafl.core.extras import require
+from wafl.flower.ops.app import write_app
+from wafl.flower.ops.loopback import Loopback
+from wafl.runs.study import OnRound, Study
+
+PAUSE = 0.5
+
+
+def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
+    """Run the study in a Flower simulation; gives what ``results.json`` holds.
+
+    The study's folder is the server's: what was done when a simulation ends too early is kept, and gone on with.
+    """
+    require("ray", extra="flower", what="engine = 'flower-sim'")
+    experiment, folder = study.plan.experiment, study.folder
+    nodes, clients = experiment.flower.nodes, study.plan.clients.roster.num_clients
+    if nodes > clients:
+        raise ValueError(f"flower.nodes={nodes} is larger than the number of clients, {clients}: lower it")
+    place = folder.path.resolve() / "flower"
+    shutil.rmtree(place / "app", ignore_errors=True)
+    source = folder.read_about().get("source")
+    write_app(place / "app", experiment, None if source is None else Path(source))
+    totals = {entry.name: entry.schedule["rounds"] * len(entry.specs(experiment.seeds)) for entry in study.plan.entries}
+    state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
+    with _terminating(), Loopback(place, simulation=True, environment=state) as loopback:
+        run = loopback.submit(
+            place / "app",
+            {"folder": str(folder.path.resolve())},
+            {"num-supernodes": nodes, "client-resources-num-cpus": 1},
+        )
+        while not run.done():
+            _report(study, totals, on_round)
+            time.sleep(PAUSE)
+        status = run.wait(60.0)
+        _report(study, totals, on_round)
+        if status != "finished:completed":
+            said = [line for line in run.log().splitlines() if "Error: " in line]
+            why = said[-1].partition("Error: ")[2] if said else f"see {place}"
+            raise TooFewRepliesError(f"the simulation ended as {status.removeprefix('finished:')}: {why}")
+    return folder.read_results()
+
+
+def _report(study: Study, totals: Mapping[str, int], on_round: OnRound | None) -> None:
+    """Rounds that are done, of each method's total, by the lines of the metrics."""
+    if on_round is None or not study.folder.metrics.exists():
+        return
+    lines = study.folder.metrics.read_text().splitlines()
+    for name, total in totals.items():
+        done = sum(f'{{"method": "{name}"' in line for line in lines)
+        if done:
+            on_round(name, done, total)
+
+
+@contextmanager
+def _terminating() -> Generator[None, None, None]:
+    """Let a SIGTERM end the block, so that the processes it has started end too."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

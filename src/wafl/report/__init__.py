@@ -1,1 +1,0 @@
-"""What a study looks like: tables and figures."""

@@ -1,0 +1,61 @@
+"""Where metrics go beside ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an optional extra."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wafl.core.extras import require
+from wafl.runs.trackers.base import Log, Tracker
+from wafl.runs.trackers.mlflow import MLflowTracker
+from wafl.runs.trackers.tensorboard import TensorBoardTracker
+from wafl.runs.trackers.wandb import WandbTracker
+
+if TYPE_CHECKING:
+    from wafl.runs.config import Trackers
+
+__all__ = [
+    "Log",
+    "MLflowTracker",
+    "TensorBoardTracker",
+    "Tracker",
+    "WandbTracker",
+    "check_trackers",
+    "make_trackers",
+]
+
+
+def check_trackers(trackers: Trackers) -> None:
+    """Refuse, before anything is written, what no package is installed for."""
+    for name in ("tensorboard", "mlflow", "wandb"):
+        if getattr(trackers, name):
+            require(name, extra=name, what=f"trackers.{name} = true")
+
+
+def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
+    """Those an experiment asks for, of one method of the study in ``folder``.
+
+    TensorBoard's files go to ``folder/tensorboard/<method>``, MLflow's to ``folder/mlflow`` unless
+    ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A study that is resumed goes on in the runs
+    that it had there.
+    """
+    check_trackers(trackers)
+    found: list[Tracker] = []
+    key = f"{_identity(folder)}/{method}"
+    if trackers.tensorboard:
+        found.append(TensorBoardTracker(folder / "tensorboard" / method))
+    if trackers.mlflow:
+        place = os.environ.get("MLFLOW_TRACKING_URI") or folder / "mlflow"
+        found.append(MLflowTracker(trackers.project, place, key=key))
+    if trackers.wandb:
+        found.append(WandbTracker(trackers.project, folder=folder, key=key, group=f"{folder.name}-{method}"))
+    return found
+
+
+def _identity(folder: Path) -> str:
+    """Of the study, not of the folder alone: one that was removed and begun anew is another."""
+    about = folder / "about.json"
+    content = about.read_bytes() if about.is_file() else b""
+    return sha256(str(folder.resolve()).encode() + content).hexdigest()

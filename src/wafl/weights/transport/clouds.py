@@ -1,0 +1,163 @@
+"""Clouds of equally weighted points: read from whatever a user has, checked, and drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wafl.core.checks import check_seed
+from wafl.core.random import Key, Purpose, permutation
+from wafl.data.federation import Federation
+
+Features = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Points ``x`` ``[n, k]`` in float64 and, if asked for, their labels; drawn from ``total`` points."""
+
+    x: Tensor
+    y: Tensor | None
+    total: int
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which points of a data set are used, and as what: ``sample`` of them (None: all), mapped by ``features``."""
+
+    sample: int | None
+    seed: int = 0
+    features: Features | None = None
+    label_aware: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sample is not None and not (isinstance(self.sample, Integral) and self.sample >= 1):
+            raise ValueError(f"sample={self.sample!r} must be a whole number of at least 1 point, or None for all")
+        check_seed(self.seed)
+
+
+def read_clients(clients: Federation | Iterable[Any], sampling: Sampling, *, private: bool = False) -> list[Cloud]:
+    """One cloud a client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``.
+
+    With ``private`` all have as many points as the smallest.
+    """
+    return _draw_all(_read_all(clients, sampling, "client"), sampling, private)
+
+
+def read_client(item: Any, number: int, sampling: Sampling) -> Cloud:
+    """The cloud of one client, as it is drawn among others; ``number`` is its place among them."""
+    return _read(f"client {number}", item, Key.of(sampling.seed, client=number), sampling).draw(sampling)
+
+
+def read_target(item: Any, sampling: Sampling) -> Cloud:
+    """The cloud of a target, as it is drawn beside sources."""
+    return _read("the target", item, Key.of(sampling.seed, round=1), sampling).draw(sampling)
+
+
+def read_sources_and_target(
+    sources: Federation | Iterable[Any], target: Any, sampling: Sampling, *, private: bool = False
+) -> tuple[list[Cloud], Cloud]:
+    """One cloud a source, and the target's: an array, a pair, or a federation, whose training examples are pooled.
+
+    A target that is one of the sources is drawn as that source is, so that their distance is 0.
+    """
+    data = _read_all(sources, sampling, "source")
+    pooled = (target.train.x, target.train.y) if isinstance(target, Federation) else target
+    aim = _read("the target", pooled, Key.of(sampling.seed, round=1), sampling)
+    *clouds, drawn = _draw_all([*data, aim], sampling, private)
+    same = [cloud for cloud, source in zip(clouds, data, strict=True) if source.equals(aim)]
+    return clouds, same[0] if same else drawn
+
+
+@dataclass(frozen=True)
+class _Data:
+    """All examples of a source; its key knows its number alone, so a draw does not depend on the other sources."""
+
+    name: str
+    x: Tensor
+    y: Tensor | None
+    key: Key
+
+    def equals(self, other: _Data) -> bool:
+        return all(
+            a is b or (a is not None and b is not None and a.shape == b.shape and torch.equal(a, b))
+            for a, b in ((self.x, other.x), (self.y, other.y))
+        )
+
+    def draw(self, sampling: Sampling) -> Cloud:
+        size = len(self.x)
+        rows = torch.arange(size)
+        if sampling.sample is not None and sampling.sample < size:
+            order = permutation(self.key, Purpose.TRANSPORT, torch.tensor(size), size)
+            rows = order[: sampling.sample].sort().values
+        x = self.x[rows]
+        if sampling.features is not None:
+            with torch.no_grad():
+                x = sampling.features(x if x.is_floating_point() else x.to(torch.float32)).cpu()
+            if len(x) != len(rows) or not bool(torch.isfinite(x).all()):
+                raise ValueError(
+                    f"{self.name}: features made {tuple(x.shape)} numbers of {len(rows)} examples, "
+                    "or NaN or infinity: they want one row of finite numbers an example"
+                )
+        return Cloud(x.reshape(len(rows), -1).to(torch.float64), None if self.y is None else self.y[rows], size)
+
+
+def _draw_all(data: Sequence[_Data], sampling: Sampling, private: bool) -> list[Cloud]:
+    for other in data[1:]:
+        if other.x[0].numel() != data[0].x[0].numel():
+            raise ValueError(
+                f"{other.name} has examples of {other.x[0].numel()} numbers, {data[0].name} of "
+                f"{data[0].x[0].numel()}: all must lie in one space"
+            )
+    if private:
+        smallest = min(len(each.x) for each in data)
+        sampling = replace(sampling, sample=min(sampling.sample or smallest, smallest))
+    clouds = [each.draw(sampling) for each in data]
+    if private:
+        return clouds
+    # No distance changes, and points far from the origin keep their digits.
+    center = torch.stack([cloud.x.mean(0) for cloud in clouds]).mean(0)
+    return [replace(cloud, x=cloud.x - center) for cloud in clouds]
+
+
+def _read_all(sources: Federation | Iterable[Any], sampling: Sampling, word: str) -> list[_Data]:
+    pairs = [sources.train.of(i) for i in range(sources.num_clients)] if isinstance(sources, Federation) else sources
+    data = [
+        _read(f"{word} {number}", item, Key.of(sampling.seed, client=number), sampling)
+        for number, item in enumerate(pairs)
+    ]
+    if not data:
+        raise ValueError(f"there is no {word}: give at least one")
+    return data
+
+
+def _read(name: str, item: Any, key: Key, sampling: Sampling) -> _Data:
+    paired = isinstance(item, tuple | list) and len(item) == 2 and all(isinstance(v, Tensor | np.ndarray) for v in item)
+    x, y = item if paired else (item, None)
+    x, y = _tensor(name, x), _tensor(name, y) if sampling.label_aware and y is not None else None
+    if x.ndim < 1 or x.numel() == 0:
+        raise ValueError(f"{name} has examples of shape {tuple(x.shape)}: give at least one point of one number")
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        raise ValueError(f"{name} has NaN or infinity among its examples: clean or drop those")
+    if sampling.label_aware and (y is None or y.is_floating_point() or y.shape != x.shape[:1]):
+        labels = "no labels" if y is None else f"labels of shape {tuple(y.shape)} and type {y.dtype}"
+        raise ValueError(f"{name} has {labels}: label_aware=True wants one integer label an example, in pairs (x, y)")
+    return _Data(name, x, y, key)
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    try:
+        return torch.from_numpy(np.array(values))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is neither an array x nor a pair of arrays (x, y): {error}") from error

@@ -1,0 +1,109 @@
+"""The mixture of the clients around which the smallest ball holds every client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wafl.data.federation import Federation
+from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
+from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair
+from wafl.weights.transport.cutting import least, nearest_mixture, pick_tolerance
+from wafl.weights.transport.distances import standard_error
+from wafl.weights.transport.mixture_distance import MixtureDistance
+from wafl.weights.transport.private import Side, check_private, distance_bound
+from wafl.weights.transport.result import TransportWeights
+
+
+def cover(
+    clients: Federation | Sequence[Any],
+    *,
+    sample: int | None = 100,
+    seed: int = 0,
+    features: Features | None = None,
+    label_aware: bool = False,
+    tolerance: float | None = None,
+    private: bool = False,
+) -> TransportWeights:
+    """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball with its center a mixture.
+
+    The ball of ``radius`` (the root of ``value``) around ``P_lambda`` holds every client, and as W_2^2 is convex, every
+    mixture of the clients. ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` theirs at these weights.
+    All this speaks of the points that were used, and says nothing of how far these lie from the distributions that
+    they were drawn from. ``tolerance`` and ``gap`` are as in :func:`wafl.weights.mixture`, the other options those of
+    :func:`wafl.weights.nearest`.
+
+    With ``private=True`` the bound ``max_j sum_i lambda_i W_2^2(P_i, P_j)`` is minimised instead, which needs pairwise
+    distances alone: see :mod:`wafl.weights.transport.private`.
+
+    >>> import numpy as np
+    >>> result = cover([np.full((4, 1), center) for center in (0.0, 2.0, 4.0)])
+    >>> result.weights, result.radius
+    ((0.0, 1.0, 0.0), 2.0)
+    """
+    sampling = Sampling(sample, seed, features, label_aware)
+    check_private(private, label_aware=label_aware)
+    clouds = read_clients(clients, sampling, private=private)
+    if private:
+        return _cover_bound([Side(cloud.x) for cloud in clouds], seed)
+    size = sum(len(cloud) for cloud in clouds) ** 2
+    check_size(size)
+    tolerance = pick_tolerance(tolerance, size)
+    targets = _distances_to_each(clouds)
+    solved = nearest_mixture(targets, tolerance)
+    errors = [
+        standard_error(
+            [(weight * f, cloud) for weight, f, cloud in zip(solved.weights, target.potentials(g), clouds, strict=True)]
+            + [(g, aim)]
+        )
+        for target, g, aim in zip(targets, solved.g, clouds, strict=True)
+    ]
+    return TransportWeights(
+        values=tuple(solved.weights.tolist()),
+        rule="cover",
+        kind="exact",
+        value=max(solved.values),
+        gap=solved.gap,
+        distances=solved.values,
+        standard_errors=tuple(errors),
+    )
+
+
+def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:
+    """One function of the weights a client; the two directions of a pair share their plan."""
+    count = len(clouds)
+    costs: dict[tuple[int, int], Tensor] = {}
+    pairs: dict[tuple[int, int], Pair] = {}
+    for i in range(count):
+        for j in range(i, count):
+            costs[i, j] = ground_cost(clouds[i], clouds[j])
+            pairs[i, j] = solve_pair(costs[i, j])
+            costs[j, i], pairs[j, i] = costs[i, j].T.contiguous(), pairs[i, j].swapped()
+    return [
+        MixtureDistance([costs[i, j] for i in range(count)], [pairs[i, j] for i in range(count)]) for j in range(count)
+    ]
+
+
+def _cover_bound(sides: Sequence[Side], seed: int) -> TransportWeights:
+    """``min over the simplex of max_j sum_i lambda_i W_2^2(P_i, P_j)``, a linear program."""
+    count = len(sides)
+    between = torch.zeros(count, count, dtype=torch.float64)
+    for i in range(count):
+        for j in range(i):
+            between[i, j] = between[j, i] = distance_bound(sides[i], sides[j], seed)
+    weights, _ = least(list(between), float(between.mean()))
+    bounds = between @ weights
+    value = float(bounds.max())
+    return TransportWeights(
+        values=tuple(weights.tolist()),
+        rule="cover",
+        kind="bound",
+        value=value,
+        gap=value,
+        distances=tuple(bounds.tolist()),
+        standard_errors=(math.nan,) * count,
+    )

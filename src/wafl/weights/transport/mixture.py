@@ -1,0 +1,67 @@
+"""The mixture of the sources that is nearest to a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from wafl.data.federation import Federation
+from wafl.weights.transport.clouds import Features, Sampling, read_sources_and_target
+from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
+from wafl.weights.transport.cutting import nearest_mixture, pick_tolerance
+from wafl.weights.transport.distances import standard_error
+from wafl.weights.transport.mixture_distance import MixtureDistance
+from wafl.weights.transport.private import Side, check_private, group_mean_clouds
+from wafl.weights.transport.result import TransportWeights
+
+
+def mixture(
+    sources: Federation | Sequence[Any],
+    target: Any,
+    *,
+    sample: int | None = 1000,
+    seed: int = 0,
+    features: Features | None = None,
+    label_aware: bool = False,
+    tolerance: float | None = None,
+    private: bool = False,
+) -> TransportWeights:
+    """``min over the simplex of W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
+
+    This is what the paper wants and relaxes to :func:`wafl.weights.nearest`; being convex in lambda it can be solved
+    as it is. ``value`` is ``W_2^2(P_lambda, Q)`` of the points that were used, and ``gap`` a proof: no lambda has less
+    than ``value - gap``. It stops at a gap of ``tolerance`` times the value: by default 1e-9 for up to a million
+    costs (points of all sources times points of the target) and 1e-3 for more. ``distances`` are ``W_2^2(P_i, Q)``.
+    The other options are those of :func:`wafl.weights.nearest`.
+
+    No function of pairwise distances gives these weights, so ``private=True`` is an approximation, and a rough one:
+    each side sends the means of groups of about ten examples, which is what it reveals, and the mixture of these means
+    is solved. ``value``, ``distances`` and ``gap`` speak of the means. See :mod:`wafl.weights.transport.private`.
+
+    >>> import numpy as np
+    >>> result = mixture([np.zeros((4, 1)), np.full((3, 1), 8.0)], np.array([[0.0], [0.0], [0.0], [9.0]]))
+    >>> [round(weight, 9) for weight in result.weights], round(result.value, 9)
+    ([0.75, 0.25], 0.25)
+    """
+    sampling = Sampling(sample, seed, features, label_aware)
+    check_private(private, label_aware=label_aware)
+    clouds, aim = read_sources_and_target(sources, target, sampling, private=private)
+    if private:
+        *clouds, aim = group_mean_clouds([Side(cloud.x) for cloud in [*clouds, aim]], seed)
+    size = sum(len(cloud) for cloud in clouds) * len(aim)
+    check_size(size)
+    tolerance = pick_tolerance(tolerance, size)
+    costs = [ground_cost(cloud, aim) for cloud in clouds]
+    pairs = [solve_pair(cost) for cost in costs]
+    solved = nearest_mixture([MixtureDistance(costs, pairs)], tolerance)
+    errors = [standard_error([(pair.f, cloud), (pair.g, aim)]) for pair, cloud in zip(pairs, clouds, strict=True)]
+    return TransportWeights(
+        values=tuple(solved.weights.tolist()),
+        rule="mixture",
+        kind="approximation" if private else "exact",
+        value=solved.values[0],
+        gap=solved.gap,
+        distances=tuple(pair.value for pair in pairs),
+        standard_errors=tuple(math.nan if private else error for error in errors),
+    )

@@ -1,0 +1,70 @@
+"""The paper's weights for domain adaptation: the single nearest source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from wafl.data.federation import Federation
+from wafl.weights.transport.clouds import Features, Sampling, read_sources_and_target
+from wafl.weights.transport.costs import check_size
+from wafl.weights.transport.distances import Distance, Method, check_method, cloud_distance
+from wafl.weights.transport.private import Side, check_private, distance_bound
+from wafl.weights.transport.result import TransportWeights
+
+
+def nearest(
+    sources: Federation | Sequence[Any],
+    target: Any,
+    *,
+    sample: int | None = 1000,
+    seed: int = 0,
+    features: Features | None = None,
+    label_aware: bool = False,
+    method: Method = "exact",
+    regularization: float = 0.05,
+    private: bool = False,
+) -> TransportWeights:
+    """The paper's linear program, ``min over the simplex of sum_i lambda_i W_2^2(P_i, Q)``.
+
+    A linear function on the simplex is least at a vertex, so this puts all weight on the single nearest source; for
+    the mixture that is nearest itself, use :func:`wafl.weights.mixture`. ``distances`` are ``W_2^2(P_i, Q)``.
+
+    ``sources`` is a federation (its clients' training examples) or a sequence of arrays ``x`` or pairs ``(x, y)``;
+    ``target`` an array, a pair or a federation, whose training examples are pooled. From each larger cloud ``sample``
+    points are drawn (None: all are taken). That makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, the
+    more so the higher the dimension, and ``standard_errors`` do not contain it; ``features``, a map of examples
+    ``[n, ...] -> [n, k]`` such as a network's last hidden layer, helps against it. ``label_aware`` adds to the squared
+    distance of two examples that of the clouds of their labels (OTDD). ``method="entropic"`` is the debiased Sinkhorn
+    divergence at ``regularization`` times the mean cost: slower, and the less inflated by drawing the larger that is.
+
+    ``private=True`` asks each side for midpoints between its examples and a reference, and gives upper bounds. No
+    example is sent, but whoever knows the reference can work them out: see :mod:`wafl.weights.transport.private`.
+
+    >>> import numpy as np
+    >>> result = nearest([np.zeros((4, 2)), np.ones((3, 2))], np.full((5, 2), 0.9))
+    >>> result.weights, round(result.value, 6)
+    ((0.0, 1.0), 0.02)
+    """
+    sampling = Sampling(sample, seed, features, label_aware)
+    check_method(method, regularization)
+    check_private(private, label_aware=label_aware, method=method)
+    clouds, aim = read_sources_and_target(sources, target, sampling, private=private)
+    check_size(max(len(cloud) for cloud in clouds) * len(aim))
+    if private:
+        side = Side(aim.x)
+        found = [Distance(distance_bound(Side(cloud.x), side, seed), math.nan) for cloud in clouds]
+    else:
+        found = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]
+    closest = min(range(len(found)), key=lambda i: found[i].value)
+    value = found[closest].value
+    return TransportWeights(
+        values=tuple(float(i == closest) for i in range(len(found))),
+        rule="nearest",
+        kind="bound" if private else method,
+        value=value,
+        gap=value if private else 0.0,
+        distances=tuple(each.value for each in found),
+        standard_errors=tuple(each.standard_error for each in found),
+    )

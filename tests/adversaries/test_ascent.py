@@ -1,0 +1,93 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.oracles import adversary as oracles
+from wafl.adversaries.ascent import Room, linear_maximiser
+from wafl.core.norms import power_norm
+
+NORMS = (1, 2, math.inf)
+SLOPES = st.floats(-3, 3).map(lambda value: round(value, 2))
+SPACES = st.floats(0, 2).map(lambda value: round(value, 2))
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64).view(1, 1, -1)
+
+
+def maximiser(gradient, gamma, norm, power, room=None):
+    return linear_maximiser(tensor(gradient), torch.tensor([gamma], dtype=torch.float64), norm, power, room)[0, 0]
+
+
+def gain(gradient, delta, gamma, norm, power):
+    return float(np.dot(gradient, delta) - gamma * np.linalg.norm(delta, ord=norm) ** power)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@oracles.quick
+@given(st.lists(SLOPES, min_size=1, max_size=4), st.floats(0.1, 5))
+def test_linear_maximiser_without_bounds(norm, gradient, gamma):
+    delta = maximiser(gradient, gamma, norm, 2).numpy()
+    dual = np.linalg.norm(gradient, ord=oracles.dual_order(norm))
+    assert np.linalg.norm(delta, ord=norm) == pytest.approx(dual / (2 * gamma))
+    assert gain(gradient, delta, gamma, norm, 2) == pytest.approx(dual**2 / (4 * gamma))
+    far = np.full(len(gradient), 100.0)
+    best = oracles.best_linear_gain(np.array(gradient), gamma, norm, 2, -far, far)
+    assert gain(gradient, delta, gamma, norm, 2) >= best - 1e-7
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("norm", NORMS)
+@oracles.quick
+@given(st.lists(st.tuples(SLOPES, SPACES, SPACES), min_size=1, max_size=4), st.floats(0.1, 5))
+def test_linear_maximiser_within_bounds(norm, power, coordinates, gamma):
+    gradient, down, up = (np.array(part) for part in zip(*coordinates, strict=True))
+    delta = maximiser(gradient, gamma, norm, power, Room(tensor(down), tensor(up))).numpy()
+    assert (delta >= -down).all()
+    assert (delta <= up).all()
+    best = oracles.best_linear_gain(gradient, gamma, norm, power, -down, up)
+    assert gain(gradient, delta, gamma, norm, power) >= best - 1e-7
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_linear_maximiser_of_a_zero_gradient_stays(norm):
+    room = Room(tensor([1.0, 0.0]), tensor([0.0, 2.0]))
+    assert maximiser([0.0, 0.0], 0.5, norm, 2).tolist() == [0.0, 0.0]
+    for power in (1, 2):
+        assert maximiser([0.0, 0.0], 0.5, norm, power, room).abs().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_power_one_without_bounds_has_no_linear_maximiser(norm):
+    with pytest.raises(ValueError, match="without bounds"):
+        maximiser([1.0], 0.5, norm, 1)
+
+
+def test_each_lane_has_its_own_gamma():
+    gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
+    gammas = torch.tensor([0.5, 1.0, 4.0])
+    room = Room(torch.full_like(gradient, 0.3), torch.full_like(gradient, 0.2))
+    for norm in NORMS:
+        for power in (1, 2):
+            together = linear_maximiser(gradient, gammas, norm, power, room)
+            for lane in range(3):
+                alone = linear_maximiser(
+                    gradient[lane : lane + 1],
+                    gammas[lane : lane + 1],
+                    norm,
+                    power,
+                    Room(room.down[lane : lane + 1], room.up[lane : lane + 1]),
+                )
+                assert torch.equal(together[lane : lane + 1], alone)
+
+
+def test_power_norm_is_numpys():
+    delta = np.random.default_rng(0).normal(size=(2, 3, 4))
+    for norm in NORMS:
+        for power in (1, 2):
+            expected = np.linalg.norm(delta, ord=norm, axis=-1) ** power
+            np.testing.assert_allclose(power_norm(torch.from_numpy(delta), norm, power).numpy(), expected, rtol=1e-14)

@@ -1,0 +1,272 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.oracles import adversary as oracles
+from wafl import FGSM, PGD, Federation, WassersteinShift, evaluate
+from wafl.adversaries.surrogate import single_lane
+from wafl.attacks import Population
+from wafl.models import MLR
+
+NORMS = (1, 2, math.inf)
+
+
+def population(seed, classes=3, size=40):
+    rng = np.random.default_rng(seed)
+    weight, bias, x = rng.normal(size=(classes, 4)), rng.normal(size=classes), rng.normal(size=(size, 4))
+    share = rng.uniform(0.1, 1.0, size=size)
+    return rng, weight, bias, x, share / share.sum()
+
+
+def shift(model, x, y, share, radius, norm=2, loss="cross_entropy", **options):
+    problem, inputs, labels = single_lane(model, x, y, loss)
+    attack = WassersteinShift(radius, norm, **options)
+    return attack.move(problem, Population(inputs, labels, weight=torch.from_numpy(share)))[0].double().numpy()
+
+
+def mean_cost(moved, x, share, norm=2):
+    return float(share @ np.linalg.norm(moved - x, ord=norm, axis=1) ** 2)
+
+
+def mean_cross_entropy(weight, bias, x, y, share):
+    return float(share @ [float(oracles.cross_entropy(weight, bias, z, int(k))) for z, k in zip(x, y, strict=True)])
+
+
+# The worst shift of a distribution.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("radius", [0.01, 0.3, 1.0, 20.0])
+def test_the_shift_spends_its_radius_and_no_more(norm, radius):
+    rng, weight, bias, x, share = population(0)
+    y = rng.integers(3, size=len(x))
+    moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm)
+    assert 0.98 * radius**2 <= mean_cost(moved, x, share, norm) <= radius**2 * (1 + 1e-9)
+
+
+def test_the_shift_spends_its_radius_in_float32():
+    rng, weight, bias, x, share = population(0)
+    y = rng.integers(3, size=len(x))
+    for radius in (0.05, 0.5, 5.0):
+        moved = shift(oracles.linear_model(weight, bias).float(), x, y, share, radius)
+        cost = mean_cost(moved, x.astype(np.float32), share)
+        assert 0.98 * radius**2 <= cost <= radius**2 * (1 + 1e-5)
+
+
+def test_within_bounds_the_shift_stays_in_the_box():
+    rng, weight, bias, _, share = population(1)
+    x, y = rng.uniform(size=(40, 4)), rng.integers(3, size=40)
+    for norm in NORMS:
+        for radius in (0.3, 50.0):
+            moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm, bounds=(0.0, 1.0))
+            assert mean_cost(moved, x, share, norm) <= radius**2 * (1 + 1e-5)
+            assert moved.min() >= 0.0
+            assert moved.max() <= 1.0
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("radius", [0.01, 0.3, 3.0])
+def test_the_worst_squared_error_of_one_output_is_known(norm, radius):
+    """``sqrt(worst) = sqrt(E r^2) + rho ||w||_*``."""
+    rng, weight, bias, x, share = population(2, classes=1)
+    y = rng.normal(size=len(x))
+    moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm, "squared_error")
+    rest, reached = (math.sqrt(share @ (z @ weight[0] + bias[0] - y) ** 2) for z in (x, moved))
+    worst = rest + radius * np.linalg.norm(weight[0], ord=oracles.dual_order(norm))
+    assert mean_cost(moved, x, share, norm) <= radius**2 * (1 + 1e-5)
+    assert reached == pytest.approx(worst, rel=1e-3)
+
+
+@pytest.mark.parametrize("radius", [0.1, 1.0, 10.0])
+def test_the_worst_squared_error_of_several_outputs_is_the_dual(radius):
+    rng, weight, bias, x, share = population(3)
+    y = rng.normal(size=(len(x), 3))
+    moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, loss="squared_error")
+    reached = float(share @ ((moved @ weight.T + bias - y) ** 2).sum(1))
+    dual = oracles.squared_error_worst_case(x @ weight.T + bias - y, weight, share, radius)
+    assert reached == pytest.approx(dual, rel=1e-3)
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.2, 0.4])
+def test_the_worst_cross_entropy_is_the_dual(radius):
+    rng, weight, bias, x, share = population(4)
+    y = rng.integers(3, size=len(x))
+    moved = shift(oracles.linear_model(weight, bias), x, y, share, radius)
+    lowest = max(float(np.sum((a - b) ** 2)) for a in weight for b in weight) / 8.0
+    dual, gamma = oracles.cross_entropy_worst_case(weight, bias, x, y, share, radius, lowest)
+    assert gamma > 1.01 * lowest  # the whole population is moved by a concave problem
+    assert mean_cross_entropy(weight, bias, moved, y, share) == pytest.approx(dual, rel=1e-4)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_shift_beats_random_ones_of_the_same_cost(norm):
+    rng, weight, bias, x, share = population(5, size=12)
+    y, radius = rng.integers(3, size=12), 0.7
+    moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm)
+    reached = mean_cross_entropy(weight, bias, moved, y, share)
+    delta = rng.normal(size=(5000, 12, 4)) * rng.exponential(size=(5000, 12, 1))
+    slopes = weight[rng.integers(3, size=(2500, 12))] - weight[y]
+    delta[:2500] = slopes * rng.exponential(size=(2500, 12, 1)) + 0.3 * delta[:2500]  # half of them towards a class
+    cost = np.linalg.norm(delta, ord=norm, axis=-1) ** 2 @ share
+    others = x + delta * (radius / np.sqrt(cost))[:, None, None]
+    losses = np.stack([oracles.cross_entropy(weight, bias, others[:, i], int(y[i])) for i in range(12)], 1) @ share
+    assert reached > losses.max()
+
+
+def test_where_the_cost_jumps_only_some_examples_move():
+    """Fifty equal examples: at one gamma each would either stay on its side of the boundary or cross it."""
+    model, x, y = oracles.linear_model(np.array([[4.0], [0.0]])), np.full((50, 1), 0.6), np.zeros(50, dtype=int)
+    radius = 0.8
+    moved = WassersteinShift(radius, steps=2000)(model, x, y).numpy()[:, 0]
+    jumps = np.diff(np.sort(moved))
+    assert (jumps > 0.3).sum() in (1, 2)  # two groups, and at most one example between them
+    assert 0 < (moved < 0.0).sum() < 50
+    assert 0.95 * radius**2 <= np.mean((moved - 0.6) ** 2) <= radius**2 * (1 + 1e-9)
+    assert np.logaddexp(0.0, -4.0 * moved).mean() >= 0.95 * oracles.sure_worst_case(4.0, 0.6, radius)
+
+
+@pytest.mark.parametrize(("position", "radius"), [(1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (2.0, 2.0), (2.0, 3.0)])
+def test_a_population_that_the_model_is_sure_of_is_shifted_too(position, radius):
+    """Gradients are all but zero, yet the dual knows how bad the ball is."""
+    model = oracles.linear_model(np.array([[4.0], [0.0]]))
+    x, y = np.full((50, 1), position), np.zeros(50, dtype=int)
+    moved = WassersteinShift(radius)(model, x, y).numpy()[:, 0]
+    assert np.mean((moved - position) ** 2) <= radius**2 * (1 + 1e-5)
+    reached, worst = np.logaddexp(0.0, -4.0 * moved).mean(), oracles.sure_worst_case(4.0, position, radius)
+    assert 0.9 * worst <= reached <= worst * (1 + 1e-3)
+
+
+def test_a_radius_of_zero_moves_nothing():
+    x = np.ones((3, 4))
+    assert np.array_equal(WassersteinShift(0.0)(nn.Linear(4, 2).double(), x, [0, 1, 0]), x)
+
+
+def test_a_flat_loss_moves_nothing():
+    x = np.ones((3, 4))
+    assert np.array_equal(WassersteinShift(1.0)(oracles.linear_model(np.zeros((2, 4))), x, [0, 1, 0]), x)
+
+
+@pytest.mark.parametrize("radius", [-1.0, math.inf, math.nan])
+def test_a_bad_radius_gets_a_message(radius):
+    with pytest.raises(ValueError, match="must be finite and at least 0"):
+        WassersteinShift(radius)
+
+
+def test_attacks_say_what_they_are():
+    assert PGD(0.3).describe("z-score") == "l_inf PGD, epsilon 0.3 (z-score), 40 steps"
+    assert FGSM(0.25, norm=2).describe("pixels in [0, 1]") == "l2 FGSM, epsilon 0.25 (pixels in [0, 1])"
+    assert WassersteinShift(2).describe("pixels") == "worst l2 Wasserstein shift, radius 2 (pixels)"
+
+
+def test_an_attack_refuses_what_it_cannot_read():
+    model = nn.Linear(4, 2)
+    with pytest.raises(ValueError, match="3 examples and 2 labels"):
+        PGD(0.1)(model, np.zeros((3, 4)), [0, 1])
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        PGD(0.1)(model, np.full((1, 4), math.nan), [0])
+
+
+# Testing on the clients.
+
+
+def federation(classes=3, clients=8, **options):
+    rng = np.random.default_rng(0)
+    pairs = []
+    for size in rng.integers(6, 30, size=clients):
+        x = rng.normal(size=(size, 4))
+        pairs.append((x, rng.integers(classes, size=size) if classes else rng.normal(size=size)))
+    weight, bias = rng.normal(size=(classes or 1, 4)), rng.normal(size=classes or 1)
+    return Federation.from_arrays(pairs, **options), oracles.linear_model(weight, bias), weight, bias
+
+
+def test_scores_are_those_of_a_plain_loop():
+    clients, model, weight, bias = federation()
+    score = evaluate(model, clients)
+    right, losses, sizes = [], [], []
+    for client in range(clients.num_clients):
+        x, y = (part.numpy() for part in clients.test.of(client))
+        right.append([int(np.argmax(weight @ z + bias) == k) for z, k in zip(x, y, strict=True)])
+        losses.append([float(oracles.cross_entropy(weight, bias, z, int(k))) for z, k in zip(x, y, strict=True)])
+        sizes.append(len(y))
+    for client, row in enumerate(score.per_client):
+        assert row.name == clients.names[client]
+        assert row.num_examples == sizes[client]
+        assert row.accuracy == pytest.approx(np.mean(right[client]))
+        assert row.loss == pytest.approx(np.mean(losses[client]))
+        assert not row.attacked
+    assert score.accuracy == pytest.approx(np.mean(np.concatenate(right)))
+    assert score.loss == pytest.approx(np.mean(np.concatenate(losses)))
+    assert score.worst_client.accuracy == min(np.mean(row) for row in right)
+    assert score.attack == "none"
+
+
+def test_attacked_clients_are_tested_on_moved_examples():
+    clients, model, weight, bias = federation(unit="metres")
+    attack = PGD(0.3)
+    clean, score = evaluate(model, clients), evaluate(model, clients, attack=attack, attacked=0.5, seed=4)
+    assert score.attack == "l_inf PGD, epsilon 0.3 (metres), 40 steps"
+    assert sum(row.attacked for row in score.per_client) == 4
+    for client, row in enumerate(score.per_client):
+        x, y = clients.test.of(client)
+        moved = attack(model, x, y) if row.attacked else x
+        losses = [oracles.cross_entropy(weight, bias, z, int(k)) for z, k in zip(moved.numpy(), y, strict=True)]
+        assert row.loss == pytest.approx(np.mean(losses))
+        assert (row.loss > clean.per_client[client].loss) == row.attacked
+
+
+def test_a_wasserstein_shift_moves_all_attacked_clients_as_one():
+    clients, model, weight, bias = federation()
+    score = evaluate(model, clients, attack=WassersteinShift(0.7))
+    moved = WassersteinShift(0.7)(model, clients.test.x, clients.test.y).numpy()
+    share = np.full(len(moved), 1.0 / len(moved))
+    assert score.loss == pytest.approx(mean_cross_entropy(weight, bias, moved, clients.test.y.numpy(), share))
+
+
+def test_a_smaller_attacked_share_is_part_of_a_larger_one():
+    clients, model, _, _ = federation()
+    attack = FGSM(0.1)
+    for seed in range(5):
+        before: set[str] = set()
+        for attacked in (0.0, 0.1, 0.25, 0.5, 0.8, 1.0):
+            rows = evaluate(model, clients, attack=attack, attacked=attacked, seed=seed).per_client
+            names = {row.name for row in rows if row.attacked}
+            assert before <= names
+            assert len(names) == round(attacked * 8)
+            before = names
+
+
+def test_no_attacked_clients_is_clean():
+    clients, model, _, _ = federation()
+    clean, score = evaluate(model, clients), evaluate(model, clients, attack=PGD(0.3), attacked=0.0)
+    assert (score.accuracy, score.loss, score.per_client) == (clean.accuracy, clean.loss, clean.per_client)
+
+
+def test_a_regression_has_no_accuracy():
+    clients, model, weight, bias = federation(classes=0)
+    score = evaluate(model, clients, loss="squared_error")
+    errors = (clients.test.x.numpy() @ weight[0] + bias[0] - clients.test.y.numpy()) ** 2
+    assert score.accuracy is None
+    assert all(row.accuracy is None for row in score.per_client)
+    assert score.loss == pytest.approx(errors.mean())
+    assert score.worst_client.loss == max(row.loss for row in score.per_client)
+    attacked = evaluate(model, clients, loss="squared_error", attack=FGSM(0.1))
+    worse = (np.sqrt(errors) + 0.1 * np.abs(weight).sum()) ** 2
+    assert attacked.loss == pytest.approx(worse.mean())
+
+
+def test_clients_without_test_examples_are_left_out():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(size, 2)), np.arange(size) % 2) for size in (1, 8)]
+    clients = Federation.from_arrays(pairs)
+    assert [row.name for row in evaluate(MLR((2,), 2), clients).per_client] == ["client 1"]
+    with pytest.raises(ValueError, match="no client has test examples"):
+        evaluate(MLR((2,), 2), Federation.from_arrays(pairs, test_fraction=0.0))
+
+
+def test_a_share_outside_zero_to_one_is_refused():
+    clients, model, _, _ = federation()
+    with pytest.raises(ValueError, match=r"attacked=1.5 is a share"):
+        evaluate(model, clients, attacked=1.5)

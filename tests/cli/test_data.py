@@ -1,0 +1,169 @@
+"""``wafl data``: what is here, fetch one, look at one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from wafl.cli.data import data_app
+from wafl.data import sources
+from wafl.data.contact_sheet import contact_sheet
+from wafl.data.sources import SOURCES
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, no data folder of this user's, a terminal of a usual width."""
+
+    def refuse(*_: Any) -> Path:
+        raise sources.DownloadError("  http://nowhere: no connection")
+
+    monkeypatch.setattr("wafl.data.cache.download", refuse)
+    monkeypatch.delenv("WAFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+
+
+def wafl_data(*arguments: str) -> Result:
+    return CliRunner().invoke(data_app, arguments)
+
+
+def save(folder: Path, name: str, num_train: int = 124, num_test: int = 62, **more: Any) -> Path:
+    source = SOURCES[name]
+    arrays: dict[str, Any] = dict(more)
+    for part, count in (("train", num_train), ("test", num_test)):
+        labels = np.arange(count) % source.num_classes
+        shape = (count, *(1 for _ in source.image_shape))
+        arrays[f"x_{part}"] = np.broadcast_to(labels.reshape(shape) * 3, (count, *source.image_shape)).astype(np.uint8)
+        arrays[f"y_{part}"] = labels.astype(np.uint8)
+    folder.mkdir(exist_ok=True)
+    np.savez_compressed(folder / f"{name}.npz", **arrays)
+    return folder / f"{name}.npz"
+
+
+def row(text: str, name: str) -> str:
+    return next(" ".join(line.split()) for line in text.splitlines() if line.split()[:1] == [name])
+
+
+def test_list_says_what_is_here_and_what_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    size = save(folder, "mnist").stat().st_size
+    result = wafl_data("list", "--data-dir", str(folder))
+    assert result.exit_code == 0, result.output
+    assert f"Data folder: {folder}" in result.stdout
+    assert row(result.stdout, "digits") == "digits in scikit-learn 1,437 360 CC BY 4.0"
+    assert row(result.stdout, "mnist") == f"mnist mnist.npz {size / 1e6:.1f} MB 124 62 CC BY-SA 3.0"
+    assert row(result.stdout, "fashion-mnist") == "fashion-mnist no † (31 MB) (60,000) (10,000) MIT"
+    assert row(result.stdout, "svhn") == "svhn no † (246 MB) (73,257) (26,032) non-commercial use only"
+    assert row(result.stdout, "femnist") == "femnist bring your own none stated"
+    assert "† We could not try these addresses ourselves" in result.stdout
+
+
+def test_list_names_other_layouts_and_broken_files_and_goes_on(tmp_path: Path) -> None:
+    for name in ("usps.bz2", "usps.t.bz2", "cifar10.npz"):
+        (tmp_path / name).write_bytes(b"what it is does not matter here")
+    batches = tmp_path / "MNIST" / "raw"
+    batches.mkdir(parents=True)
+    for file in SOURCES["mnist"].files:
+        (batches / file.name).write_bytes(b"")
+    result = wafl_data("list", "--data-dir", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert row(result.stdout, "usps").startswith("usps usps.bz2, usps.t.bz2 0.0 MB 7,291 2,007")
+    assert row(result.stdout, "mnist").startswith("mnist MNIST/raw 0.0 MB 60,000 10,000")
+    assert row(result.stdout, "cifar10").startswith("cifar10 cifar10.npz (broken) 0.0 MB")
+
+
+def test_list_of_a_folder_that_is_not_there_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAFL_DATA", str(tmp_path / "later"))
+    result = wafl_data("list")
+    assert result.exit_code == 0, result.output
+    assert f"Data folder: {tmp_path / 'later'}" in result.stdout
+    assert not (tmp_path / "later").exists()
+
+
+def test_fetch_says_where_it_is_its_license_and_what_to_cite(tmp_path: Path) -> None:
+    path = save(tmp_path, "svhn")
+    result = wafl_data("fetch", "svhn", "--data-dir", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert f"svhn: here already, 124 + 62 images, {path}" in result.stdout
+    assert "License: non-commercial use only. Cite: Netzer" in result.stdout
+    assert "nothing to fetch" in wafl_data("fetch", "digits").stdout
+
+
+@pytest.mark.parametrize("command", ["fetch", "show"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mnsit", "Error: unknown data set 'mnsit': did you mean 'mnist'?"),
+        ("mnist", "could not be downloaded:\n  http://nowhere: no connection"),
+        ("femnist", "there is no file to download for it"),
+    ],
+)
+def test_errors_are_plain_words_and_leave_nothing(command: str, name: str, message: str, tmp_path: Path) -> None:
+    result = wafl_data(command, name, "--data-dir", str(tmp_path / "data"))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_show_prints_statistics_and_writes_a_contact_sheet(tmp_path: Path) -> None:
+    save(tmp_path, "mnist", 130, 20)
+    result = wafl_data("show", "mnist", "--data-dir", str(tmp_path), "--output", str(tmp_path / "new" / "sheet.png"))
+    assert result.exit_code == 0, result.output
+    values = np.arange(10) * 3 / 255
+    assert row(result.stdout, "train") == f"train 130 28 x 28 0 .. 27 {values.mean():.4f} {values.std():.4f}"
+    assert row(result.stdout, "test") == f"test 20 28 x 28 0 .. 27 {values.mean():.4f} {values.std():.4f}"
+    assert row(result.stdout, "7") == "7 13 2"
+    assert f"Contact sheet: {tmp_path / 'new' / 'sheet.png'}" in result.stdout
+    assert (tmp_path / "new" / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_counts_writers_and_writes_here_by_default(tmp_path: Path) -> None:
+    save(tmp_path / "data", "femnist", 124, 62, u_train=np.arange(124) % 3, u_test=np.arange(62) % 3)
+    result = wafl_data("show", "femnist", "--data-dir", str(tmp_path / "data"))
+    assert result.exit_code == 0, result.output
+    assert "3 writers with 61 to 63 examples each" in result.stdout
+    assert row(result.stdout, "0").split() == ["0", "2", "1", "G", "2", "1", "W", "2", "1", "m", "2", "1"]
+    assert (tmp_path / "femnist-examples.png").exists()
+
+
+def test_show_works_for_the_digits_of_scikit_learn(tmp_path: Path) -> None:
+    result = wafl_data("show", "digits")
+    assert result.exit_code == 0, result.output
+    assert row(result.stdout, "train").startswith("train 1,437 8 x 8 0 .. 255")
+    assert (tmp_path / "digits-examples.png").exists()
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3)])
+def test_the_sheet_shows_each_class_in_its_row_pixel_for_pixel(shape: tuple[int, ...], tmp_path: Path) -> None:
+    labels = np.repeat([0, 1, 2], [25, 4, 1])
+    images = np.broadcast_to(60 + 40 * labels.reshape(-1, *(1 for _ in shape)), (30, *shape)).astype(np.uint8)
+    path = contact_sheet(images, labels, ("a", "b", "c"), tmp_path / "sheet.png", title="three classes")
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("L"))
+    tile = 84  # eight pixels, each ten times as large, and a frame of two on either side
+    corner = (pixels.shape[0] - 12 - 3 * tile, pixels.shape[1] - 12 - 10 * tile)
+    for label, count in enumerate((10, 4, 1)):
+        for place in range(10):
+            top, left = corner[0] + label * tile, corner[1] + place * tile
+            inside = pixels[top + 2 : top + 82, left + 2 : left + 82]
+            assert (inside == (60 + 40 * label if place < count else 255)).all()
+            assert pixels[top, left] == (190 if place < count else 255)
+
+
+def test_many_classes_stand_side_by_side(tmp_path: Path) -> None:
+    labels = np.arange(62)
+    images = np.zeros((62, 28, 28), np.uint8)
+    classes = SOURCES["femnist"].classes
+    path = contact_sheet(images, labels, classes, tmp_path / "sheet.png", title="many", examples_per_class=2)
+    with Image.open(path) as image:
+        width, height = image.size
+    assert height < 1600
+    assert width > 4 * 2 * 84

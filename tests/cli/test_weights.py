@@ -1,0 +1,83 @@
+"""``wafl weights`` on small files of the cache's format: numbers equal the library's, and a picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import wafl
+from wafl.cli.main import app
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three data sets of flat images, each of its own brightness."""
+    path = tmp_path_factory.mktemp("data")
+    for name, brightness in (("mnist", 20), ("usps", 60), ("svhn", 200)):
+        rng = np.random.default_rng(brightness)
+        shape = (32, 32, 3) if name == "svhn" else (28, 28) if name == "mnist" else (16, 16)
+        arrays = {}
+        for part in ("train", "test"):
+            noise = rng.integers(-15, 16, (40, *([1] * len(shape))))
+            arrays[f"x_{part}"] = np.broadcast_to(brightness + noise, (40, *shape)).astype(np.uint8)
+            arrays[f"y_{part}"] = (np.arange(40) % 10).astype(np.uint8)
+        np.savez_compressed(path / f"{name}.npz", **arrays)
+    return path
+
+
+def invoke(folder: Path, *arguments: str) -> str:
+    options = ["weights", "--data-dir", str(folder), "--size", "4", *arguments]
+    result = CliRunner().invoke(app, options, env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_nearest_and_mixture_are_the_librarys(folder: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "weights.png"
+    text = invoke(folder, "-s", "mnist", "-s", "svhn", "-t", "usps", "--sample", "30", "--output", str(picture))
+    task = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=4)
+    for rule in (wafl.weights.nearest, wafl.weights.mixture):
+        found = rule(task.clients, task.target, sample=30)
+        assert f"{found.rule}: W_2 = {found.radius:.3f}, W_2^2 = {found.value:.2f} (exact" in text
+    shares = wafl.weights.mixture(task.clients, task.target, sample=30).weights
+    for name, nearest, mixture in zip(("mnist", "svhn"), (1.0, 0.0), shares, strict=True):
+        assert re.search(rf"{name} .* {nearest:.3f} +{mixture:.3f}", text)
+    assert "pixels in [0, 1]" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_target_the_sources_are_covered(folder: Path, tmp_path: Path) -> None:
+    text = invoke(folder, "-s", "mnist", "-s", "usps", "-s", "svhn", "--output", str(tmp_path / "cover.png"))
+    assert "cover: W_2 =" in text
+    assert "barycenter: W_2 =" in text
+
+
+@pytest.mark.parametrize("options", [("--private",), ("--label-aware",)])
+def test_private_and_label_aware(folder: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    text = invoke(folder, "-s", "mnist", "-s", "svhn", "-t", "usps", *options, "--output", str(tmp_path / "w.png"))
+    if "--private" in options:
+        assert "no less than the distance" in text
+        assert "of means of groups of examples" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-s", "mnist", "-t", "mnist"), "must be distinct"),
+        (("-s", "mnist", "-s", "mnist"), "must be distinct"),
+        (("-s", "minst", "-t", "usps"), "unknown data set 'minst'"),
+        (("-s", "mnist", "-t", "usps", "--preprocess", "log"), "unknown preprocessing 'log'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(folder: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    picture = tmp_path / "w.png"
+    result = CliRunner().invoke(
+        app, ["weights", "--data-dir", str(folder), *arguments, "--output", str(picture)], env={"COLUMNS": "140"}
+    )
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not picture.exists()

@@ -1,0 +1,279 @@
+"""The engine agrees with the plain reference, method by method, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wafl
+from tests.oracles import reference
+from tests.oracles.reference import AffineMaps, Ball, Learned, Nobody, Transport
+
+SIZES = (3, 8, 6, 5, 10, 2)
+CLASSES = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method in the package's words and in the reference's; ``schedule`` is what differs from the usual one."""
+
+    method: wafl.Method
+    adversary: reference.Adversary
+    weights: Any = SIZES
+    schedule: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tensors this small are slower on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def classes(shape: tuple[int, ...], bounded: bool = False) -> list[tuple[Tensor, Tensor]]:
+    """Clients of unequal sizes, two of them smaller than a batch; every class has a center of its own."""
+    generator = torch.Generator().manual_seed(3)
+    centers = torch.randn(CLASSES, *shape, generator=generator, dtype=torch.float64)
+    pairs = []
+    for client, size in enumerate(SIZES):
+        y = (torch.arange(size) + client) % CLASSES
+        noise = torch.randn(size, *shape, generator=generator, dtype=torch.float64)
+        x = centers[y] + noise
+        pairs.append((x.sigmoid() if bounded else x, y))
+    return pairs
+
+
+def randomised(model: nn.Module, scale: float) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return {
+        name: scale * torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        for name, value in model.named_parameters()
+    }
+
+
+def assert_agree(
+    case: Case,
+    pairs: list[tuple[Tensor, Tensor]],
+    model: Callable[[wafl.Federation], nn.Module],
+    curvature: Callable[[reference.Params], float] | None,
+    init: bool | float = False,
+    loss: Any = "cross_entropy",
+    losses: reference.Losses = reference.cross_entropy,
+) -> None:
+    schedule: dict[str, Any] = {
+        "rounds": 5, "cohort": 3, "local_epochs": 2, "batch_size": 4, "learning_rate": 0.2, "seed": 11, **case.schedule,
+    }  # fmt: skip
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    module = model(clients).double()
+    start = randomised(module, init) if init else {name: p.detach().clone() for name, p in module.named_parameters()}
+    run = wafl.fit(module, clients, case.method, init=start if init else None, loss=loss, **schedule)
+
+    work = reference.Work(**{name: schedule.pop(name) for name in WORK if name in schedule})
+    rate = schedule.pop("learning_rate")
+    schedule["learning_rate"] = rate if callable(rate) else lambda t: rate
+    adversary = replace(case.adversary, maps={}) if isinstance(case.adversary, AffineMaps) else case.adversary
+    expected = reference.train(
+        reference.Objective(module, losses, curvature), start, pairs, work,
+        adversary=adversary, weights=case.weights, **schedule,
+    )  # fmt: skip
+
+    assert [sorted(set(cohort)) for cohort in expected.cohorts] == [list(c) for c in run.history.column("cohort")]
+    for name, value in expected.params.items():
+        assert run.params[name].dtype == torch.float64
+        torch.testing.assert_close(run.params[name], value, rtol=0, atol=1e-8)
+        assert float((value - start[name]).abs().max()) > 1e-3
+    expected_weights = torch.tensor(expected.client_weights, dtype=torch.float64)
+    torch.testing.assert_close(run.client_weights, expected_weights, rtol=0, atol=1e-8)
+    if isinstance(adversary, Transport):
+        assert run.settings["scalars"]["gamma"] == pytest.approx(expected.gamma, rel=1e-8)
+
+
+WORK = ("local_steps", "local_epochs", "batch_size", "momentum", "weight_decay")
+ONE_STEP = {"local_steps": 1, "local_epochs": None, "cohort": None}
+STEPS = {"local_steps": 4, "local_epochs": None}
+TRAINING = {
+    "FedAvg": Case(wafl.FedAvg(), Nobody()),
+    "momentum": Case(wafl.FedAvg(), Nobody(), schedule={"momentum": 0.9, "learning_rate": 0.05}),
+    "weight decay": Case(wafl.FedAvg(), Nobody(), schedule={"momentum": 0.5, "weight_decay": 0.1}),
+    "server learning rate": Case(wafl.FedAvg(), Nobody(), schedule={"server_learning_rate": 0.6}),
+    "learning rate by round": Case(wafl.FedAvg(), Nobody(), schedule={"learning_rate": lambda t: 0.3 / (1 + t)}),
+    "local steps": Case(wafl.FedAvg(), Nobody(), schedule=STEPS),
+    "whole clients": Case(wafl.FedAvg(), Nobody(), schedule={"batch_size": None}),
+    "all clients": Case(wafl.FedAvg(), Nobody(), schedule={"cohort": None}),
+    "uniform": Case(wafl.FedAvg(client_weights=wafl.weights.uniform()), Nobody(), [1] * 6),
+    "fixed": Case(wafl.FedAvg(client_weights=wafl.weights.fixed([3, 0, 1, 0.5, 2, 0])), Nobody(), [3, 0, 1, 0.5, 2, 0]),
+    "AFL": Case(wafl.AFL(weights_step=0.3), Nobody(), Learned("AFL", 0.3), ONE_STEP),
+    "DRFA": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05)),
+    "DRFA, local steps": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05), STEPS),
+}
+ADVERSARIES = {
+    "WAFL": Case(wafl.WAFL(gamma=1.0), Transport(gamma=1.0)),
+    "WAFL, l1": Case(wafl.WAFL(gamma=0.2, norm=1), Transport(gamma=0.2, norm=1)),
+    "WAFL, linf": Case(wafl.WAFL(gamma=5.0, norm=math.inf), Transport(gamma=5.0, norm=math.inf)),
+    "WAFL, labels": Case(
+        wafl.WAFL(gamma=1.0, label_cost=1.5), Transport(gamma=1.0, label_cost=1.5, num_classes=CLASSES)
+    ),
+    "WAFL, radius": Case(wafl.WAFL(radius=0.5), Transport(radius=0.5)),
+    "WAFL, radius of l1": Case(wafl.WAFL(radius=0.5, norm=1), Transport(radius=0.5, norm=1)),
+    "WAFL, DRFA's weights": Case(
+        wafl.WAFL(gamma=1.0, client_weights=wafl.weights.snapshot(0.05)), Transport(gamma=1.0), Learned("DRFA", 0.05)
+    ),
+    "WAFL, AFL's weights": Case(
+        wafl.WAFL(gamma=1.0, client_weights=wafl.weights.agnostic(0.3)), Transport(gamma=1.0), Learned("AFL", 0.3),
+        ONE_STEP,
+    ),
+    "FedPGM": Case(wafl.FedPGM(epsilon=0.3, steps=5), Ball(0.3, 0.15, 5)),
+    "FedPGM, l2": Case(wafl.FedPGM(epsilon=0.5, step_size=0.2, steps=4, norm=2), Ball(0.5, 0.2, 4, 2)),
+    "FedFGSM": Case(wafl.FedFGSM(epsilon=0.2), Ball(0.2, 0.2, 1)),
+    "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.05), AffineMaps(0.5, 0.05)),
+}  # fmt: skip
+BOX = (0.0, 1.0)
+BOUNDED = {
+    "l2": Case(wafl.WAFL(gamma=1.0, bounds=BOX), Transport(gamma=1.0, bounds=BOX)),
+    "l1": Case(wafl.WAFL(gamma=0.2, norm=1, bounds=BOX), Transport(gamma=0.2, norm=1, bounds=BOX)),
+    "linf": Case(wafl.WAFL(gamma=0.5, norm=math.inf, bounds=BOX), Transport(gamma=0.5, norm=math.inf, bounds=BOX)),
+    "l2, power 1": Case(wafl.WAFL(gamma=0.4, power=1, bounds=BOX), Transport(gamma=0.4, power=1, bounds=BOX)),
+    "l1, power 1": Case(
+        wafl.WAFL(gamma=0.3, norm=1, power=1, bounds=BOX), Transport(gamma=0.3, norm=1, power=1, bounds=BOX)
+    ),
+    "linf, power 1": Case(
+        wafl.WAFL(gamma=0.8, norm=math.inf, power=1, bounds=BOX),
+        Transport(gamma=0.8, norm=math.inf, power=1, bounds=BOX),
+    ),
+    "FedPGM": Case(wafl.FedPGM(epsilon=0.3, steps=5, bounds=BOX), Ball(0.3, 0.15, 5, bounds=BOX)),
+    "FedPGM, l2": Case(wafl.FedPGM(epsilon=0.6, steps=5, norm=2, bounds=BOX), Ball(0.6, 0.3, 5, 2, BOX)),
+}
+
+
+def test_the_reference_generator_gives_the_published_values():
+    """The known answers of the authors' Random123."""
+    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
+    assert reference.philox((0,) * 4, (0,) * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert reference.philox(*pi) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
+
+
+@pytest.mark.parametrize("name", TRAINING | ADVERSARIES)
+def test_mlr(name: str):
+    assert_agree((TRAINING | ADVERSARIES)[name], classes((5,)), wafl.models.mlr, reference.mlr_curvature, init=0.4)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "WAFL", "WAFL, radius", "FedRobust", "AFL", "DRFA"])
+def test_mlr_from_zero(name: str):
+    assert_agree((TRAINING | ADVERSARIES)[name], classes((5,)), wafl.models.mlr, reference.mlr_curvature)
+
+
+def small_network(clients: wafl.Federation) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, CLASSES)
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FedAvg", "AFL", "DRFA", "WAFL", "WAFL, l1", "WAFL, linf", "WAFL, labels", "WAFL, radius",
+        "WAFL, DRFA's weights", "FedPGM", "FedPGM, l2", "FedFGSM", "FedRobust",
+    ],
+)  # fmt: skip
+def test_network(name: str):
+    """Weights large enough for the ascent to overshoot, so that its damping is halved."""
+    case = (TRAINING | ADVERSARIES)[name]
+    usual = {"cohort": 2, "local_steps": 2, "local_epochs": None, "batch_size": 2, "learning_rate": 0.05}
+    case = replace(case, schedule=usual | case.schedule)
+    if isinstance(case.adversary, Transport):
+        case = replace(case, method=case.method.with_options(steps=8), adversary=replace(case.adversary, steps=8))
+    assert_agree(case, classes((1, 6, 6)), small_network, None, init=0.6)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "WAFL", "FedRobust", "DRFA"])
+def test_cnn(name: str):
+    def model(clients: wafl.Federation) -> nn.Module:
+        return wafl.models.cnn(clients, channels=(2, 3))
+
+    case = (TRAINING | ADVERSARIES)[name]
+    case = replace(case, schedule={"local_epochs": 1, "learning_rate": 0.1} | case.schedule)
+    assert_agree(case, classes((1, 8, 8)), model, None)
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+@pytest.mark.parametrize("name", BOUNDED)
+def test_bounds(name: str):
+    assert_agree(BOUNDED[name], classes((5,), bounded=True), wafl.models.mlr, reference.mlr_curvature, init=1.0)
+
+
+def test_bounds_on_a_network():
+    case = Case(
+        wafl.WAFL(gamma=0.5, norm=math.inf, bounds=BOX),
+        Transport(gamma=0.5, norm=math.inf, bounds=BOX),
+        schedule={"local_epochs": 1, "learning_rate": 0.05},
+    )
+    assert_agree(case, classes((1, 6, 6), bounded=True), small_network, None, init=0.6)
+
+
+def test_mlr_below_the_concavity_limit():
+    case = Case(wafl.WAFL(gamma=0.5), Transport(gamma=0.5), schedule={"learning_rate": 0.02})
+    with pytest.warns(wafl.ConcavityWarning):
+        assert_agree(case, classes((5,)), wafl.models.mlr, reference.mlr_curvature, init=1.0)
+
+
+def test_mlr_takes_all_steps_without_a_tolerance():
+    case = Case(wafl.WAFL(gamma=0.6, steps=4, tolerance=0.0), Transport(gamma=0.6, steps=4, tolerance=0.0))
+    assert_agree(case, classes((5,)), wafl.models.mlr, reference.mlr_curvature, init=0.4)
+
+
+def test_power_1_without_bounds_moves_nothing_above_every_slope():
+    case = Case(wafl.WAFL(gamma=50.0, power=1), Nobody())
+    assert_agree(case, classes((5,)), wafl.models.mlr, reference.mlr_curvature, init=0.4)
+
+
+def targets(width: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(4)
+    truth = torch.randn(5, width, generator=generator, dtype=torch.float64)
+    pairs = []
+    for size in SIZES:
+        x = torch.randn(size, 5, generator=generator, dtype=torch.float64)
+        y = x @ truth + 0.3 * torch.randn(size, width, generator=generator, dtype=torch.float64)
+        pairs.append((x, y[:, 0] if width == 1 else y))
+    return pairs
+
+
+REGRESSION = {
+    "FedAvg": Case(wafl.FedAvg(), Nobody()),
+    "WAFL": Case(wafl.WAFL(gamma=20.0), Transport(gamma=20.0)),
+    "WAFL, l1": Case(wafl.WAFL(gamma=20.0, norm=1), Transport(gamma=20.0, norm=1)),
+    "WAFL, targets": Case(wafl.WAFL(gamma=50.0, label_cost=0.1), Transport(gamma=50.0, label_cost=0.1)),
+    "FedPGM": Case(wafl.FedPGM(epsilon=0.3, steps=5), Ball(0.3, 0.15, 5)),
+    "DRFA": Case(wafl.DRFA(weights_step=0.01), Nobody(), Learned("DRFA", 0.01)),
+}
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("name", REGRESSION)
+def test_linear_regression(name: str, width: int):
+    case = replace(REGRESSION[name], schedule={"learning_rate": 0.03})
+    assert_agree(
+        case, targets(width), wafl.models.mlr, reference.regression_curvature, 0.5, "squared_error",
+        reference.squared_error,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "WAFL", "WAFL, l1", "FedPGM"])
+def test_a_loss_of_ones_own(name: str):
+    def log_cosh(outputs: Tensor, y: Tensor) -> Tensor:
+        gap = outputs[:, 0] - y
+        return gap.abs() + torch.log1p(torch.exp(-2 * gap.abs()))
+
+    case = {
+        **REGRESSION,
+        "WAFL": Case(wafl.WAFL(gamma=0.4), Transport(gamma=0.4)),
+        "WAFL, l1": Case(wafl.WAFL(gamma=0.4, norm=1), Transport(gamma=0.4, norm=1)),
+    }[name]
+    assert_agree(case, targets(1), wafl.models.mlr, None, 0.5, log_cosh, log_cosh)

@@ -1,0 +1,532 @@
+"""A training that is interrupted anywhere ends as if it had not been, or says clearly why it cannot go on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import wafl
+from wafl.core.errors import CheckpointError
+from wafl.core.files import sealed, unsealed
+from wafl.data.federation import Examples
+from wafl.engine.callbacks import Callback, EarlyStopping, Moment
+from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.embedded import Embedded
+from wafl.engine.lanes import Lanes
+from wafl.engine.spec import Spec
+from wafl.engine.trainer import Trainer
+from wafl.schedule import Schedule
+from wafl.weights import snapshot
+
+ROUNDS = 4
+ONE_STEP: dict[str, Any] = {"local_steps": 1, "cohort": None, "momentum": 0.0}
+METHODS: dict[str, tuple[wafl.Method, dict[str, Any]]] = {
+    "FedAvg": (wafl.FedAvg(), {}),
+    "WAFL": (wafl.WAFL(gamma=1.0), {}),
+    "WAFL, learned gamma": (wafl.WAFL(radius=0.3), {}),
+    "WAFL, DRFA's weights": (wafl.WAFL(gamma=1.0, client_weights=snapshot(0.05)), {}),
+    "FedRobust": (wafl.FedRobust(step_size=0.1), {}),
+    "FedPGM, random start": (wafl.FedPGM(steps=2, random_start=True), {}),
+    "AFL": (wafl.AFL(), ONE_STEP),
+    "DRFA": (wafl.DRFA(weights_step=0.05), {}),
+}
+GRIDS: dict[str, tuple[wafl.Method, dict[str, list[Any]]]] = {
+    "lanes of one batch": (wafl.WAFL(), {"gamma": [1.0, 3.0], "seed": [0, 5]}),
+    "several groups": (wafl.WAFL(radius=0.3), {"batch_size": [2, 4], "seed": [0, 5]}),
+    "unequal rounds": (wafl.FedRobust(), {"rounds": [2, 4, 3]}),
+    "memory in several groups": (wafl.FedRobust(), {"local_steps": [1, 3], "seed": [0, 5]}),
+}
+
+
+class InterruptError(Exception):
+    """What a user's own code may raise."""
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return federation()
+
+
+def federation(scale: float = 1.0, shift: int = 0) -> wafl.Federation:
+    """Five clients from 4 to 12 examples; ``scale`` changes inputs alone, ``shift`` labels alone."""
+    rng = np.random.default_rng(0)
+    pairs = [(scale * rng.random((n, 3)), (np.arange(n) + shift) % 3) for n in (4, 12, 7, 9, 5)]
+    return wafl.Federation.from_arrays(pairs, test_fraction=0)
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    usual = {"cohort": 3, "local_steps": 2, "batch_size": 4, "learning_rate": 0.2, "momentum": 0.5}
+    return {"rounds": ROUNDS, **usual, **changes}
+
+
+def fit(clients: wafl.Federation, name: str = "WAFL, learned gamma", **changes: Any) -> wafl.Run:
+    method, own = METHODS[name]
+    return wafl.fit(wafl.models.mlr(clients), clients, method, **options(**{**own, **changes}))
+
+
+def sweep(clients: wafl.Federation, name: str, **changes: Any) -> list[wafl.Run]:
+    method, grid = GRIDS[name]
+    rest = {key: value for key, value in options(**changes).items() if key not in grid}
+    return wafl.sweep(wafl.models.mlr(clients), clients, method, grid, **rest)
+
+
+def bits(run: wafl.Run) -> dict[str, Any]:
+    """All that a run is, to the last bit, without the time it took."""
+    history = [{name: value for name, value in row.items() if name != "seconds"} for row in run.history.to_json()]
+    params = {name: value.numpy().tobytes() for name, value in run.params.items()}
+    weights, scalars = run.client_weights.numpy().tobytes(), run.settings["scalars"]
+    return {"params": params, "weights": weights, "history": history, "scalars": scalars}
+
+
+class Seen(Callback):
+    """Which rounds were trained."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def on_round(self, moment: Moment) -> None:
+        self.rounds.append(moment.record.round)
+
+
+def stop_at(round: int, place: int = 0) -> Callable[[Moment], None]:
+    """The callback of a user whose code fails."""
+
+    def fails(moment: Moment) -> None:
+        if (moment.place, moment.record.round) == (place, round):
+            raise InterruptError
+
+    return fails
+
+
+def written(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+# -- Interrupted anywhere -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_interrupted_in_any_round_it_ends_in_the_same_bits(tmp_path: Path, clients: wafl.Federation, name: str) -> None:
+    whole = bits(fit(clients, name))
+    for at in range(ROUNDS):
+        folder = tmp_path / str(at)
+        with pytest.raises(InterruptError):
+            fit(clients, name, checkpoint=Checkpoint(folder), callbacks=[stop_at(at)])
+        seen = Seen()
+        assert bits(fit(clients, name, checkpoint=Checkpoint(folder), callbacks=[seen])) == whole
+        assert seen.rounds == list(range(at, ROUNDS)), "rounds that were finished are not trained again"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_interrupted_between_any_two_questions_to_clients(
+    tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """DRFA asks twice a round: the first answer alone is no progress."""
+    answer = Lanes.run
+    asked = 0
+
+    def counting(self: Lanes, *query: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return answer(self, *query)
+
+    monkeypatch.setattr(Lanes, "run", counting)
+    whole, questions = bits(fit(clients, name)), asked
+    assert questions == (2 if "DRFA" in name else 1) * ROUNDS
+    for turn in range(1, questions + 1):
+        left = turn
+
+        def failing(self: Lanes, *query: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return answer(self, *query)
+
+        monkeypatch.setattr(Lanes, "run", failing)
+        with pytest.raises(KeyboardInterrupt):
+            fit(clients, name, checkpoint=Checkpoint(tmp_path / str(turn)))
+        monkeypatch.setattr(Lanes, "run", answer)
+        assert bits(fit(clients, name, checkpoint=Checkpoint(tmp_path / str(turn)))) == whole
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_sweep_interrupted_in_any_round(tmp_path: Path, clients: wafl.Federation, name: str, every: int) -> None:
+    """Of its first run and of its last, which trains after it where they are of different shapes."""
+    whole = [bits(run) for run in sweep(clients, name, rounds=3)]
+    for place in (0, len(whole) - 1):
+        for at in range(len(whole[place]["history"])):
+            folder = tmp_path / f"{place}-{at}"
+            interrupted = {"checkpoint": Checkpoint(folder, every=every), "callbacks": [stop_at(at, place)]}
+            with pytest.raises(InterruptError):
+                sweep(clients, name, rounds=3, **interrupted)
+            again = sweep(clients, name, rounds=3, checkpoint=Checkpoint(folder, every=every))
+            assert [bits(run) for run in again] == whole
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 5])
+def test_lanes_in_small_chunks_too(
+    tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, chunk_size: int
+) -> None:
+    """Where memory is another after the interruption, chunks stay as they were: other sums might round otherwise."""
+    whole = [bits(run) for run in sweep(clients, "several groups", chunk_size=chunk_size)]
+    with pytest.raises(InterruptError):
+        sweep(
+            clients, "several groups", chunk_size=chunk_size, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2, 3)]
+        )
+    answer, used = Lanes.run, list[int | None]()
+
+    def watched(self: Lanes, *query: Any) -> Any:
+        used.append(self.chunk_size)
+        return answer(self, *query)
+
+    monkeypatch.setattr(Lanes, "run", watched)
+    again = sweep(clients, "several groups", chunk_size=None, checkpoint=Checkpoint(tmp_path))
+    assert [bits(run) for run in again] == whole
+    assert used == [chunk_size] * 2
+
+
+def test_interrupted_in_every_round_one_after_another(tmp_path: Path, clients: wafl.Federation) -> None:
+    whole = [bits(run) for run in sweep(clients, "memory in several groups")]
+    checkpoint = Checkpoint(tmp_path)
+    for place in (0, 2):
+        for at in range(ROUNDS):
+            with pytest.raises(InterruptError):
+                sweep(clients, "memory in several groups", checkpoint=checkpoint, callbacks=[stop_at(at, place)])
+    assert [bits(run) for run in sweep(clients, "memory in several groups", checkpoint=checkpoint)] == whole
+
+
+def test_a_finished_training_is_read_and_not_repeated(tmp_path: Path, clients: wafl.Federation) -> None:
+    run = fit(clients, checkpoint=Checkpoint(tmp_path))
+    again = fit(clients, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(at) for at in range(ROUNDS)])
+    assert bits(again) == bits(run)
+    assert again.history.column("seconds") == run.history.column("seconds")
+
+
+def test_a_resumed_run_stops_early_at_the_same_round(tmp_path: Path, clients: wafl.Federation) -> None:
+    """Another run of the sweep goes on; what a stopped run was is kept in the checkpoint."""
+    stopping = [EarlyStopping(patience=1, min_delta=0.02)]
+    whole = [bits(run) for run in sweep(clients, "lanes of one batch", rounds=12, callbacks=stopping)]
+    lengths = [len(run["history"]) for run in whole]
+    assert min(lengths) < max(lengths), "one stops before another"
+    for at in range(max(lengths)):
+        callbacks = [*stopping, stop_at(at, lengths.index(max(lengths)))]
+        with pytest.raises(InterruptError):
+            sweep(
+                clients, "lanes of one batch", rounds=12, callbacks=callbacks, checkpoint=Checkpoint(tmp_path / str(at))
+            )
+        again = sweep(
+            clients, "lanes of one batch", rounds=12, callbacks=stopping, checkpoint=Checkpoint(tmp_path / str(at))
+        )
+        assert [bits(run) for run in again] == whole
+
+
+def test_float64_and_a_deep_model_keep_their_bits(tmp_path: Path, clients: wafl.Federation) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)).double()
+
+    def train(**changes: Any) -> wafl.Run:
+        return wafl.fit(model, clients, wafl.FedPGM(steps=2), **options(**changes))
+
+    whole = bits(train())
+    with pytest.raises(InterruptError):
+        train(checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
+    assert bits(train(checkpoint=Checkpoint(tmp_path))) == whole
+
+
+# -- How often and how many -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be written once the training is interrupted, as when a process is killed."""
+    monkeypatch.setattr(Checkpoint, "__exit__", lambda *_: None)
+
+
+def rounds_on_disk(folder: Path) -> list[dict[int, int]]:
+    """How far each run had come in each checkpoint, oldest first."""
+    states = [unsealed((path / "state.json").read_bytes()) for path in written(folder)]
+    return [{int(place): run["round"] for place, run in state["runs"].items()} for state in states]
+
+
+@pytest.mark.usefixtures("crash")
+def test_every_three_rounds_a_crash_loses_less_than_three(tmp_path: Path, clients: wafl.Federation) -> None:
+    whole = bits(fit(clients, rounds=8))
+    for at in range(8):
+        folder = tmp_path / str(at)
+        with pytest.raises(InterruptError):
+            fit(clients, rounds=8, checkpoint=Checkpoint(folder, every=3), callbacks=[stop_at(at)])
+        assert [state[0] for state in rounds_on_disk(folder)] == [3, 6][: at // 3]
+        seen = Seen()
+        assert bits(fit(clients, rounds=8, checkpoint=Checkpoint(folder, every=3), callbacks=[seen])) == whole
+        assert seen.rounds == list(range(at // 3 * 3, 8))
+
+
+@pytest.mark.usefixtures("crash")
+def test_every_three_rounds_holds_for_runs_that_train_after_others(tmp_path: Path, clients: wafl.Federation) -> None:
+    """Runs of another shape train when the first are done, whose rounds are no multiple of three."""
+    grid = {"batch_size": [2, 4]}
+
+    def train(**changes: Any) -> None:
+        wafl.sweep(wafl.models.mlr(clients), clients, wafl.FedAvg(), grid, rounds=7, local_steps=1, **changes)
+
+    with pytest.raises(InterruptError):
+        train(checkpoint=Checkpoint(tmp_path, every=3), callbacks=[stop_at(6, place=1)])
+    assert rounds_on_disk(tmp_path)[-1][1] >= 4, "no more than three rounds are lost"
+
+
+@pytest.mark.parametrize("error", [InterruptError, KeyboardInterrupt, ConnectionError])
+def test_an_interruption_is_written_whatever_every_is(
+    tmp_path: Path, clients: wafl.Federation, error: type[BaseException]
+) -> None:
+    """A tracker that loses its connection is no full disk."""
+
+    def fails(moment: Moment) -> None:
+        if moment.record.round == 3:
+            raise error
+
+    with pytest.raises(error):
+        fit(clients, checkpoint=Checkpoint(tmp_path, every=100), callbacks=[fails])
+    assert rounds_on_disk(tmp_path) == [{0: 3}]
+
+
+def test_two_are_kept_the_last_and_the_one_before(tmp_path: Path, clients: wafl.Federation) -> None:
+    seen: list[list[dict[int, int]]] = []
+    fit(clients, rounds=5, checkpoint=Checkpoint(tmp_path), callbacks=[lambda _: seen.append(rounds_on_disk(tmp_path))])
+    assert seen == [[], [{0: 1}], [{0: 1}, {0: 2}], [{0: 2}, {0: 3}], [{0: 3}, {0: 4}]]
+    assert rounds_on_disk(tmp_path) == [{0: 4}, {0: 5}]
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_every_must_be_positive(tmp_path: Path, every: int) -> None:
+    with pytest.raises(ValueError, match=f"every={every} must be at least 1"):
+        Checkpoint(tmp_path, every=every)
+
+
+# -- Damaged --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half(tmp_path: Path, clients: wafl.Federation) -> Path:
+    """A training that was interrupted in its last round but one."""
+    folder = tmp_path / "half"
+    with pytest.raises(InterruptError):
+        fit(clients, checkpoint=Checkpoint(folder), callbacks=[stop_at(ROUNDS - 1)])
+    assert len(written(folder)) == 2
+    return folder
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a bit of the tensors": lambda folder: flip(folder / "state.safetensors"),
+    "a bit of the description": lambda folder: flip(folder / "state.json"),
+    "tensors cut short": lambda folder: (folder / "state.safetensors").write_bytes(
+        (folder / "state.safetensors").read_bytes()[:-5]
+    ),
+    "description empty": lambda folder: (folder / "state.json").write_bytes(b""),
+    "description not a table": lambda folder: (folder / "state.json").write_bytes(b"[1, 2]"),
+    "description not text": lambda folder: (folder / "state.json").write_bytes(b"\xff\xfe\x00"),
+    "tensors gone": lambda folder: (folder / "state.safetensors").unlink(),
+    "description gone": lambda folder: (folder / "state.json").unlink(),
+    "tensors of the one before": lambda folder: shutil.copy(
+        written(folder.parent)[0] / "state.safetensors", folder / "state.safetensors"
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_last_falls_back_to_the_one_before(half: Path, clients: wafl.Federation, damage: str) -> None:
+    DAMAGES[damage](written(half)[1])
+    seen = Seen()
+    assert bits(fit(clients, checkpoint=Checkpoint(half), callbacks=[seen])) == bits(fit(clients))
+    assert seen.rounds == [2, 3], "one round more than without the damage"
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "tensors of the one before"])
+def test_both_damaged_is_said_and_nothing_changed(half: Path, clients: wafl.Federation, damage: str) -> None:
+    for folder in written(half):
+        DAMAGES[damage](folder)
+    before = contents(half)
+    with pytest.raises(CheckpointError, match="holds no usable checkpoint") as caught:
+        fit(clients, checkpoint=Checkpoint(half))
+    assert str(half) in str(caught.value)
+    assert "move the folder away to start anew" in str(caught.value)
+    assert contents(half) == before
+
+
+def test_a_good_one_before_stays_while_the_last_is_damaged(half: Path, clients: wafl.Federation) -> None:
+    """Two are kept so that one may be damaged: a damaged one is none of the two."""
+    flip(written(half)[1] / "state.safetensors")
+    with pytest.raises(InterruptError):
+        fit(clients, checkpoint=Checkpoint(half), callbacks=[stop_at(3)])
+    flip(written(half)[-1] / "state.safetensors")
+    assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
+
+
+def test_what_a_crash_left_half_written_is_ignored(half: Path, clients: wafl.Federation) -> None:
+    shutil.copytree(written(half)[1], half / "000000004.partial")
+    (half / "000000004.partial" / "state.json").write_bytes(b"{")
+    (half / "notes.txt").write_text("mine")
+    assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
+    assert (half / "notes.txt").read_text() == "mine"
+
+
+def test_only_a_half_written_one_is_a_fresh_start(tmp_path: Path, clients: wafl.Federation) -> None:
+    (tmp_path / "000000001.partial").mkdir()
+    (tmp_path / "000000001.partial" / "state.json").write_bytes(b"{")
+    assert bits(fit(clients, checkpoint=Checkpoint(tmp_path))) == bits(fit(clients))
+
+
+def test_a_newer_format_is_refused_and_stays_as_it_is(half: Path, clients: wafl.Federation) -> None:
+    for folder in written(half):
+        about = unsealed((folder / "state.json").read_bytes())
+        (folder / "state.json").write_bytes(sealed({**about, "format": 2}))
+    before = contents(half)
+    with pytest.raises(CheckpointError, match="format 2, this version reads 1: update wafl-learn"):
+        fit(clients, checkpoint=Checkpoint(half))
+    assert contents(half) == before
+
+
+def test_only_safetensors_and_json_are_written(half: Path, clients: wafl.Federation) -> None:
+    """No pickle: reading a checkpoint runs no code."""
+    assert {path.name for path in half.rglob("*") if path.is_file()} == {"state.safetensors", "state.json"}
+    for folder in written(half):
+        data = (folder / "state.safetensors").read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header: dict[str, Any] = json.loads(data[8 : 8 + size])
+        ends = [entry["data_offsets"][1] for entry in header.values()]
+        assert 8 + size + max(ends) == len(data), "a header of JSON, and numbers to the end"
+        assert set(header) == {"0.params", "0.client_weights"}
+        state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
+        assert set(state) == {"format", "fingerprint", "sha256", "chunk_sizes", "runs", "checksum"}
+
+
+# -- Another training -----------------------------------------------------------------------------------------
+
+
+def scaled_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    return 3.0 * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+OTHERS: dict[str, Callable[[wafl.Federation, Checkpoint], Any]] = {
+    "gamma": lambda clients, checkpoint: wafl.fit(
+        wafl.models.mlr(clients), clients, wafl.WAFL(gamma=2.0), checkpoint=checkpoint, **options()
+    ),
+    "radius": lambda clients, checkpoint: wafl.fit(
+        wafl.models.mlr(clients), clients, wafl.WAFL(radius=0.4), checkpoint=checkpoint, **options()
+    ),
+    "method": lambda clients, checkpoint: fit(clients, "FedRobust", checkpoint=checkpoint),
+    "client weights": lambda clients, checkpoint: fit(
+        clients, checkpoint=checkpoint, client_weights=wafl.weights.uniform()
+    ),
+    "seed": lambda clients, checkpoint: fit(clients, checkpoint=checkpoint, seed=1),
+    "rounds": lambda clients, checkpoint: fit(clients, checkpoint=checkpoint, rounds=9),
+    "learning rate": lambda clients, checkpoint: fit(clients, checkpoint=checkpoint, learning_rate=0.3),
+    "start": lambda clients, checkpoint: fit(
+        clients, checkpoint=checkpoint, init={"1.weight": torch.ones(3, 3), "1.bias": torch.ones(3)}
+    ),
+    "loss": lambda clients, checkpoint: fit(clients, checkpoint=checkpoint, loss=scaled_loss),
+    "labels": lambda clients, checkpoint: fit(federation(shift=1), checkpoint=checkpoint),
+    "inputs": lambda clients, checkpoint: fit(federation(scale=2.0), checkpoint=checkpoint),
+    "sweep": lambda clients, checkpoint: sweep(clients, "lanes of one batch", checkpoint=checkpoint),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_checkpoint_of_another_training_is_refused(half: Path, clients: wafl.Federation, other: str) -> None:
+    before = contents(half)
+    with pytest.raises(CheckpointError, match="it is of another training"):
+        OTHERS[other](clients, Checkpoint(half))
+    assert contents(half) == before
+    assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
+
+
+def test_data_in_another_unit_are_other_data(tmp_path: Path) -> None:
+    """The same bytes, prepared otherwise."""
+    parts = {"num_clients": 4, "labels_per_client": 5}
+    one, other = (wafl.load_dataset("digits").partition(**parts, preprocess=unit) for unit in ("unit", "symmetric"))
+    with pytest.raises(InterruptError):
+        fit(one, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
+    with pytest.raises(CheckpointError, match="it is of another training"):
+        fit(other, checkpoint=Checkpoint(tmp_path))
+
+
+@pytest.mark.slow
+def test_very_many_examples_have_a_fingerprint() -> None:
+    """More than float32 can count."""
+    total = 2**24 + 4
+    examples = Examples(torch.zeros(total, 1), torch.arange(2).repeat(total // 2), torch.tensor([0, total]))
+    many = wafl.Federation(examples, examples, ("all",), num_classes=2)
+    trainer = Trainer(wafl.models.mlr(many), Embedded(many, torch.device("cpu")), "cross_entropy", None)
+    spec = Spec(wafl.FedAvg(), Schedule(rounds=1, local_steps=1))
+    first = trainer.fingerprint([spec])
+    examples.raw[-1] = 1.0
+    assert trainer.fingerprint([spec]) != first
+
+
+def falling(first: float, round: int) -> float:
+    return first / (1 + round)
+
+
+def anew() -> Callable[[float, int], float]:
+    """The function as another process makes it: the same code, at another place in memory."""
+    return types.FunctionType(falling.__code__, globals())
+
+
+class Falling:
+    """A learning rate that is an object, which says of itself only where it lies in memory."""
+
+    def __init__(self, first: float) -> None:
+        self.first = first
+
+    def __call__(self, round: int) -> float:
+        return falling(self.first, round)
+
+
+RATES: dict[str, Callable[[float], Callable[[int], float]]] = {
+    "a function": lambda first: lambda number: falling(first, number),
+    "a partial": lambda first: functools.partial(anew(), first),
+    "an object": Falling,
+}
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_a_rate_that_is_a_function_is_known_by_its_values(tmp_path: Path, clients: wafl.Federation, kind: str) -> None:
+    """Where it lies in memory differs from process to process, and what it is called says nothing of it."""
+    rate, same, other = RATES[kind](0.2), RATES[kind](0.2), RATES[kind](0.3)
+    whole = bits(fit(clients, learning_rate=rate))
+    with pytest.raises(InterruptError):
+        fit(clients, learning_rate=rate, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
+    with pytest.raises(CheckpointError, match="it is of another training"):
+        fit(clients, learning_rate=other, checkpoint=Checkpoint(tmp_path))
+    assert bits(fit(clients, learning_rate=same, checkpoint=Checkpoint(tmp_path))) == whole
+
+
+def test_the_memory_of_clients_is_in_the_checkpoint(tmp_path: Path, clients: wafl.Federation) -> None:
+    """FedRobust's maps, by run and client, of those who took part."""
+    with pytest.raises(InterruptError):
+        fit(clients, "FedRobust", cohort=2, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(1)])
+    tensors = load_file(written(tmp_path)[-1] / "state.safetensors")
+    cohort = fit(clients, "FedRobust", cohort=2, rounds=1).history[0].cohort
+    assert {name for name in tensors if name.startswith("memory.")} == {f"memory.0.{client}" for client in cohort}

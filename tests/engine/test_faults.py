@@ -1,0 +1,638 @@
+"""Clients that fail: who counts in a round, what the others' replies make of it, and when it is too few."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import wafl
+from tests.oracles import reference
+from wafl.algorithms.admission import Exclusion, Reply, Tolerance, admit
+from wafl.algorithms.base import Query
+from wafl.core.errors import DivergedError, TooFewRepliesError
+from wafl.core.history import History, Record
+from wafl.engine.callbacks import Moment
+from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.faults import Faults
+
+FAULT = 13
+"""The purpose of the draws."""
+RATES = {"dropout": 0.2, "late": 0.1, "nan": 0.05, "infinity": 0.08, "wrong_shape": 0.12}
+SIZES = (3, 8, 6, 5, 10, 2, 7, 9)
+REASONS = {
+    "dropout": "dropped out",
+    "late": "late",
+    "nan": "update with NaN or infinity",
+    "infinity": "update with NaN or infinity",
+    "wrong_shape": "update of shape (8,), asked for (9,)",
+}
+ALL: dict[str, Any] = {"rounds": 4, "local_steps": 1, "batch_size": 4, "learning_rate": 0.3}
+SOME: dict[str, Any] = {**ALL, "cohort": 5, "local_steps": 3}
+
+
+def pairs() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    centers = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    labels = [(torch.arange(size) + client) % 3 for client, size in enumerate(SIZES)]
+    return [(centers[y] + torch.randn(len(y), 2, generator=generator, dtype=torch.float64), y) for y in labels]
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return wafl.Federation.from_arrays(pairs(), test_fraction=0)
+
+
+def fit(clients: wafl.Federation, method: wafl.Method, schedule: dict[str, Any] = SOME, **changes: Any) -> wafl.Run:
+    return wafl.fit(wafl.models.mlr(clients).double(), clients, method, **{**schedule, **changes})
+
+
+def question(clients: range | list[int], *, round: int = 0, seed: int = 0, kind: Any = "train") -> Query:
+    return Query(kind, round, seed, tuple(clients), torch.ones(len(clients)), torch.zeros(3), {})
+
+
+def fate(faults: Faults, seed: int, round: int, client: int, attempt: int = 0, kind: str = "train") -> str | None:
+    """By hand: one uniform number of 24 bits a client, and the stretch of [0, 1) that it falls into."""
+    both = reference.draw(faults.seed, FAULT, 0, seed, 0, 1)[0]
+    number = reference.draw(both, FAULT, round, client, 2 * attempt + (kind == "loss"), 1)[0] // 256 / 2**24
+    edge = 0.0
+    for name, rate in faults.rates().items():
+        edge += rate
+        if number < edge:
+            return name
+    return None
+
+
+def assert_same(one: wafl.Run, other: wafl.Run) -> None:
+    """The same draws exactly, the same numbers up to the rounding of sums taken in another order."""
+    for column in ("cohort", "excluded", "attempts"):
+        assert one.history.column(column) == other.history.column(column)
+    for name, value in one.params.items():
+        torch.testing.assert_close(value, other.params[name], rtol=0, atol=1e-12)
+    torch.testing.assert_close(one.client_weights, other.client_weights, rtol=0, atol=1e-12)
+    assert one.history.column("loss") == pytest.approx(other.history.column("loss"), abs=1e-12)
+
+
+# -- Draws ----------------------------------------------------------------------------------------------------
+
+
+def test_faults_come_at_their_rates() -> None:
+    total = 40_000
+    found = Counter(Faults(**RATES).befall(question(range(total)), 0).values())
+    for name, rate in RATES.items():
+        assert abs(found[name] / total - rate) < 4 * math.sqrt(rate * (1 - rate) / total), name
+
+
+def test_rounds_attempts_kinds_and_seeds_draw_independently() -> None:
+    """Dropping out twice in a row is as rare as independence says."""
+    faults, total = Faults(dropout=0.3), 10_000
+    first = faults.befall(question(range(total)), 0).keys()
+    others = {
+        "round": faults.befall(question(range(total), round=1), 0).keys(),
+        "attempt": faults.befall(question(range(total)), 1).keys(),
+        "kind": faults.befall(question(range(total), kind="loss"), 0).keys(),
+        "seed of the training": faults.befall(question(range(total), seed=1), 0).keys(),
+        "seed of the faults": Faults(dropout=0.3, seed=1).befall(question(range(total)), 0).keys(),
+        "client": {client - 1 for client in first},
+    }
+    for name, again in others.items():
+        both = len(first & again) / total
+        assert abs(both - 0.09) < 4 * math.sqrt(0.09 * 0.91 / total), name
+
+
+def test_a_draw_depends_on_its_own_client_alone() -> None:
+    faults = Faults(**RATES)
+    everyone = faults.befall(question(range(200), round=7, seed=3), 1)
+    for asked in ([17], [199, 3, 50], list(range(0, 200, 7))):
+        some = faults.befall(question(asked, round=7, seed=3), 1)
+        assert some == {client: everyone[client] for client in asked if client in everyone}
+    assert len(everyone) > 50
+
+
+def test_draws_are_philox_of_seed_round_client_and_attempt() -> None:
+    faults = Faults(**RATES, seed=9)
+    for t, attempt, kind in ((0, 0, "train"), (5, 2, "train"), (5, 0, "loss")):
+        by_hand = {client: fate(faults, 11, t, client, attempt, kind) for client in range(60)}
+        found = faults.befall(question(range(60), round=t, seed=11, kind=kind), attempt)
+        assert found == {client: name for client, name in by_hand.items() if name is not None}
+
+
+@pytest.mark.parametrize("seed", [2**16, 2**17, 2**31])
+def test_a_large_seed_draws_what_no_other_does(seed: int) -> None:
+    """The draws of one seed must not be another's of a later attempt."""
+    drawn = Faults(dropout=0.5, seed=seed).befall(question(range(100)), 0)
+    small = Faults(dropout=0.5, seed=seed % 2**16)
+    for attempt in range(3):
+        for kind in ("train", "loss"):
+            assert small.befall(question(range(100), kind=kind), attempt) != drawn
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dropout": 1.1}, "dropout=1.1 is a rate and must lie in [0, 1]"),
+        ({"nan": -0.1}, "nan=-0.1 is a rate"),
+        ({"late": math.nan}, "late=nan is a rate"),
+        ({"dropout": 0.6, "wrong_shape": 0.5}, "the rates of faults sum to 1.1: they must not exceed 1"),
+        ({"seed": -1}, "seed=-1 must lie in"),
+        ({"seed": 1.5}, "seed=1.5 must lie in"),
+    ],
+)
+def test_rates_are_rates(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Faults(**wrong)
+    assert Faults(dropout=0.7, late=0.1, nan=0.2).dropout == 0.7, "a sum of 1, up to rounding"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"min_replies": 1.1}, "min_replies=1.1 is a share"),
+        ({"min_replies": math.nan}, "min_replies=nan is a share"),
+        ({"attempts": 0}, "attempts=0 must be at least 1"),
+        ({"outsized": 1.0}, "outsized=1.0 must exceed 1"),
+        ({"outsized": math.nan}, "outsized=nan must exceed 1"),
+    ],
+)
+def test_tolerances_are_sane(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Tolerance(**wrong)
+
+
+# -- What is recorded -----------------------------------------------------------------------------------------
+
+
+def test_who_was_left_out_and_why_is_what_was_drawn(clients: wafl.Federation) -> None:
+    faults = Faults(**RATES, seed=4)
+    run = fit(clients, wafl.FedAvg(), rounds=12, faults=faults, tolerance=Tolerance(min_replies=0.0), seed=5)
+    plain = fit(clients, wafl.FedAvg(), rounds=12, seed=5)
+    assert run.history.column("cohort") == plain.history.column("cohort"), "who is asked does not change"
+    seen: set[str] = set()
+    for record in run.history:
+        assert record.attempts == 1
+        fates = {client: fate(faults, 5, record.round, client) for client in record.cohort}
+        out = {client: name for client, name in fates.items() if name is not None}
+        assert dict(record.excluded) == {client: REASONS[name] for client, name in out.items()}
+        assert record.participants == tuple(client for client in record.cohort if client not in out)
+        assert record.numbers()["replies"] == len(record.participants)
+        seen |= set(out.values())
+    assert seen == set(RATES), "each fault came at least once"
+
+
+def test_exclusions_survive_json() -> None:
+    record = Record(3, 0.5, 0.1, (1, 4, 6), excluded=((4, "late"), (6, "loss: dropped out")), attempts=2)
+    (again,) = History.from_json(json.loads(json.dumps(History([record]).to_json())))
+    assert again == record
+    assert again.participants == (1, 6), "who trained counted, though not heard in the second question"
+
+
+def test_rates_of_zero_change_no_bit(clients: wafl.Federation) -> None:
+    for method, schedule in ((wafl.FedAvg(), SOME), (wafl.AFL(), ALL), (wafl.DRFA(), SOME), (wafl.WAFL(), SOME)):
+        plain = fit(clients, method, schedule)
+        for patience in (
+            {"faults": Faults()},
+            {"tolerance": Tolerance()},
+            {"faults": Faults(), "tolerance": Tolerance()},
+        ):
+            run = fit(clients, method, schedule, **patience)
+            assert all(torch.equal(value, run.params[name]) for name, value in plain.params.items())
+            assert torch.equal(run.client_weights, plain.client_weights)
+            assert run.history.column("excluded") == [()] * 4
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule", "grid"),
+    [
+        (wafl.WAFL(), SOME, {"gamma": [1.0, 5.0], "seed": [0, 3]}),
+        (wafl.FedRobust(), SOME, {"penalty": [0.5, 2.0], "seed": [0, 3]}),
+        (wafl.AFL(), ALL, {"weights_step": [0.1, 0.3], "seed": [0, 3]}),
+        (wafl.DRFA(), SOME, {"weights_step": [0.01, 0.05], "seed": [0, 3]}),
+        (wafl.FedAvg(), SOME, {"cohort": [3, 8], "seed": [0, 3]}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_a_sweep_with_faults_equals_its_runs_made_alone(
+    clients: wafl.Federation, method: wafl.Method, schedule: dict[str, Any], grid: dict[str, list[Any]]
+) -> None:
+    """Rounds of some runs are repeated and of others not."""
+    patience = {"faults": Faults(dropout=0.3, nan=0.2), "tolerance": Tolerance(min_replies=0.5, attempts=50)}
+    rest = {name: value for name, value in schedule.items() if name not in grid}
+    model = wafl.models.mlr(clients).double()
+    runs = wafl.sweep(model, clients, method, grid, **rest, **patience)
+    for run in runs:
+        point = run.settings["sweep"]
+        options = {name: value for name, value in point.items() if name in method.options()}
+        timing = {name: value for name, value in point.items() if name not in options}
+        assert_same(run, fit(clients, method.with_options(**options), {**schedule, **timing}, **patience))
+    attempts = [tuple(run.history.column("attempts")) for run in runs]
+    assert len(set(attempts)) > 1
+    assert max(map(max, attempts)) > 1
+
+
+# -- What the others' replies make of a round, by hand --------------------------------------------------------
+
+
+FAULTS = Faults(dropout=0.2, nan=0.1, wrong_shape=0.1, seed=2)
+LENIENT = Tolerance(min_replies=0.0)
+
+
+class ByHand:
+    """The reference's clients, of whom only those who are not befallen count."""
+
+    def __init__(self, work: reference.Work) -> None:
+        model = torch.nn.Linear(2, 3).double()
+        self.objective = reference.Objective(model, reference.cross_entropy, None)
+        self.start = {"weight": torch.zeros(3, 2).double(), "bias": torch.zeros(3).double()}
+        self.pairs, self.work = pairs(), work
+
+    def update(self, params: reference.Params, round: int, client: int) -> reference.Update:
+        return reference.local_training(
+            self.objective, params, self.pairs[client], self.work, reference.Nobody(), 0.3, 0.0, 0, round, client
+        )
+
+    def survivors(self, asked: list[int], round: int, kind: str = "train") -> list[int]:
+        return [client for client in asked if fate(FAULTS, 0, round, client, kind=kind) is None]
+
+
+def assert_agree(run: wafl.Run, params: reference.Params, weights: list[float]) -> None:
+    for name in params:
+        torch.testing.assert_close(run.params[f"1.{name}"], params[name], rtol=0, atol=1e-12)
+    assert run.client_weights.tolist() == pytest.approx(weights, abs=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [1, 6])
+def test_fedavg_is_the_mean_of_those_who_count(clients: wafl.Federation, rounds: int) -> None:
+    hand = ByHand(reference.Work(local_steps=3, batch_size=4))
+    params, lost = hand.start, 0
+    for t in range(rounds):
+        asked = reference.choose(0, reference.COHORT, t, len(SIZES), 5)
+        there = hand.survivors(asked, t)
+        lost += len(asked) - len(there)
+        shares = [SIZES[client] / sum(SIZES[other] for other in there) for client in there]
+        params = reference.weighted_sum(shares, [hand.update(params, t, client).path[-1] for client in there])
+    assert rounds == 1 or lost > 0
+    run = fit(clients, wafl.FedAvg(), rounds=rounds, faults=FAULTS, tolerance=LENIENT)
+    assert_agree(run, params, [size / sum(SIZES) for size in SIZES])
+
+
+@pytest.mark.parametrize("rounds", [1, 6])
+def test_afl_leaves_the_weights_of_the_absent_as_they_are_before_it_projects(
+    clients: wafl.Federation, rounds: int
+) -> None:
+    hand = ByHand(reference.Work(local_steps=1, batch_size=4))
+    params, lam, lost = hand.start, [1 / len(SIZES)] * len(SIZES), 0
+    for t in range(rounds):
+        there = hand.survivors(list(range(len(SIZES))), t)
+        lost += len(SIZES) - len(there)
+        updates = {client: hand.update(params, t, client) for client in there}
+        shares = [lam[client] / sum(lam[other] for other in there) for client in there]
+        params = reference.weighted_sum(shares, [updates[client].path[-1] for client in there])
+        lam = reference.project([w + 0.1 * (updates[c].loss if c in updates else 0.0) for c, w in enumerate(lam)])
+    assert rounds == 1 or lost > 0
+    run = fit(clients, wafl.AFL(weights_step=0.1), ALL, rounds=rounds, faults=FAULTS, tolerance=LENIENT)
+    assert_agree(run, params, lam)
+
+
+@pytest.mark.parametrize("rounds", [1, 6])
+def test_drfa_counts_those_who_came_in_each_of_its_questions(clients: wafl.Federation, rounds: int) -> None:
+    hand, cohort, total = ByHand(reference.Work(local_steps=3, batch_size=4)), 5, len(SIZES)
+    params, lam, lost, unheard = hand.start, [1 / total] * total, 0, 0
+    for t in range(rounds):
+        drawn = sorted(reference.choose_by_weight(0, t, lam, cohort))
+        there = hand.survivors(drawn, t)
+        lost += len(drawn) - len(there)
+        updates = [hand.update(params, t, client) for client in there]
+        shares = [1 / len(there)] * len(there)
+        step = reference.draw(0, reference.SNAPSHOT, t, 0, 0, 1)[0] % 3 + 1
+        snapshot = reference.weighted_sum(shares, [update.path[step] for update in updates])
+        params = reference.weighted_sum(shares, [update.path[-1] for update in updates])
+        asked = reference.choose(0, reference.LOSS_COHORT, t, total, cohort)
+        heard = hand.survivors(asked, t, "loss")
+        unheard += len(asked) - len(heard)
+        for client in heard:
+            lam[client] += 3 * 0.05 * total / len(heard) * hand.objective.mean(snapshot, *hand.pairs[client])
+        lam = reference.project(lam)
+    assert rounds == 1 or lost > 0
+    assert rounds == 1 or unheard > 0
+    run = fit(clients, wafl.DRFA(weights_step=0.05), rounds=rounds, faults=FAULTS, tolerance=LENIENT)
+    assert_agree(run, params, lam)
+    reasons = [reason for record in run.history for _, reason in record.excluded]
+    assert sum(reason.startswith("loss: ") for reason in reasons) == unheard
+
+
+def test_the_loss_of_a_round_is_of_those_who_count(clients: wafl.Federation) -> None:
+    hand = ByHand(reference.Work(local_steps=3, batch_size=4))
+    run = fit(clients, wafl.FedAvg(), init={f"1.{name}": value + 1.0 for name, value in hand.start.items()},
+              rounds=1, faults=FAULTS, tolerance=LENIENT)  # fmt: skip
+    there = hand.survivors(reference.choose(0, reference.COHORT, 0, len(SIZES), 5), 0)
+    start = {name: value + 1.0 for name, value in hand.start.items()}
+    losses = {client: hand.update(start, 0, client).loss for client in there}
+    mean = sum(SIZES[client] * losses[client] for client in there) / sum(SIZES[client] for client in there)
+    assert run.history[0].loss == pytest.approx(mean, abs=1e-12)
+    assert run.history[0].participants == tuple(there)
+
+
+def test_when_only_clients_of_weight_zero_reply_the_model_stays_as_it_is(clients: wafl.Federation) -> None:
+    """AFL's weights may end on one client: when that one drops out, nobody who counts is left."""
+    lonely = 0
+    for seed in range(8):
+        weights: list[list[float]] = []
+        run = fit(
+            clients, wafl.AFL(weights_step=10.0), ALL, faults=Faults(dropout=0.4, seed=seed), tolerance=LENIENT,
+            on_round=lambda place, record, state, seen=weights: seen.append(state.client_weights.tolist()),
+        )  # fmt: skip
+        before = [[1.0] * len(SIZES), *weights]
+        lonely += sum(not any(before[record.round][client] for client in record.participants) for record in run.history)
+        assert all(bool(torch.isfinite(value).all()) for value in run.params.values())
+    assert lonely > 0, "it happens here"
+
+
+def test_learned_gamma_follows_those_who_count(clients: wafl.Federation) -> None:
+    """The reply of a client that is left out says nothing of the radius."""
+    run = fit(clients, wafl.WAFL(radius=0.5), rounds=1, faults=Faults(nan=0.3, seed=1), tolerance=LENIENT)
+    record = run.history[0]
+    assert record.excluded
+    assert record.achieved_radius is not None
+    ratio = max(record.achieved_radius / 0.5, 1e-6)
+    assert run.settings["scalars"]["gamma"] == pytest.approx(min(max(math.sqrt(ratio), 0.5), 2.0))
+
+
+# -- Which replies count --------------------------------------------------------------------------------------
+
+
+def reply(client: int, params: list[float] | None = None, **changes: Any) -> Reply:
+    update = torch.tensor([1.0, 0.0, 0.0] if params is None else params)
+    return Reply(
+        **{"client": client, "loss": torch.tensor(0.5), "cost": torch.tensor(0.0), "params": update, **changes}
+    )
+
+
+def ask(*clients: int, snapshot_step: int | None = None, kind: Any = "train") -> Query:
+    weights = torch.tensor([10.0 * (client + 1) for client in clients])
+    return Query(kind, 0, 0, clients, weights, torch.zeros(3), {}, snapshot_step)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (reply(1, [1.0, math.nan, 0.0]), "update with NaN or infinity"),
+        (reply(1, [1.0, -math.inf, 0.0]), "update with NaN or infinity"),
+        (reply(1, [1.0, 0.0]), "update of shape (2,), asked for (3,)"),
+        (reply(1, loss=torch.tensor(math.nan)), "loss NaN or infinite"),
+        (reply(1, loss=torch.tensor([0.5])), "loss of shape (1,), asked for a number"),
+        (reply(1, cost=torch.tensor(math.inf)), "cost NaN or infinite"),
+        (Reply(1, torch.tensor(0.5), torch.tensor(0.0)), "no update"),
+        (reply(1, [200.0, 0.0, 0.0]), "an update of length 200, above 100"),
+        (reply(1, [99.0, 0.0, 0.0]), None),
+    ],
+)
+def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, reason: str | None) -> None:
+    received = [reply(3), bad, reply(0), reply(2)]
+    counted, replies, excluded = admit(ask(0, 1, 2, 3), received, Tolerance())
+    assert excluded == ([] if reason is None else [Exclusion(1, reason)])
+    assert replies is not None
+    expected = (0, 1, 2, 3) if reason is None else (0, 2, 3)
+    assert counted.clients == replies.clients == expected, "in the order they were asked, not as they came"
+    assert counted.weights.tolist() == [10.0 * (client + 1) for client in expected], "weights stay as they were"
+    assert replies.params is not None
+    assert len(replies.params) == len(replies.loss) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "reason"),
+    [
+        (None, "no snapshot"),
+        (torch.zeros(2), "snapshot of shape (2,), asked for (3,)"),
+        (torch.tensor([0.0, 0.0, math.nan]), "snapshot with NaN or infinity"),
+    ],
+)
+def test_drfa_wants_a_snapshot_too(snapshot: Tensor | None, reason: str) -> None:
+    good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
+    _, replies, excluded = admit(ask(0, 1, 2, snapshot_step=1), [*good, reply(1, snapshot=snapshot)], Tolerance())
+    assert excluded == [Exclusion(1, reason)]
+    assert replies is not None
+    assert replies.snapshots is not None
+    assert replies.snapshots.shape == (2, 3)
+
+
+def test_a_question_for_losses_wants_no_update() -> None:
+    losses = [Reply(client, torch.tensor(1.0 + client), torch.tensor(0.0)) for client in range(3)]
+    counted, replies, excluded = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
+    assert (counted.clients, excluded) == ((0, 1, 2), [])
+    assert replies is not None
+    assert (replies.loss.tolist(), replies.params) == ([1.0, 2.0, 3.0], None)
+
+
+def test_all_bad_is_nobody() -> None:
+    counted, replies, excluded = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
+    assert (counted.clients, replies, len(excluded)) == ((), None, 2)
+
+
+def test_two_cannot_say_which_of_them_is_outsized() -> None:
+    pair = [reply(0), reply(1, [1e9, 0.0, 0.0])]
+    assert admit(ask(0, 1), pair, Tolerance(outsized=1.5))[2] == []
+    assert len(admit(ask(0, 1, 2), [*pair, reply(2)], Tolerance(outsized=1.5))[2]) == 1
+    still = [reply(client, [0.0, 0.0, 0.0]) for client in range(3)]
+    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance())[2] == [], (
+        "where most stand still, all moves are long"
+    )
+
+
+def test_how_outsized_is_the_tolerance_s(clients: wafl.Federation) -> None:
+    """One client's inputs, and so its updates, are far larger."""
+    heavy = [(x * (1e3 if client == 2 else 1.0), y) for client, (x, y) in enumerate(pairs())]
+    spoilt = wafl.Federation.from_arrays(heavy, test_fraction=0)
+    run = fit(spoilt, wafl.FedAvg(), ALL, tolerance=Tolerance(outsized=50.0))
+    for record in run.history:
+        ((client, reason),) = record.excluded
+        assert client == 2
+        assert reason.startswith("an update of length ")
+        assert record.participants == (0, 1, 3, 4, 5, 6, 7)
+    lenient = fit(spoilt, wafl.FedAvg(), ALL, rounds=1, tolerance=Tolerance(outsized=1e9))
+    assert lenient.history[0].excluded == ()
+
+
+# -- Too few --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "replies", "asked", "enough"),
+    [(0.5, 5, 10, True), (0.5, 4, 10, False), (0.5, 2, 5, False), (0.5, 3, 5, True), (0.0, 1, 10, True),
+     (0.0, 0, 10, False), (1.0, 9, 10, False), (1.0, 10, 10, True), (0.3, 3, 10, True)],
+)  # fmt: skip
+def test_the_share_that_must_reply(share: float, replies: int, asked: int, enough: bool) -> None:
+    assert Tolerance(min_replies=share).enough(replies, asked) is enough
+
+
+def test_a_round_is_repeated_until_enough_reply(clients: wafl.Federation) -> None:
+    """What befalls a client in an attempt is drawn anew; the first attempt that is good enough counts."""
+    faults, tolerance = Faults(dropout=0.3, nan=0.2), Tolerance(min_replies=0.7, attempts=100)
+    run = fit(clients, wafl.FedAvg(), ALL, rounds=8, faults=faults, tolerance=tolerance)
+    for record in run.history:
+        counts = [
+            sum(fate(faults, 0, record.round, client, attempt) is None for client in range(8))
+            for attempt in range(record.attempts)
+        ]
+        assert all(count < 0.7 * 8 for count in counts[:-1])
+        assert counts[-1] >= 0.7 * 8
+        assert len(record.participants) == counts[-1]
+        last = {c for c in range(8) if fate(faults, 0, record.round, c, record.attempts - 1) is not None}
+        assert {client for client, _ in record.excluded} == last, "of the attempt that counted alone"
+    assert max(run.history.column("attempts")) > 2
+
+
+def test_too_few_replies_end_the_training_with_the_round(clients: wafl.Federation) -> None:
+    seen: list[Record] = []
+    with pytest.raises(
+        TooFewRepliesError,
+        match=r"round 0: fewer than 50% of 5 clients gave a usable reply \(update with NaN .*\), 3 times",
+    ):
+        fit(clients, wafl.FedAvg(), faults=Faults(nan=1.0), on_round=lambda place, record, state: seen.append(record))
+    assert seen == []
+    for fault in ("dropout", "late", "infinity", "wrong_shape"):
+        with pytest.raises(TooFewRepliesError, match=r"100% of 5 clients .* 1 times"):
+            fit(
+                clients, wafl.FedAvg(), faults=Faults(**{fault: 0.99}),
+                tolerance=Tolerance(min_replies=1.0, attempts=1),
+            )  # fmt: skip
+
+
+def hindered(runs: int) -> tuple[Faults, int]:
+    """Faults that leave less than 70% of all clients in one of so many runs, and the first round in which they do."""
+    for seed in range(100):
+        faults = Faults(dropout=0.3, seed=seed)
+        there = [[sum(fate(faults, run, t, c) is None for c in range(8)) for run in range(runs)] for t in range(8)]
+        first = next((t for t, counts in enumerate(there) if min(counts) < 0.7 * 8), 0)
+        if first >= 2:
+            return faults, first
+    raise AssertionError("there are no such faults")
+
+
+def test_what_was_reached_before_too_few_replied_is_kept(tmp_path: Path, clients: wafl.Federation) -> None:
+    """The same call fails again in the same round; one that bears more goes on from there."""
+    faults, expected = hindered(runs=1)
+    strict = Tolerance(min_replies=0.7, attempts=1)
+    rounds: list[int] = []
+
+    def call(tolerance: Tolerance) -> wafl.Run:
+        return fit(
+            clients, wafl.FedRobust(), rounds=8, cohort=8, faults=faults, tolerance=tolerance,
+            checkpoint=Checkpoint(tmp_path),
+            callbacks=[lambda moment: rounds.append(moment.record.round)],
+        )  # fmt: skip
+
+    with pytest.raises(TooFewRepliesError) as first:
+        call(strict)
+    before = {path.name: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    assert rounds == list(range(expected))
+    assert f"round {expected}:" in str(first.value)
+    with pytest.raises(TooFewRepliesError) as again:
+        call(strict)
+    assert str(again.value) == str(first.value)
+    assert {path.name: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
+    run = call(LENIENT)
+    assert rounds == list(range(8)), "none was trained twice"
+    assert len(run.history) == 8
+
+
+def test_one_run_of_a_sweep_that_cannot_go_on_loses_nothing_of_the_others(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
+    faults, expected = hindered(runs=3)
+    call = {
+        **ALL, "rounds": 8, "faults": faults, "tolerance": Tolerance(min_replies=0.7, attempts=1),
+        "checkpoint": Checkpoint(tmp_path),
+    }  # fmt: skip
+    model, reached = wafl.models.mlr(clients).double(), Counter[int]()
+
+    def count(moment: Moment) -> None:
+        reached[moment.place] += 1
+
+    with pytest.raises(TooFewRepliesError):
+        wafl.sweep(model, clients, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])
+    assert reached == {0: expected, 1: expected, 2: expected}
+    call["tolerance"] = LENIENT
+    runs = wafl.sweep(model, clients, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])
+    assert reached == {0: 8, 1: 8, 2: 8}
+    assert [len(run.history) for run in runs] == [8, 8, 8]
+
+
+# -- Clients that fail by themselves --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def overflowing() -> wafl.Federation:
+    """In float32: client 3's inputs are finite, and their outputs are not once the model has moved."""
+    spoilt = [((x * (1e30 if client == 3 else 1.0)).float(), y) for client, (x, y) in enumerate(pairs())]
+    return wafl.Federation.from_arrays(spoilt, test_fraction=0)
+
+
+def test_without_tolerance_a_nan_ends_the_training(overflowing: wafl.Federation) -> None:
+    with pytest.raises(DivergedError, match="client 3"):
+        wafl.fit(wafl.models.mlr(overflowing), overflowing, wafl.FedAvg(), **{**ALL, "local_steps": 3})
+
+
+@pytest.mark.parametrize("patience", [{"tolerance": Tolerance()}, {"faults": Faults()}], ids=["tolerance", "faults"])
+def test_with_tolerance_the_client_is_left_out_and_the_others_train(
+    overflowing: wafl.Federation, patience: dict[str, Any]
+) -> None:
+    work = {**ALL, "local_steps": 3}
+    run = wafl.fit(wafl.models.mlr(overflowing), overflowing, wafl.FedAvg(), **work, **patience)
+    for record in run.history:
+        assert [client for client, _ in record.excluded] == [3]
+        assert "NaN or inf" in record.excluded[0][1]
+    others = wafl.weights.fixed([0 if client == 3 else size for client, size in enumerate(SIZES)])
+    healthy = wafl.Federation.from_arrays([(x.float(), y) for x, y in pairs()], test_fraction=0)
+    alone = wafl.fit(wafl.models.mlr(healthy), healthy, wafl.FedAvg(client_weights=others), **work)
+    for name, value in alone.params.items():
+        torch.testing.assert_close(run.params[name], value, rtol=0, atol=1e-6)
+
+
+# -- What clients keep ----------------------------------------------------------------------------------------
+
+
+def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wafl.Run, list[dict[int, Tensor]]]:
+    """FedRobust's maps of the clients after each round."""
+    found: list[dict[int, Tensor]] = []
+
+    def look(moment: Moment) -> None:
+        if moment.record.round:
+            tensors = load_file(sorted(folder.iterdir())[-1] / "state.safetensors")
+            found.append({int(name.split(".")[2]): tensors[name] for name in tensors if name.startswith("memory.")})
+
+    run = fit(clients, wafl.FedRobust(step_size=0.1), **changes, checkpoint=Checkpoint(folder), callbacks=[look])
+    return run, found
+
+
+def test_what_a_client_keeps_stays_as_it_is_while_it_is_away(tmp_path: Path, clients: wafl.Federation) -> None:
+    run, kept = memories(clients, tmp_path, cohort=8, rounds=6, faults=Faults(dropout=0.4), tolerance=LENIENT)
+    away = 0
+    for before, record, after in zip(kept[:-1], run.history[1:], kept[1:], strict=False):
+        for client in range(8):
+            if client in record.participants:
+                assert client not in before or not torch.equal(after[client], before[client])
+            else:
+                away += client in before
+                assert (client in after) == (client in before)
+                assert client not in before or torch.equal(after[client], before[client])
+    assert away > 3
+
+
+def test_a_repeated_round_starts_from_what_clients_kept_before_it(tmp_path: Path, clients: wafl.Federation) -> None:
+    """An attempt that failed has not happened: the round equals one whose faults are those of the last attempt."""
+    faults, strict = Faults(dropout=0.45), Tolerance(min_replies=0.6, attempts=100)
+    run, kept = memories(clients, tmp_path, cohort=8, rounds=2, faults=faults, tolerance=strict)
+    assert run.history[0].attempts > 1
+    plain, whole = memories(clients, tmp_path / "plain", cohort=8, rounds=2)
+    for client in run.history[0].participants:
+        torch.testing.assert_close(kept[0][client], whole[0][client], rtol=0, atol=1e-12)
+    assert not plain.history[0].excluded

@@ -1,0 +1,147 @@
+"""Lanes run in chunks when memory is short, and the answer stays the same."""
+
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from wafl.core.random import Key
+from wafl.core.task import make_task
+from wafl.engine import memory
+from wafl.engine.local import ClientTask, LaneInput
+from wafl.engine.memory import lanes_that_fit
+from wafl.schedule import LocalWork
+
+LANES = 1000
+
+
+def federation(shape: tuple[int, ...] = (1, 8, 8), copies: int = 1) -> wafl.Federation:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [copies * n for n in (12, 40, 7, 25)]
+    return wafl.Federation.from_arrays(
+        [(torch.rand(n, *shape, generator=generator), torch.arange(n) % 3) for n in sizes], bounds=(0.0, 1.0)
+    )
+
+
+def fitting(model: nn.Module, clients: wafl.Federation, batch_size: int | None = 8, lanes: int = LANES) -> int:
+    task = make_task(model)
+    client = ClientTask(task, None, LocalWork(1, None, batch_size), clients.train)
+    which = torch.arange(lanes) % clients.num_clients
+    zero = torch.zeros_like(which)
+    scalars = {name: torch.zeros(lanes) for name in ("learning_rate", "momentum", "weight_decay")}
+    params = task.initial()[None].expand(lanes, -1)
+    return lanes_that_fit(client, LaneInput(params, which, scalars, Key(zero, zero, which, zero)))
+
+
+def mlp(width: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def small_cnn() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3))
+
+
+@pytest.mark.parametrize("lanes", [1, 7])
+@pytest.mark.parametrize("free", [0, 1, 10**5, 10**15])
+def test_at_least_one(monkeypatch, free, lanes):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    clients = federation()
+    fits = fitting(mlp(16), clients, lanes=lanes)
+    assert fits >= 1
+    if free <= 1:
+        assert fits == 1
+    if free == 10**15:
+        assert fits > lanes
+
+
+def test_the_machines_own_memory_holds_a_small_lane():
+    assert memory.free_bytes(torch.device("cpu")) > 2**20
+    assert fitting(mlp(4), federation(), lanes=2) >= 2
+
+
+def test_fewer_fit_as_batch_model_and_activations_grow(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
+    clients = federation()
+    for growing in (
+        [fitting(mlp(16), federation(copies=copies), 1024) for copies in (1, 2, 4)],
+        [fitting(mlp(width), clients) for width in (16, 64, 256)],
+        [fitting(wafl.models.cnn(clients, channels=channels), clients) for channels in ((2, 2), (8, 8), (16, 32))],
+    ):
+        assert LANES > growing[0] > growing[1] > growing[2] >= 1
+
+
+def test_twice_the_memory_holds_about_twice_the_lanes(monkeypatch):
+    clients = federation()
+    fits = []
+    for free in (5 * 10**6, 10**7):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
+        fits.append(fitting(mlp(16), clients))
+    assert abs(fits[1] - 2 * fits[0]) <= 1
+
+
+def test_chosen_lanes_take_no_more_than_is_free(monkeypatch):
+    """Parameters, their gradient and the batch alone: a lower bound on what the chosen lanes need."""
+    free = 5 * 10**6
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    clients = federation()
+    for width in (16, 64, 256):
+        model = mlp(width)
+        params = sum(value.numel() for value in model.parameters())
+        assert fitting(model, clients) * 4 * (2 * params + 8 * 64) <= free
+
+
+def test_all_examples_count_as_one_batch(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
+    clients = federation()
+    largest = int(clients.train.num_examples.max())
+    assert fitting(mlp(16), clients, None) == fitting(mlp(16), clients, largest)
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (wafl.models.mlr, wafl.WAFL(gamma=1.0)),
+        (lambda clients: small_cnn(), wafl.WAFL(gamma=1.0, norm=float("inf"), steps=2)),
+        (wafl.models.mlr, wafl.FedRobust()),
+        (wafl.models.mlr, wafl.FedPGM(random_start=True)),
+        (wafl.models.mlr, wafl.DRFA()),
+    ],
+    ids=["linear", "cnn", "fedrobust", "pgm", "drfa"],
+)
+def test_tiny_memory_changes_no_answer(monkeypatch, model, method):
+    clients = federation()
+    asked = []
+
+    def train() -> wafl.Run:
+        options = {"rounds": 2, "local_epochs": 1, "batch_size": 8, "learning_rate": 0.1}
+        return wafl.fit(model(clients), clients, method, **options)
+
+    plenty = train()
+
+    def tiny(device) -> int:
+        asked.append(device)
+        return 1
+
+    monkeypatch.setattr(memory, "free_bytes", tiny)
+    scarce = train()
+    assert asked, "the fit never asked how much memory there is"
+    for name, value in plenty.params.items():
+        torch.testing.assert_close(scarce.params[name], value, atol=1e-5, rtol=0)
+    torch.testing.assert_close(scarce.client_weights, plenty.client_weights, atol=1e-5, rtol=0)
+    assert scarce.history.column("loss") == pytest.approx(plenty.history.column("loss"), abs=1e-5)
+    assert scarce.history.column("achieved_radius") == pytest.approx(plenty.history.column("achieved_radius"), abs=1e-5)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 100])
+def test_the_chunk_size_changes_no_answer(chunk_size):
+    clients = federation()
+    grid = {"gamma": [0.5, 2.0], "seed": [0, 1]}
+    options = {"rounds": 2, "local_steps": 2, "batch_size": 8, "cohort": 3}
+    whole, chunked = (
+        wafl.sweep(wafl.models.mlr(clients), clients, wafl.WAFL(), grid, chunk_size=size, **options)
+        for size in (None, chunk_size)
+    )
+    for one, other in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(other.params["1.weight"], one.params["1.weight"], atol=1e-5, rtol=0)

@@ -1,0 +1,213 @@
+"""Scores against their definitions, in plain numpy."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wafl import Score
+from wafl.core.random import Key, Purpose, bits
+from wafl.evaluation.score import ClientScore
+
+
+def score_of(accuracies, losses, sizes, attacked=None, weights=None, **options) -> Score:
+    count = len(sizes)
+    attacked = attacked if attacked is not None else [False] * count
+    weights = weights if weights is not None else [size / sum(sizes) for size in sizes]
+    accuracies = accuracies if accuracies is not None else [None] * count
+    clients = [
+        ClientScore(f"client {i}", *values)
+        for i, values in enumerate(zip(accuracies, losses, sizes, attacked, weights, strict=True))
+    ]
+    return Score(clients, **options)
+
+
+ACCURACIES = [0.5, 0.9, 0.25, 1.0, 0.75, 0.6, 0.8, 0.95, 0.3, 0.7, 0.85]
+LOSSES = [1.5, 0.2, 2.5, 0.05, 0.8, 1.1, 0.6, 0.15, 2.0, 0.9, 0.4]
+SIZES = [10, 40, 4, 8, 12, 5, 20, 2, 30, 9, 7]
+ATTACKED = [True, False, True, False, False, True, False, False, True, False, False]
+SCORE = score_of(ACCURACIES, LOSSES, SIZES, ATTACKED, attack="l_inf PGD", unit="pixels", seed=3)
+
+
+@st.composite
+def scores(draw):
+    count = draw(st.integers(1, 25))
+    many = {"min_size": count, "max_size": count}
+    share = st.floats(0.0, 1.0)
+    regression = draw(st.booleans())
+    return (
+        None if regression else draw(st.lists(share, **many)),
+        draw(st.lists(st.floats(0.0, 10.0), **many)),
+        draw(st.lists(st.integers(1, 50), **many)),
+        draw(st.lists(st.booleans(), **many)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(scores())
+def test_every_number_is_its_definition(case):
+    accuracies, losses, sizes, attacked = case
+    score = score_of(accuracies, losses, sizes, attacked)
+    total = sum(sizes)
+    assert score.loss == pytest.approx(sum(n * v for n, v in zip(sizes, losses, strict=True)) / total)
+    assert score.client_loss == pytest.approx(sum(losses) / len(losses))
+    values = losses if accuracies is None else accuracies
+    mean = sum(values) / len(values)
+    assert score.std == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / len(values)), abs=1e-7)
+    order = sorted(losses, reverse=True) if accuracies is None else sorted(accuracies)
+    for percent in (1, 10, 20, 50, 100):
+        count = max(1, -(-percent * len(order) // 100))
+        assert score.worst(percent / 100) == pytest.approx(sum(order[:count]) / count)
+    if accuracies is None:
+        assert score.accuracy is None
+        assert score.client_accuracy is None
+        assert score.worst_client.loss == max(losses)
+    else:
+        assert score.accuracy == pytest.approx(sum(n * v for n, v in zip(sizes, accuracies, strict=True)) / total)
+        assert score.client_accuracy == pytest.approx(mean)
+        assert score.worst_client.accuracy == min(accuracies)
+
+
+def test_worst_shares_of_eleven_clients():
+    """A tenth of 11 is 2 clients, a fifth is 3, however the product is rounded."""
+    assert SCORE.worst_client.name == "client 2"
+    assert SCORE.worst(0.1) == pytest.approx((0.25 + 0.3) / 2)
+    assert SCORE.worst(0.2) == pytest.approx((0.25 + 0.3 + 0.5) / 3)
+    assert SCORE.worst(1.0) == pytest.approx(SCORE.client_accuracy)
+    ten = score_of(ACCURACIES[:10], LOSSES[:10], SIZES[:10])
+    assert ten.worst(0.1) == 0.25
+    assert ten.worst(0.2) == pytest.approx((0.25 + 0.3) / 2)
+    assert score_of(ACCURACIES[:3] * 10, LOSSES[:3] * 10, SIZES[:3] * 10).worst(0.1) == 0.25, "0.1 * 30 is above 3"
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, math.nan])
+def test_a_share_that_is_none(share):
+    with pytest.raises(ValueError, match=r"share=.* must lie in \(0, 1\]"):
+        SCORE.worst(share)
+
+
+def test_attacked_and_clean_clients_apart():
+    for part, wanted in ((SCORE.attacked, True), (SCORE.clean, False)):
+        chosen = [i for i, flag in enumerate(ATTACKED) if flag == wanted]
+        assert [client.name for client in part.per_client] == [f"client {i}" for i in chosen]
+        sizes = np.array(SIZES)[chosen]
+        assert part.accuracy == pytest.approx((sizes @ np.array(ACCURACIES)[chosen]) / sizes.sum())
+        assert part.loss == pytest.approx((sizes @ np.array(LOSSES)[chosen]) / sizes.sum())
+        assert (part.attack, part.unit, part.seed) == ("l_inf PGD", "pixels", 3)
+    assert score_of([0.5], [1.0], [3], [True]).clean is None
+    assert score_of([0.5], [1.0], [3], [False]).attacked is None
+
+
+def test_weights_rather_than_sizes_pool():
+    """A label shift changes how much a client counts, not how many examples it has."""
+    score = score_of([0.0, 1.0], [3.0, 1.0], [50, 50], weights=[0.1, 0.3])
+    assert score.accuracy == pytest.approx(0.75)
+    assert score.loss == pytest.approx(1.5)
+    assert score.client_accuracy == 0.5
+    assert [client.num_examples for client in score.per_client] == [50, 50]
+
+
+# ---------------------------------------------------------------- bootstrap
+
+
+def plain_bootstrap(values, weights, seed: int, level: float, draws: int) -> tuple[float, float]:
+    """The same draws, pooled one resample at a time; quantiles between order statistics by hand."""
+    count = len(values)
+    words = bits(Key.of(seed), Purpose.BOOTSTRAP, draws * count).tolist()
+    pooled = []
+    for draw in range(draws):
+        chosen = [word % count for word in words[draw * count : (draw + 1) * count]]
+        total = sum(weights[i] for i in chosen)
+        pooled.append(sum(weights[i] * values[i] for i in chosen) / total)
+    pooled.sort()
+    ends = []
+    for q in ((1 - level) / 2, (1 + level) / 2):
+        place = q * (draws - 1)
+        low = math.floor(place)
+        ends.append(pooled[low] + (place - low) * (pooled[min(low + 1, draws - 1)] - pooled[low]))
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize(("level", "draws"), [(0.95, 1000), (0.5, 137), (0.99, 400)])
+def test_the_interval_is_a_plain_bootstrap_of_clients(level, draws):
+    assert SCORE.interval(level, draws) == pytest.approx(plain_bootstrap(ACCURACIES, SIZES, 3, level, draws))
+    regression = score_of(None, LOSSES, SIZES, seed=9)
+    assert regression.interval(level, draws) == pytest.approx(plain_bootstrap(LOSSES, SIZES, 9, level, draws))
+
+
+def test_the_interval_is_seeded_and_holds_the_point():
+    again = score_of(ACCURACIES, LOSSES, SIZES, seed=3)
+    assert SCORE.interval() == again.interval() == SCORE.interval()
+    assert SCORE.interval() != dataclasses.replace(again, seed=4).interval()
+    for seed in range(5):
+        low, high = dataclasses.replace(again, seed=seed).interval()
+        assert low < again.accuracy < high
+        assert low >= 0.0
+        assert high <= 1.0
+
+
+def test_the_interval_shrinks_with_more_clients_and_grows_with_the_level():
+    rng = np.random.default_rng(0)
+    widths = []
+    for count in (10, 40, 160, 640):
+        low, high = score_of(rng.random(count), rng.random(count), [5] * count).interval()
+        widths.append(high - low)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] == pytest.approx(2 * 1.96 * math.sqrt(1 / 12 / 640), rel=0.25), "the normal approximation"
+    spans = [np.diff(SCORE.interval(level))[0] for level in (0.5, 0.8, 0.95, 0.99)]
+    assert spans == sorted(spans)
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    """Clients drawn from one distribution: its mean lies in nine of ten 90% intervals."""
+    rng = np.random.default_rng(1)
+    hits = 0
+    for seed in range(200):
+        values = rng.beta(4, 2, size=40)
+        low, high = score_of(values, values, [7] * 40, seed=seed).interval(0.9, draws=300)
+        hits += low <= 4 / 6 <= high
+    assert 165 <= hits <= 194
+
+
+def test_one_client_has_a_point():
+    assert score_of([0.4], [1.0], [5]).interval() == pytest.approx((0.4, 0.4))
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 95, math.nan])
+def test_a_level_that_is_none(level):
+    with pytest.raises(ValueError, match=r"level=.* must lie in \(0, 1\)"):
+        SCORE.interval(level)
+
+
+# ---------------------------------------------------------------- in words
+
+
+def test_the_summary_is_plain_and_complete():
+    summary = SCORE.summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert (summary["attack"], summary["unit"]) == ("l_inf PGD", "pixels")
+    for name in ("accuracy", "loss", "client_accuracy", "client_loss", "std"):
+        assert summary[name] == getattr(SCORE, name)
+    assert (summary["low"], summary["high"]) == SCORE.interval()
+    assert summary["worst_client"] == 0.25
+    assert (summary["worst_10"], summary["worst_20"]) == (SCORE.worst(0.1), SCORE.worst(0.2))
+    assert (summary["attacked_accuracy"], summary["clean_loss"]) == (SCORE.attacked.accuracy, SCORE.clean.loss)
+
+
+def test_the_summary_of_a_regression():
+    summary = score_of(None, LOSSES, SIZES).summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["accuracy"] is None
+    assert summary["worst_client"] == 2.5
+    assert "attacked_accuracy" not in summary
+
+
+def test_repr():
+    assert repr(score_of([0.5, 1.0], [1.0, 0.0], [1, 3])) == (
+        "Score(accuracy=0.8750, loss=0.2500, 2 clients, attack='none')"
+    )
+    assert repr(score_of(None, [1.0, 0.0], [1, 3])) == "Score(loss=0.2500, 2 clients, attack='none')"

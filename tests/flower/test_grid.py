@@ -1,0 +1,864 @@
+"""Studies over a grid of nodes: the embedded engine's numbers to the last bit, whatever becomes of nodes and server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import RecordDict
+from safetensors.torch import load_file
+
+import wafl
+from tests.oracles import flower_fakes as fakes
+from tests.oracles.flower_fakes import GONE, HANG, Clock, Fate, Grid, Host
+from wafl.algorithms import Replies
+from wafl.core.errors import ConfigError, TooFewRepliesError
+from wafl.core.files import unsealed
+from wafl.core.task import Task
+from wafl.flower import server
+from wafl.flower.finder import Finder
+from wafl.flower.node import Node
+from wafl.flower.post import Post
+from wafl.flower.run_config import OWN
+from wafl.flower.wire import Ask, refusal
+from wafl.run import load_run
+from wafl.runs.folder import RunFolder
+from wafl.runs.read import parse_experiment
+from wafl.runs.study import Study
+
+SIZES = (3, 8, 6, 5, 10, 2)
+FAKES = "tests.oracles.flower_fakes"
+LAYOUTS = {
+    "one each": [["c00"], ["c01"], ["c02"], ["c03"], ["c04"], ["c05"]],
+    "uneven": [["c03"], ["c00", "c05", "c01"], ["c02", "c04"]],
+    "all at one": [["c00", "c01", "c02", "c03", "c04", "c05"]],
+}
+UNEVEN = LAYOUTS["uneven"]
+METHODS: list[dict[str, Any]] = [
+    {"method": "AFL"},
+    {"method": "DRFA"},
+    {"method": "FedAvg"},
+    {"method": "FedFGSM", "norm": 2},
+    {"method": "FedPGM", "random_start": True, "steps": 3},
+    {"method": "FedRobust", "step_size": 0.1},
+    {"method": "WAFL", "gamma": [1.0, 2.5]},
+    {"method": "WAFL", "name": "wafl-inf", "norm": "inf", "steps": 4},
+    {"method": "WAFL", "name": "wafl-labels", "label_cost": 2.0, "local_epochs": 1},
+    {"method": "WAFL", "name": "wafl-radius", "radius": 0.3, "momentum": 0.5, "server_learning_rate": 0.7},
+    {"method": "WAFL", "name": "wafl-snapshot", "gamma": 1.0, "client_weights": "snapshot"},
+    {"method": "WAFL", "name": "wafl-uniform", "client_weights": "uniform", "weight_decay": 0.01},
+]
+BASE: dict[str, Any] = {
+    "name": "study",
+    "seeds": [3, 1],
+    "data": {"source": f"{FAKES}:everyone"},
+    "schedule": {"rounds": 2, "cohort": 4, "local_steps": 2, "batch_size": 2, "learning_rate": 0.1},
+    "attack": {"steps": 2},
+    "evaluation": {"attacked": [0.5]},
+    "flower": {"nodes": 3, "wait": 5.0, "round_timeout": 20.0},
+    "methods": METHODS,
+}
+TESTED = ("test_loss", "accuracy")
+QUICK = {**BASE, "seeds": [2], "attack": {"kind": "none"}, "evaluation": {}}
+"""One seed, tested once."""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return fakes.virtual(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def clients() -> dict[str, fakes.Client]:
+    return fakes.make_clients(SIZES)
+
+
+def only(*methods: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**QUICK, "methods": list(methods), **changes}
+
+
+def embedded(clients: dict[str, fakes.Client], experiment: dict[str, Any], folder: Path) -> Path:
+    """The same study in this process."""
+    fakes.EVERYONE.append(fakes.federation(clients))
+    try:
+        Study.create(parse_experiment({**experiment, "engine": "embedded"}, "here"), folder).run()
+    finally:
+        fakes.EVERYONE.pop()
+    return folder
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    rows = RunFolder(folder).read_metrics()
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """What does not tell of time, or of who the clients are in words."""
+    found = RunFolder(folder).read_results()
+    assert found["finished"]
+    found["methods"] = {
+        name: {key: value for key, value in row.items() if key != "seconds"} for name, row in found["methods"].items()
+    }
+    return {name: value for name, value in found.items() if name not in ("clients", "metrics")}
+
+
+def params(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("params.safetensors")}
+
+
+def weights(folder: Path) -> list[float]:
+    return load_run(folder).client_weights.tolist()
+
+
+def assert_near(value: Any, other: Any) -> None:
+    """Tables that differ in the rounding of their numbers alone."""
+    if isinstance(value, dict):
+        assert value.keys() == other.keys()
+        for name in value:
+            assert_near(value[name], other[name])
+    elif isinstance(value, list):
+        assert len(value) == len(other)
+        for one, two in zip(value, other, strict=True):
+            assert_near(one, two)
+    elif isinstance(value, float):
+        assert value == pytest.approx(other, rel=1e-12, abs=1e-12)
+    else:
+        assert value == other
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    """Parameters and histories to the last bit; scores, which are means of means, up to rounding."""
+    scores = [
+        [{name: row.pop(name, None) for name in TESTED} for row in rows] for rows in (metrics(folder), metrics(other))
+    ]
+    assert_near(*scores)
+    mine, theirs = ([{**row, **dict.fromkeys(TESTED)} for row in metrics(each)] for each in (folder, other))
+    assert mine == theirs
+    assert params(folder) == params(other)
+    assert len(params(folder)) > 0
+    assert_near(results(folder), results(other))
+
+
+def assert_close(folder: Path, other: Path) -> None:
+    """Parameters to 1e-5, as is promised where they are not the same."""
+    files = list(folder.rglob("params.safetensors"))
+    assert files
+    for file in files:
+        mine, theirs = load_file(file), load_file(other / file.relative_to(folder))
+        for name, value in mine.items():
+            torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-5)
+
+
+def history(folder: Path, method: str = "fedavg") -> list[dict[str, Any]]:
+    return [row for row in metrics(folder) if row["method"] == method]
+
+
+# -- The same numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(clients: dict[str, fakes.Client], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        fakes.virtual(patch)
+        return embedded(clients, BASE, tmp_path_factory.mktemp("embedded") / "study")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_method_gives_the_embedded_numbers(
+    layout: str, clients: dict[str, fakes.Client], whole: Path, clock: Clock, tmp_path: Path
+) -> None:
+    """Parameters, metrics, client weights and results.json; nodes come and answer in random order."""
+    grid = fakes.make_grid(clock, tmp_path, clients, LAYOUTS[layout], BASE)
+    experiment = {**BASE, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", whole)
+    for file in whole.rglob("run.json"):
+        assert weights(file.parent) == weights(tmp_path / "study" / file.relative_to(whole).parent)
+    assert {seen.node for seen in grid.seen} == {host.number for host in grid.hosts}
+
+
+def test_a_regression_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES, targets=2)
+    experiment = only(
+        {"method": "DRFA"},
+        {"method": "FedRobust"},
+        {"method": "WAFL", "gamma": 30.0},
+        {"method": "WAFL", "name": "wafl-targets", "gamma": 30.0, "label_cost": 2.0},
+        model={"loss": "squared_error"},
+        attack={"steps": 2},
+        evaluation={"attacked": [0.5]},
+    )
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
+def test_a_model_in_double_precision_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES, dtype="float64")
+    experiment = only({"method": "DRFA"}, {"method": "WAFL", "radius": 0.3}, model={"kind": f"{FAKES}:double"})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    assert load_run(tmp_path / "study" / "drfa").params["1.weight"].dtype == torch.float64
+
+
+def test_what_clients_keep_is_kept_in_double_precision_too(clock: Clock, tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES, dtype="float64")
+    experiment = only({"method": "FedRobust", "step_size": 0.1}, model={"kind": f"{FAKES}:double"})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
+@pytest.mark.parametrize("layout", ["one each", "uneven"])
+def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_path: Path) -> None:
+    """Where ``exact`` is wanted; without an adversary to 1e-5."""
+    clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
+    attacked = [{"method": "FedRobust", "step_size": 0.1}, {"method": "WAFL", "gamma": 2.0, "steps": 4}]
+    plain = [{"method": "DRFA"}, {"method": "FedAvg"}]
+    for methods, exact in ((attacked, True), (plain, layout == "uneven")):
+        folder = tmp_path / f"{methods[0]['method']}-{exact}"
+        experiment = only(
+            *methods,
+            model={"kind": "cnn", "channels": [2, 3]},
+            flower={"nodes": len(LAYOUTS[layout]), "wait": 5.0, "exact": exact},
+        )
+        grid = fakes.make_grid(clock, folder, clients, LAYOUTS[layout], experiment)
+        fakes.train(grid, experiment, folder / "study")
+        reference = embedded(clients, experiment, folder / "embedded")
+        (assert_same if exact and methods == attacked else assert_close)(folder / "study", reference)
+
+
+@pytest.mark.parametrize("rule", ["by_examples", "uniform"])
+def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, clock: Clock, tmp_path: Path) -> None:
+    """Also where the server does not know how large clients are."""
+    clients = fakes.make_clients((3, 8, 6, 5, 10, 2), shape=(20,))
+    experiment = only(
+        {"method": "FedAvg", "client_weights": rule},
+        {"method": "WAFL", "gamma": 5.0, "client_weights": rule},
+        schedule={"rounds": 3, "cohort": 4, "local_steps": 2, "learning_rate": 0.1},
+    )
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
+def test_partial_sums_give_the_embedded_numbers_nearly(
+    clients: dict[str, fakes.Client], clock: Clock, whole: Path, tmp_path: Path
+) -> None:
+    experiment = {**BASE, "flower": {"nodes": 3, "wait": 5.0, "partial_sums": True}}
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_close(tmp_path / "study", whole)
+    sent = [seen.reply["params"] for seen in grid.seen if seen.kind == "train"]
+    runs = [len(seen.ask["ask"]["runs"]) for seen in grid.seen if seen.kind == "train"]
+    assert [part["params"].shape[0] for part in sent] == runs
+
+
+class Broken(Node):
+    """The update of client c05 holds a NaN."""
+
+    def answer(self, ask: Ask, task: Task) -> list[Replies]:
+        found = super().answer(ask, task)
+        for query, replies in zip(ask.queries, found, strict=True):
+            for place, client in enumerate(query.clients):
+                if ask.names[client] == "c05" and replies.params is not None:
+                    replies.params[place, 1] = math.nan
+        return found
+
+
+@pytest.mark.parametrize("partial_sums", [False, True])
+def test_a_client_with_nan_is_left_out_of_its_node(
+    partial_sums: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """As if it were not asked: the mean over the five others, by their weights."""
+    methods = ({"method": "AFL", "rounds": 1}, {"method": "FedAvg", "cohort": 6, "rounds": 1})
+    experiment = only(*methods, flower={"nodes": 3, "wait": 5.0, "partial_sums": partial_sums})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment, node=Broken)
+    fakes.train(grid, experiment, tmp_path / "study")
+    others = {name: arrays for name, arrays in clients.items() if name != "c05"}
+    fewer = only(methods[0], {**methods[1], "cohort": 5})
+    assert_close(tmp_path / "study", embedded(others, fewer, tmp_path / "embedded"))
+    for method in ("afl", "fedavg"):
+        ((client, why),) = history(tmp_path / "study", method)[0]["excluded"]
+        assert client == 5
+        assert "NaN" in why
+
+
+# -- What leaves a client ---------------------------------------------------------------------------------------
+
+HELLO = {"ask.names", "ask.shape", "ask.classes", "ask.outputs", "ask.unit", "ask.tested"}
+WORK = {"reply.format", "numbers.loss", "numbers.cost"}
+TEST = {"ask.sizes", "ask.losses", "ask.right"}
+SENT: dict[str, dict[str, set[str]]] = {
+    **{
+        method: {"query.hello": HELLO | {"ask.sizes"}, "train": WORK | {"params.params"}, "evaluate.test": TEST}
+        for method in ("FedAvg", "FedFGSM", "FedPGM", "FedRobust", "WAFL")
+    },
+    "AFL": {"query.hello": HELLO, "train": WORK | {"params.params"}, "evaluate.test": TEST},
+    "DRFA": {
+        "query.hello": HELLO,
+        "train": WORK | {"params.params", "params.snapshots"},
+        "evaluate": WORK,
+        "evaluate.test": TEST,
+    },
+}
+"""All that a node may send, by method and by the message that it answers."""
+
+
+def keys(content: RecordDict) -> set[str]:
+    return {f"{record}.{name}" for record in content for name in content[record]}
+
+
+def sent(grid: Grid) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for seen in grid.seen:
+        found.setdefault(seen.kind, set()).update(keys(seen.reply))
+    return found
+
+
+@pytest.mark.parametrize("method", wafl.METHODS)
+def test_nothing_leaves_a_node_but_what_is_listed(
+    method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = only({"method": method, "rounds": 1})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert sent(grid) == SENT[method]
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ({"method": "WAFL", "client_weights": "uniform"}, False),
+        ({"method": "WAFL", "client_weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}, False),
+        ({"method": "DRFA"}, False),
+        ({"method": "DRFA", "local_epochs": 1}, True),
+        ({"method": "DRFA", "local_steps": [1, 2]}, False),
+        ({"method": "WAFL"}, True),
+    ],
+)
+def test_sizes_leave_only_where_a_method_counts_examples(
+    method: dict[str, Any], told: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = only({**method, "rounds": 1})
+    untested = {name: {"x": each["x"], "y": each["y"]} for name, each in clients.items()}
+    grid = fakes.make_grid(clock, tmp_path, untested, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert ("ask.sizes" in sent(grid)["query.hello"]) == told
+    roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
+    assert roster["num_examples"] == (list(SIZES) if told else [0] * 6)
+    assert "evaluate.test" not in sent(grid)
+
+
+# -- Interruptions of the server --------------------------------------------------------------------------------
+
+RESUMED = only(
+    {"method": "DRFA"},
+    {"method": "FedRobust", "step_size": 0.1, "rounds": 5},
+    {"method": "WAFL", "radius": [0.3, 0.6], "rounds": 3},
+)
+
+
+def interrupt(grid: Grid, at: int) -> None:
+    """Ctrl-C when the server sends work for the so-manieth time."""
+    count = 0
+
+    def before(kind: str, round: int | None) -> None:
+        nonlocal count
+        count += round is not None
+        if round is not None and count == at:
+            raise KeyboardInterrupt
+
+    grid.before_push = before
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
+    every: int, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """After every query: also between the two of DRFA, and in FedRobust, whose clients keep their maps."""
+    experiment = {**RESUMED, "checkpoint_every": every}
+    reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
+    for at in {1: (2, 5, 6, 11), 3: (6, 8, 9)}[every]:
+        shutil.rmtree(folder, ignore_errors=True)
+        grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+        interrupt(grid, at)
+        with pytest.raises(KeyboardInterrupt):
+            fakes.train(grid, experiment, folder)
+        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, folder)
+        assert_same(folder, reference)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_server_that_was_killed_goes_on_though_its_nodes_are_ahead(
+    every: int, damaged: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """Its folder is as it was when it died; with the last checkpoint damaged it goes on from the one before."""
+    experiment = only({"method": "FedRobust", "step_size": 0.1, "rounds": 9}, checkpoint_every=every)
+    reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+
+    def before(kind: str, round: int | None) -> None:
+        if round == 8:
+            shutil.copytree(folder, tmp_path / "then")
+            raise KeyboardInterrupt
+
+    grid.before_push = before
+    Study.create(
+        parse_experiment({**experiment, "engine": "flower"}, "here"), folder, None, finder_of(grid, experiment, folder)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        fakes.train(grid, experiment, folder)
+    shutil.rmtree(folder)
+    (tmp_path / "then").rename(folder)
+    if damaged:
+        last = sorted((folder / "checkpoint" / "fedrobust").iterdir())[-1] / "state.safetensors"
+        last.write_bytes(last.read_bytes()[:-1] + b"?")
+    again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(again, experiment, folder)
+    rounds = sorted({seen.round for seen in again.seen if seen.round is not None})
+    assert rounds[0] == {(1, False): 8, (1, True): 7, (3, False): 6, (3, True): 3}[every, damaged]
+    assert_same(folder, reference)
+
+
+def finder_of(grid: Grid, experiment: dict[str, Any], folder: Path) -> Any:
+    parsed = parse_experiment({**experiment, "engine": "flower"}, "here")
+    return Finder(Post(grid), parsed, folder)  # type: ignore[arg-type]
+
+
+# -- Nodes that come and go -------------------------------------------------------------------------------------
+
+
+def during(round: int, action: Callable[[], None]) -> Callable[[str, int | None], None]:
+    """Do it once, when the work of that round is sent."""
+    done: list[int] = []
+
+    def before(kind: str, at: int | None) -> None:
+        if at == round and not done:
+            done.append(at)
+            action()
+
+    return before
+
+
+def everyone(method: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """An experiment that asks all clients in all of its six rounds."""
+    schedule = {"rounds": 6, "local_steps": 1, "batch_size": 2, "learning_rate": 0.1}
+    return only(method, schedule=schedule, **changes)
+
+
+def participants(row: dict[str, Any]) -> list[int]:
+    out = [client for client, why in row["excluded"] if not why.startswith("loss: ")]
+    return [client for client in row["cohort"] if client not in out]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ({"method": "FedAvg"}, [size / sum(SIZES) for size in SIZES]),
+        ({"method": "FedAvg", "client_weights": "uniform"}, [1 / 6] * 6),
+    ],
+)
+def test_a_node_that_joins_late_takes_part_from_the_next_round_on(
+    method: dict[str, Any], expected: list[float], clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """It comes while round 2 is under way, and is asked from round 3 on."""
+    experiment = everyone(method, flower={"nodes": 2, "wait": 5.0})
+    layout = [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]]
+    grid = fakes.make_grid(clock, tmp_path, clients, layout, experiment)
+    grid.hosts[2].here = False
+    grid.before_push = during(2, lambda: setattr(grid.hosts[2], "here", True))
+    fakes.train(grid, experiment, tmp_path / "study")
+    rows = history(tmp_path / "study")
+    assert [row["cohort"] for row in rows] == [[0, 1, 2, 3]] * 3 + [[0, 1, 2, 3, 4, 5]] * 3
+    assert all(row["excluded"] == [] for row in rows)
+    assert weights(tmp_path / "study" / "fedavg") == pytest.approx(expected, abs=1e-15)
+    roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
+    assert roster["names"] == ["c00", "c01", "c02", "c03", "c04", "c05"]
+    for seen in grid.seen:
+        if seen.kind == "train" and seen.round is not None and seen.round > 2:
+            asked = seen.ask["ask"]
+            assert asked["weights"] == pytest.approx([expected[client] for client in asked["clients"]], abs=1e-15)
+
+
+def test_learned_weights_make_room_for_who_joins_late(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """Two of six come: each starts with a sixth, and the others share four sixths as they did before."""
+    experiment = everyone({"method": "AFL"}, flower={"nodes": 2, "wait": 5.0})
+    grid = fakes.make_grid(clock, tmp_path, clients, [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]], experiment)
+    grid.hosts[2].here = False
+    grid.before_push = during(2, lambda: setattr(grid.hosts[2], "here", True))
+    fakes.train(grid, experiment, tmp_path / "study")
+    asked: dict[int, dict[int, float]] = {}
+    losses: dict[int, dict[int, float]] = {}
+    for seen in grid.seen:
+        if seen.kind == "train":
+            assert seen.round is not None
+            part = dict(zip(seen.ask["ask"]["clients"], seen.ask["ask"]["weights"], strict=True))
+            asked.setdefault(seen.round, {}).update(part)
+            found = fakes.tensor(seen.reply, "numbers", "loss").tolist()
+            losses.setdefault(seen.round, {}).update(zip(seen.ask["ask"]["clients"], found, strict=True))
+    before = np.array([asked[2][client] for client in range(4)]) + 0.1 * np.array([losses[2][c] for c in range(4)])
+    ordered = np.sort(before)[::-1]
+    heights = (np.cumsum(ordered) - 1) / np.arange(1, 5)
+    projected = np.maximum(before - heights[np.nonzero(ordered > heights)[0][-1]], 0.0)
+    assert [asked[3][client] for client in range(6)] == pytest.approx([*(4 / 6 * projected), 1 / 6, 1 / 6], abs=1e-12)
+
+
+def test_a_node_that_leaves_is_left_out_and_comes_back_under_another_number(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "FedRobust", "step_size": 0.1})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    first = grid.hosts[0]
+
+    def leave() -> None:
+        first.here = False
+
+    def come_back() -> None:
+        grid.hosts.append(
+            Host(
+                1000,
+                Node.of({"data": str(tmp_path / "node-0"), "state": str(tmp_path / "state-0")}, fakes.flat(experiment)),
+            )
+        )
+
+    steps = [during(2, leave), during(3, come_back)]
+    grid.before_push = lambda kind, at: [step(kind, at) for step in steps] and None
+    fakes.train(grid, experiment, tmp_path / "study")
+    rows = history(tmp_path / "study", "fedrobust")
+    assert [3 in participants(row) for row in rows] == [True, True, False, False, True, True]
+    assert all(set(participants(row)) >= {0, 1, 2, 4, 5} for row in rows)
+    assert rows[2]["excluded"][0][0] == 3
+    assert rows[3]["excluded"] == [[3, "no node holds it"]]
+    assert [row["attempts"] for row in rows] == [1] * 6
+
+
+def test_of_two_nodes_with_one_client_the_one_that_came_last_is_asked(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """A node that was started anew, while the SuperLink still lists it as it was before."""
+    experiment = everyone({"method": "AFL"})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    again = Host(1, Node.of({"data": str(tmp_path / "node-0")}, fakes.flat(experiment)))
+    grid.before_push = during(2, lambda: grid.hosts.append(again))
+    fakes.train(grid, experiment, tmp_path / "study")
+    asked = {at: {seen.node for seen in grid.seen if seen.round == at} for at in range(6)}
+    old = {host.number for host in grid.hosts[:3]}
+    assert asked[0] == asked[1] == asked[2] == old
+    assert asked[3] == asked[5] == {*old, 1} - {grid.hosts[0].number}
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
+def fates(*kinds_of: tuple[int, Fate]) -> Callable[[str, int | None], Fate]:
+    """Of the work of these rounds; each once."""
+    left = dict(kinds_of)
+    return lambda kind, at: left.pop(at, None) if kind == "train" and at is not None else None
+
+
+def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """A node with one client of six fails in every way; nothing of it is used, and the others go on."""
+    experiment = everyone({"method": "FedAvg"}, flower={"nodes": 3, "wait": 5.0, "round_timeout": 20.0})
+    experiment["schedule"] = {**experiment["schedule"], "rounds": 9}
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    nan = lambda reply: fakes.spoiled(reply, "params", "params", lambda x: x * math.nan)  # noqa: E731
+    wide = lambda reply: fakes.spoiled(reply, "params", "params", lambda x: torch.cat([x, x], 1))  # noqa: E731
+    huge = lambda reply: fakes.spoiled(reply, "params", "params", lambda x: x * 1e9)  # noqa: E731
+    grid.hosts[0].fate = fates(
+        (0, 5.0), (1, HANG), (2, 25.0), (3, nan), (4, wide), (5, huge), (6, lambda _: RecordDict()),
+        (7, lambda _: refusal("ValueError: I will not")),
+    )  # fmt: skip
+    fakes.train(grid, experiment, tmp_path / "study")
+    rows = history(tmp_path / "study")
+    reasons = [dict(row["excluded"]).get(3, "") for row in rows]
+    wanted = ["", "20 s", "20 s", "NaN", "shape (1, 30)", "length", "record", "I will not", ""]
+    for reason, part in zip(reasons, wanted, strict=True):
+        assert (part in reason) if part else reason == ""
+    assert all(participants(row) == [0, 1, 2, 3, 4, 5] or row["excluded"] for row in rows)
+    reference = {**experiment, "schedule": {**experiment["schedule"], "rounds": 1}}
+    alone = embedded(clients, reference, tmp_path / "embedded")
+    assert history(alone)[0]["loss"] == rows[0]["loss"]
+
+
+def test_a_round_without_enough_replies_is_tried_again_and_said(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = everyone({"method": "FedRobust", "step_size": 0.1})
+    reference = embedded(clients, experiment, tmp_path / "embedded")
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    grid.latency = 0.0
+    for host in grid.hosts[1:]:
+        host.fate = fates((2, HANG))
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    try:
+        fakes.train(grid, experiment, tmp_path / "study")
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    mine, theirs = history(tmp_path / "study", "fedrobust"), history(reference, "fedrobust")
+    assert [row.pop("attempts") for row in mine] == [1, 1, 2, 1, 1, 1]
+    assert [row.pop("attempts") for row in theirs] == [1] * 6
+    assert mine == theirs
+    assert params(tmp_path / "study") == params(reference)
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert any("round 2: asking again, attempt 2" in line for line in said)
+    assert any("round 2: c04: no reply in 20 s" in line for line in said)
+
+
+def test_with_nobody_left_it_stops_in_time_and_goes_on_later(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "FedRobust", "step_size": 0.1}, tolerance={"attempts": 2})
+    reference = embedded(clients, {**experiment, "tolerance": None}, tmp_path / "embedded")
+    folder = tmp_path / "study"
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    parsed = parse_experiment({**experiment, "engine": "flower"}, "here")
+    Study.create(parsed, folder, None, finder_of(grid, experiment, folder))
+    began: list[float] = []
+
+    def all_leave() -> None:
+        began.append(clock.now)
+        for host in grid.hosts:
+            host.here = False
+
+    grid.before_push = during(4, all_leave)
+    with pytest.raises(TooFewRepliesError, match="round 4"):
+        fakes.train(grid, experiment, folder)
+    assert clock.now - began[0] <= 2 * (20.0 + 5.0 + 1.0)
+    again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(again, experiment, folder)
+    assert min(seen.round for seen in again.seen if seen.round is not None) == 4
+    assert_same(folder, reference)
+
+
+def test_with_nobody_left_to_test_it_stops_and_tests_later(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
+    reference = embedded(clients, {**experiment, "tolerance": None}, tmp_path / "embedded")
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    for host in grid.hosts:
+        host.fate = lambda kind, _: GONE if kind == "evaluate.test" else None
+    began = clock.now
+    with pytest.raises(TooFewRepliesError):
+        fakes.train(grid, experiment, tmp_path / "study")
+    assert clock.now - began <= 2 * (20.0 + 5.0 + 1.0)
+    assert not RunFolder(tmp_path / "study").read_results().get("finished")
+    again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(again, experiment, tmp_path / "study")
+    assert [seen for seen in again.seen if seen.round is not None] == []
+    assert_same(tmp_path / "study", reference)
+
+
+def test_with_everybody_gone_before_the_test_it_stops_and_says_so(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    pull = grid.pull_messages
+
+    def vanish(message_ids: Any) -> Any:
+        found = list(pull(message_ids))
+        if found and found[0].metadata.group_id == "round 5" and not grid.pending:
+            for host in grid.hosts:
+                host.here = False
+        return found
+
+    grid.pull_messages = vanish  # type: ignore[method-assign]
+    with pytest.raises(TooFewRepliesError):
+        fakes.train(grid, experiment, tmp_path / "study")
+
+
+@pytest.mark.parametrize(("present", "least", "enough"), [(0, 1, False), (1, 2, False), (2, 2, True), (1, 1, True)])
+def test_it_waits_for_nodes_no_longer_than_it_was_told(
+    present: int, least: int, enough: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = only({"method": "AFL", "rounds": 1}, flower={"nodes": 3, "min_nodes": least, "wait": 30.0})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN[:present], experiment)
+    if not enough:
+        with pytest.raises(TooFewRepliesError, match=rf"{present} nodes .* 30 s.*{least} are wanted.*min_nodes"):
+            fakes.train(grid, experiment, tmp_path / "study")
+        assert not (tmp_path / "study").exists()
+    else:
+        fakes.train(grid, experiment, tmp_path / "study")
+    assert 30.0 <= clock.now <= 33.0
+
+
+def test_with_all_its_nodes_it_does_not_wait(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
+    experiment = only({"method": "AFL", "rounds": 1}, flower={"nodes": 3, "wait": 30.0})
+    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
+    assert clock.now < 3.0
+
+
+def test_a_node_with_other_data_takes_no_part(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
+    """Of another shape, or a regression among classes; also one that comes later with a label that the model lacks."""
+    experiment = everyone({"method": "AFL"}, flower={"nodes": 2, "wait": 5.0})
+    grid = fakes.make_grid(clock, tmp_path, clients, [["c00", "c01"], ["c02", "c03"]], experiment)
+    later: list[Host] = []
+    label = {"d2": {"x": clients["c00"]["x"], "y": clients["c00"]["y"] + 1}}
+    for place, odd in enumerate((fakes.make_clients((4,), shape=(5,)), fakes.make_clients((4,), targets=3), label)):
+        folder = fakes.write(tmp_path / f"odd-{place}", odd)
+        later.append(Host(100 + place, Node.of({"data": str(folder)}, fakes.flat(experiment))))
+    grid.before_push = during(1, lambda: grid.hosts.extend(later))
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert {seen.kind for seen in grid.seen if seen.node >= 100} == {"query.hello"}
+    assert len([seen for seen in grid.seen if seen.node >= 100]) == 3
+    assert [row["cohort"] for row in history(tmp_path / "study", "afl")] == [[0, 1, 2, 3]] * 6
+
+
+def test_with_fixed_weights_nobody_joins_late(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
+    """Not even in another method of the study, and not after a restart."""
+    fixed = {"method": "FedAvg", "client_weights": [1.0, 2.0, 3.0, 2.0]}
+    experiment = {**everyone(fixed, flower={"nodes": 2, "wait": 5.0}), "methods": [{"method": "AFL"}, fixed]}
+    grid = fakes.make_grid(clock, tmp_path, clients, [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]], experiment)
+    grid.hosts[2].here = False
+    grid.before_push = during(2, lambda: setattr(grid.hosts[2], "here", True))
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert weights(tmp_path / "study" / "fedavg") == pytest.approx([1 / 8, 2 / 8, 3 / 8, 2 / 8], abs=1e-15)
+    assert {tuple(row["cohort"]) for row in metrics(tmp_path / "study")} == {(0, 1, 2, 3)}
+    before = params(tmp_path / "study")
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert params(tmp_path / "study") == before
+
+
+def test_nodes_with_another_experiment_are_not_trained_with(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """A study that is resumed with another app: what the server asks and what nodes do must not differ."""
+    experiment = everyone({"method": "WAFL", "norm": 2, "gamma": 2.0})
+    other = everyone({"method": "WAFL", "norm": "inf", "gamma": 2.0})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    interrupt(grid, 3)
+    with pytest.raises(KeyboardInterrupt):
+        fakes.train(grid, experiment, tmp_path / "study")
+    with pytest.raises(ConfigError, match=r"methods\.wafl"):
+        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, other), other, tmp_path / "study")
+
+
+def test_examples_outside_the_bounds_are_refused_as_they_are_embedded(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "WAFL", "bounds": [-0.5, 0.5]})
+    with pytest.raises(ValueError, match="outside bounds"):
+        embedded(clients, experiment, tmp_path / "embedded")
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    with pytest.raises((ValueError, TooFewRepliesError), match="outside bounds"):
+        fakes.train(grid, experiment, tmp_path / "study")
+
+
+# -- Certificates and distances ---------------------------------------------------------------------------------
+
+
+def own(experiment: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {**OWN, **fakes.flat(experiment), **{name: str(value) for name, value in values.items() if name != "norm"}}
+
+
+@pytest.mark.parametrize("norm", [2.0, math.inf])
+@pytest.mark.parametrize("targets", [0, 2])
+def test_certificates_are_those_of_all_examples_at_one_place(
+    norm: float, targets: int, clock: Clock, tmp_path: Path
+) -> None:
+    clients = fakes.make_clients(SIZES, targets=targets)
+    loss = "squared_error" if targets else "cross_entropy"
+    experiment = everyone({"method": "WAFL", "gamma": 30.0}, model={"loss": loss})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    grid.seen.clear()
+    folder = tmp_path / "study" / "wafl"
+    server.certify(Post(grid), {**own(experiment, folder=folder, radii="[0.1, 0.5, 2.0]"), "norm": norm})  # type: ignore[arg-type]
+    found = json.loads((folder / "certificates.json").read_text())
+    expected = wafl.certify(
+        load_run(folder), fakes.federation(clients), radii=[0.1, 0.5, 2.0], norm=norm, achieved=False
+    ).to_json()
+    for row, other in zip(found["certificates"], expected["certificates"], strict=True):
+        assert_near(row, other)
+    assert_near(found["loss"], expected["loss"])
+    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == {
+        "ask.count", "numbers.value", "numbers.cost",
+    }  # fmt: skip
+
+
+def test_a_certificate_wants_every_client_and_only_numbers(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    values = own(experiment, folder=tmp_path / "study" / "afl")
+    nan = lambda reply: fakes.spoiled(reply, "numbers", "value", lambda x: x * math.nan)  # noqa: E731
+    for fate in (HANG, nan):
+        grid.hosts[0].fate = lambda kind, _, fate=fate: fate if kind == "query.survey" else None
+        with pytest.raises(TooFewRepliesError, match="c03"):
+            server.certify(Post(grid), values)  # type: ignore[arg-type]
+    assert not (tmp_path / "study" / "afl" / "certificates.json").exists()
+
+
+def test_distances_are_those_of_all_examples_at_one_place(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """Where the target is the smallest cloud, so that nothing of it is drawn."""
+    larger = {name: arrays for name, arrays in clients.items() if len(arrays["x"]) > 4}
+    experiment = everyone({"method": "AFL"}, seeds=[5])
+    aim = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
+    np.savez(tmp_path / "aim.npz", x=aim)
+    grid = fakes.make_grid(
+        clock, tmp_path, larger, [["c03"], ["c01", "c04", "c02"]], {**experiment, "flower": {"nodes": 2}}
+    )
+    values = own({**experiment, "flower": {"nodes": 2}}, target=tmp_path / "aim.npz", output=tmp_path)
+    server.distances(Post(grid), values)  # type: ignore[arg-type]
+    found = json.loads((tmp_path / "study-distances.json").read_text())
+    expected = wafl.weights.nearest(fakes.federation(larger), aim, private=True, seed=5)
+    assert found["distances"] == dict(zip(sorted(larger), expected.distances, strict=True))
+    assert found["points"] == 4
+    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.midpoints"} == {
+        "ask.lengths", "numbers.midpoints",
+    }  # fmt: skip
+
+
+def test_a_larger_target_is_drawn_as_it_is_at_one_place(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "AFL"}, seeds=[5])
+    aim = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)
+    np.savez(tmp_path / "aim.npz", x=aim)
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    server.distances(Post(grid), own(experiment, target=tmp_path / "aim.npz", output=tmp_path))  # type: ignore[arg-type]
+    found = json.loads((tmp_path / "study-distances.json").read_text())
+    expected = wafl.weights.nearest(fakes.federation(clients), aim, private=True, seed=5)
+    assert found["distances"] == dict(zip(sorted(clients), expected.distances, strict=True))
+
+
+def test_distances_work_beside_a_study_that_never_asked_for_sizes(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "AFL"})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    np.savez(tmp_path / "study" / "aim.npz", x=np.ones((2, 4), np.float32))
+    values = own(experiment, target=tmp_path / "study" / "aim.npz", output=tmp_path)
+    server.distances(Post(grid), values)  # type: ignore[arg-type]
+    assert json.loads((tmp_path / "study-distances.json").read_text())["points"] == 2
+
+
+def test_midpoints_that_are_no_numbers_are_not_used(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "AFL"}, tolerance={"attempts": 1})
+    np.savez(tmp_path / "aim.npz", x=np.ones((2, 4), np.float32))
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    nan = lambda reply: fakes.spoiled(reply, "numbers", "midpoints", lambda x: x * math.nan)  # noqa: E731
+    grid.hosts[0].fate = lambda kind, _: nan if kind == "query.midpoints" else None
+    with pytest.raises(TooFewRepliesError, match="c03"):
+        server.distances(Post(grid), own(experiment, target=tmp_path / "aim.npz", output=tmp_path))  # type: ignore[arg-type]

@@ -1,0 +1,253 @@
+"""Flower's programs on this machine: real processes, all of them gone in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from socket import create_server
+
+import pytest
+
+from wafl.flower.ops.certificates import make_certificates
+from wafl.flower.ops.loopback import Loopback, settings
+from wafl.flower.ops.processes import Program, ProgramError
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are looked for in /proc")
+
+AWKWARD = "a 'b' \"c\" \\\n\t= [x] é🙂\x7f.toml"
+PROJECT = """
+[project]
+name = "trial"
+version = "0.1.0"
+description = "Asks every node for its configuration."
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "trial:server_app"
+clientapp = "trial:client_app"
+[tool.flwr.app.config]
+nodes = 0
+text = ""
+"""
+MODULE = """
+import json
+import time
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def main(grid, context):
+    print("TEXT", json.dumps(context.run_config["text"]))
+    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
+        time.sleep(0.1)
+    waiting = set(grid.push_messages([Message(RecordDict(), node, "query") for node in nodes]))
+    while waiting:
+        for reply in grid.pull_messages(waiting):
+            waiting.discard(reply.metadata.reply_to_message_id)
+            print("REPLY", json.dumps(dict(reply.content["node"])))
+        time.sleep(0.1)
+
+
+@client_app.query()
+def query(message, context):
+    return Message(RecordDict({"node": ConfigRecord(dict(context.node_config))}), reply_to=message)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "trial.py").write_text(MODULE)
+    return folder
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Those with a FLWR_HOME in the folder; a zombie has no environment left."""
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"FLWR_HOME={folder}/".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def said(log: str, what: str) -> list[object]:
+    return [json.loads(line.partition(" ")[2]) for line in log.splitlines() if line.startswith(f"{what} ")]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def program(tmp_path: Path, script: str) -> Program:
+    return Program(["sh", "-c", script], tmp_path / "log", os.environ)
+
+
+def states(pids: set[int]) -> set[str]:
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids}
+
+
+def session(folder: Path, app: Path) -> None:
+    """Two nodes with keys, one that is refused, a run, a Ctrl-C."""
+    certificates = make_certificates(folder.with_name("c"), nodes=["a", "b", "rogue"])
+    with Loopback(folder, certificates=certificates) as loopback:
+        rogue = loopback.add_node("rogue", key="rogue", register=False)
+        loopback.add_node("a", {"data": f"{folder}/x.toml", "text": AWKWARD}, key="a")
+        loopback.add_node("b", {"partition": 1, "rate": 1e-5, "robust": True}, key="b")
+        run = loopback.submit(app, {"text": AWKWARD, "nodes": 2})
+        assert rogue.process.wait(30) == 1
+        assert "Exit Code: 305" in rogue.said()
+        assert run.wait(60) == "finished:completed"
+        assert said(run.log(), "TEXT") == [AWKWARD]
+        replies = said(run.log(), "REPLY")
+        assert len(replies) == 2
+        assert {"data": f"{folder}/x.toml", "text": AWKWARD} in replies
+        assert {"partition": 1, "rate": 1e-5, "robust": True} in replies
+        assert len(processes_of(folder)) >= 6
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_with_certificates(tmp_path: Path, app: Path):
+    folder = tmp_path / "a folder"
+    with pytest.raises(KeyboardInterrupt):
+        session(folder, app)
+    assert processes_of(folder) == []
+
+
+@pytest.mark.slow
+def test_faults(tmp_path: Path, app: Path, monkeypatch: pytest.MonkeyPatch):
+    """A port lost to another program, a node and a SuperLink that end and come back, a run that is stopped."""
+    with create_server(("127.0.0.1", 0)) as other:
+        ports = [other.getsockname()[1]]
+        free = Loopback._reserve_port
+        monkeypatch.setattr(Loopback, "_reserve_port", lambda self: ports.pop() if ports else free(self))
+        with Loopback(tmp_path / "l") as loopback:
+            address = loopback.address
+            assert address != f"127.0.0.1:{other.getsockname()[1]}"
+            node = loopback.add_node("a")
+            run = loopback.submit(app, {"nodes": 99})
+            loopback.wait_for_nodes(1)
+            node.stop()
+            assert loopback.nodes_online() == 0
+            eventually(lambda: said(run.log(), "TEXT") != [])
+            assert any("flwr-serverapp" in command for command in processes_of(tmp_path))
+            loopback.kill_link()
+            assert not [command for command in processes_of(tmp_path) if "flwr\0run" not in command]
+            node.restart()
+            loopback.restart_link()
+            assert loopback.address == address
+            node.wait_for("SuperNode ID", 60)
+            with pytest.raises(TimeoutError, match=r"running after 0\.1 s"):
+                run.wait(0.1)
+            run.stop()
+            assert run.wait(30) == "finished:stopped"
+            node.kill()
+            with pytest.raises(ProgramError, match="1 nodes are wanted, 0 run"):
+                loopback.wait_for_nodes(1)
+            with pytest.raises(ProgramError, match="Invalid run configuration"):
+                loopback.submit(app, {"no-such-key": 1})
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_superlink_that_does_not_start_says_why(tmp_path: Path):
+    certificates = make_certificates(tmp_path / "c")
+    certificates.server_cert.write_text("nonsense")
+    with pytest.raises(ProgramError, match=r"flower-superlink ended with status 1(.|\n)*SSL"):
+        Loopback(tmp_path / "l", certificates=certificates).__enter__()
+    assert processes_of(tmp_path) == []
+
+
+def test_bad_input(tmp_path: Path):
+    loopback = Loopback(tmp_path)
+    with pytest.raises(ValueError, match=r"node '\.\./a': give a new name of letters"):
+        loopback.add_node("../a")
+    with pytest.raises(ValueError, match="has the key 'a' without certificates"):
+        loopback.add_node("a", key="a")
+    with pytest.raises(ValueError, match="key 'a b': use letters"):
+        settings({"a b": 1})
+    with pytest.raises(ValueError, match=r"x is \[1\]: give a string, a number"):
+        settings({"x": [1]})
+
+
+def test_flower_reads_what_settings_writes():
+    values = {"text": AWKWARD, "empty": "", "rate": 1e-5, "big": 10**15, "inf": float("inf"), "on": True, "a.b": -1}
+    code = "import json, sys; from flwr.common.config import parse_config_args as p; a = sys.argv[1:]"
+    command = [sys.executable, "-c", f"{code}; print(json.dumps([p(a), p([' '.join(a)])]))", *settings(values)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == [values, values]
+
+
+def test_a_program_is_killed_with_children_that_hide(tmp_path: Path):
+    """In a session of its own and without an environment, as Flower's SuperExec for all but the superuser."""
+    parent = program(tmp_path, "setsid env -i sleep 600 & exec sleep 600")
+    eventually(lambda: len(parent.family()) == 2)
+    family = parent.family()
+    parent.kill()
+    assert parent.returncode() == -signal.SIGKILL
+    eventually(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and states({pid}) != {"Z"} for pid in family))
+
+
+def test_a_program_is_killed_with_children_that_outlive_it(tmp_path: Path):
+    parent = program(tmp_path, "setsid sleep 600 & exit 3")
+    assert parent.process.wait(10) == 3
+    assert len(parent.family()) == 1
+    parent.kill()
+    assert parent.family() == set()
+
+
+def test_a_program_that_does_not_stop_is_killed(tmp_path: Path):
+    deaf = program(tmp_path, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    deaf.wait_for("ready", 10)
+    deaf.stop(grace=0.2)
+    assert deaf.returncode() == -signal.SIGKILL
+    assert deaf.family() == set()
+
+
+def test_a_program_hangs_goes_on_and_stops_while_it_hangs(tmp_path: Path):
+    parent = program(tmp_path, "sleep 600 & exec sleep 600")
+    eventually(lambda: len(parent.family()) == 2)
+    parent.pause()
+    eventually(lambda: states(parent.family()) == {"T"})
+    parent.resume()
+    eventually(lambda: states(parent.family()) == {"S"})
+    parent.pause()
+    parent.stop()
+    assert parent.returncode() == -signal.SIGTERM
+
+
+def test_what_a_program_says_is_of_its_last_start(tmp_path: Path):
+    speaker = program(tmp_path, "echo one 12; exit 4")
+    assert speaker.wait_for(r"one (\d+)\n", 10)[1] == "12"
+    with pytest.raises(ProgramError, match=r"sh ended with status 4\. The end of .*log:\none 12"):
+        speaker.wait_for("two", 10)
+    speaker.restart()
+    speaker.process.wait(10)
+    assert speaker.said() == "one 12\n"
+    assert speaker.log.read_text() == "one 12\n" * 2
+    silent = program(tmp_path, "exec sleep 600")
+    with pytest.raises(TimeoutError, match=r"did not say 'x' within 0\.1 s"):
+        silent.wait_for("x", 0.1)
+    silent.kill()

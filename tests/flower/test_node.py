@@ -1,0 +1,564 @@
+"""A node by itself: its own data, what it keeps, the experiment as it is told it, and the app it comes from."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import random
+import sys
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.cli.config_utils import load_and_validate
+from flwr.common.config import flatten_dict, get_fused_config_from_dir, parse_config_args
+
+import wafl
+from tests.oracles import flower_fakes as fakes
+from wafl.core.errors import ConfigError, FolderError
+from wafl.flower import client
+from wafl.flower.census import Hello
+from wafl.flower.keepsakes import Keepsakes, state_folder
+from wafl.flower.node import Node
+from wafl.flower.ops.app import CLIENT, SERVER, trial_experiment, write_app
+from wafl.flower.run_config import OWN, from_run_config, to_run_config
+from wafl.flower.site import open_site, read_folder
+from wafl.flower.wire import WireError, check_refusal, config_only
+from wafl.runs.config import Data, Experiment, Tolerance
+from wafl.runs.read import parse_experiment
+
+INF = math.inf
+DATA = Data(num_clients=5, labels_per_client=4)
+
+
+# -- Data of its own --------------------------------------------------------------------------------------------
+
+
+def test_a_folder_holds_one_client_a_file(tmp_path: Path) -> None:
+    """By name, in the order of the names, with the very numbers of the file and nothing held out."""
+    clients = dict(zip("bca", fakes.make_clients((3, 8, 6)).values(), strict=True))
+    (fakes.write(tmp_path / "data", clients) / "notes.txt").write_text("not a client")
+    site = open_site({"data": str(tmp_path / "data")}, DATA)
+    assert dict(site.rows) == {"a": 0, "b": 1, "c": 2}
+    assert site.numbers is None
+    for name, row in site.rows.items():
+        for part, suffix in ((site.federation.train, ""), (site.federation.test, "_test")):
+            x, y = part.of(row)
+            assert np.array_equal(x.numpy(), clients[name][f"x{suffix}"])
+            assert np.array_equal(y.numpy(), clients[name][f"y{suffix}"])
+
+
+def test_a_folder_without_tests_has_none(tmp_path: Path) -> None:
+    clients = fakes.make_clients((3, 4), tests=0)
+    federation = read_folder(fakes.write(tmp_path / "data", clients))
+    assert federation.train.num_examples.tolist() == [3, 4]
+    assert federation.test.num_examples.tolist() == [0, 0]
+
+
+def test_a_label_that_only_tests_have_counts(tmp_path: Path) -> None:
+    clients = fakes.make_clients((3, 4))
+    clients["c01"]["y_test"][2] = 6
+    assert read_folder(fakes.write(tmp_path / "data", clients)).num_classes == 7
+
+
+def test_targets_make_a_regression(tmp_path: Path) -> None:
+    federation = read_folder(fakes.write(tmp_path / "data", fakes.make_clients((3, 4), targets=2)))
+    assert federation.num_classes is None
+    assert federation.num_outputs == 2
+
+
+def save(file: Path, **arrays: Any) -> None:
+    np.savez(file, **arrays)
+
+
+def archive(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 3
+DAMAGED: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"hello",
+    "cut": archive(x=X, y=Y)[:-200],
+    "a head alone": archive(x=X, y=Y)[:40],
+    "a byte flipped": (data := archive(x=X, y=Y))[:300] + bytes([data[300] ^ 255]) + data[301:],
+    "an array, not an archive": (lambda buffer: np.save(buffer, X) or buffer.getvalue())(io.BytesIO()),
+    "a pickle": b"\x80\x04K\x03.",
+    "an object array": (lambda buffer: np.savez(buffer, x=np.array([{}], object), y=Y) or buffer.getvalue())(
+        io.BytesIO()
+    ),
+}
+
+
+@pytest.mark.parametrize("which", DAMAGED)
+def test_a_damaged_file_is_refused_by_its_name(which: str, tmp_path: Path) -> None:
+    folder = fakes.write(tmp_path / "data", fakes.make_clients((3,), tests=0))
+    (folder / "bad.npz").write_bytes(DAMAGED[which])
+    with pytest.raises(ConfigError, match=r"bad\.npz cannot be read"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "parts"),
+    [
+        ({"x": X}, ["one.npz", "holds x", "y"]),
+        ({"y": Y}, ["one.npz", "holds y"]),
+        ({"x": X, "y": Y, "x_test": X}, ["one.npz", "x_test", "first two or all"]),
+        ({"z": X}, ["one.npz", "holds none", "x, y"]),
+        ({"x": X, "y": Y[:-1]}, ["50", "49"]),
+        ({"x": X[:0], "y": Y[:0]}, ["empty"]),
+        ({"x": X * math.nan, "y": Y}, ["NaN"]),
+        ({"x": X, "y": Y - 1}, ["-1"]),
+        ({"x": X[:, 0], "y": Y}, ["(50,)"]),
+        ({"x": X.astype("U4"), "y": Y}, ["pair"]),
+    ],
+)
+def test_a_file_that_is_no_client_is_refused(arrays: dict[str, Any], parts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    save(tmp_path / "data" / "one.npz", **arrays)
+    with pytest.raises(ValueError, match=r".") as caught:
+        open_site({"data": str(tmp_path / "data")}, DATA)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_tests_are_for_all_clients_or_for_none(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    save(tmp_path / "data" / "one.npz", x=X, y=Y, x_test=X, y_test=Y)
+    save(tmp_path / "data" / "two.npz", x=X, y=Y)
+    with pytest.raises(ConfigError, match=r"one have x_test.*all or none"):
+        read_folder(tmp_path / "data")
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_folder_without_clients_is_refused(make: bool, tmp_path: Path) -> None:
+    if make:
+        (tmp_path / "data").mkdir()
+    with pytest.raises(ConfigError, match=r"data='.*data' holds no \.npz.*give each client one, with x and y"):
+        open_site({"data": str(tmp_path / "data")}, DATA)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_data.py").write_text(
+        "import numpy as np, wafl\n"
+        "def load():\n"
+        "    pairs = [(np.ones((3, 2)), np.array([0, 1, 1])), (np.zeros((2, 2)), np.array([1, 0]))]\n"
+        "    return wafl.Federation.from_arrays(pairs, test_fraction=0, names=['north', 'south'], unit='mm')\n"
+        "def nothing():\n"
+        "    return None\n"
+        "def fails():\n"
+        "    raise RuntimeError('no database')\n"
+        "number = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_data", raising=False)
+    return "own_data"
+
+
+def test_a_function_gives_the_clients(module: str) -> None:
+    site = open_site({"data": f"{module}:load"}, DATA)
+    assert dict(site.rows) == {"north": 0, "south": 1}
+    assert site.federation.unit == "mm"
+
+
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        ("own_data:nothing", ["own_data:nothing", "NoneType", "wafl.Federation"]),
+        ("own_data:missing", ["own_data:missing", "cannot be imported", "missing"]),
+        ("own_data:number", ["own_data:number", "no function"]),
+        ("not_there:load", ["not_there:load", "cannot be imported"]),
+        (3, ["3", "a folder", "module:function"]),
+        (True, ["True", "a folder", "module:function"]),
+    ],
+)
+def test_a_function_that_gives_no_clients_is_refused(data: Any, parts: list[str], module: str) -> None:
+    with pytest.raises(ConfigError, match="node config") as caught:
+        open_site({"data": data}, DATA)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_partitions_share_the_data_set_out(parts: int) -> None:
+    everyone = wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
+    sites = [open_site({"partition-id": part, "num-partitions": parts}, DATA) for part in range(parts)]
+    held = sorted((site.numbers[name], name) for site in sites if site.numbers for name in site.rows)
+    assert held == list(enumerate(everyone.names))
+    for site in sites:
+        for name, row in site.rows.items():
+            assert torch.equal(site.federation.train.of(row)[0], everyone.train.of(everyone.names.index(name))[0])
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({}, ["no data", "data='FOLDER'", "module:function"]),
+        ({"partition-id": 1}, ["partition-id=1", "num-partitions=None"]),
+        ({"partition-id": 2, "num-partitions": 2}, ["partition-id=2", "num-partitions=2"]),
+        ({"partition-id": -1, "num-partitions": 2}, ["partition-id=-1"]),
+        ({"partition-id": "0", "num-partitions": 2}, ["partition-id='0'"]),
+        ({"partition-id": 0.0, "num-partitions": 2}, ["partition-id=0.0"]),
+        ({"partition-id": 5, "num-partitions": 6}, ["6 nodes", "5 clients", "partition 5", "fewer nodes"]),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(config: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_site(config, DATA)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_an_empty_name_of_a_folder_is_not_the_folder_one_works_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "one.npz", x=X, y=Y)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError):
+        open_site({"data": ""}, DATA)
+
+
+# -- What clients keep ------------------------------------------------------------------------------------------
+
+
+def kept(value: float) -> torch.Tensor:
+    return torch.full((3,), value, dtype=torch.float64)
+
+
+def test_a_round_finds_what_was_kept_before_it(tmp_path: Path) -> None:
+    keepsakes = Keepsakes(tmp_path, "training", "fedrobust")
+    assert keepsakes.before(0, "a", 5) is None
+    for number in (0, 3, 4):
+        keepsakes.keep(0, "a", number, kept(number), saved=-1)
+    for number, expected in ((0, None), (1, 0.0), (3, 0.0), (4, 3.0), (5, 4.0), (10**12, 4.0)):
+        found = Keepsakes(tmp_path, "training", "fedrobust").before(0, "a", number)
+        assert (None if found is None else found.tolist()) == (None if expected is None else [expected] * 3)
+    keepsakes.keep(0, "a", 3, kept(1 / 3), saved=-1)
+    found = keepsakes.before(0, "a", 4)
+    assert found is not None
+    assert found.tolist() == [1 / 3] * 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("other", "fedrobust", 0, "a"),
+        ("training", "b", 0, "a"),
+        ("training", "fedrobust", 1, "a"),
+        ("training", "fedrobust", 0, "A"),
+        ("training", "fedrobust", 0, "a-0"),
+    ],
+)
+def test_nobody_finds_what_another_kept(other: tuple[str, str, int, str], tmp_path: Path) -> None:
+    """Another training, method, run or client; whatever their names are."""
+    Keepsakes(tmp_path, "training", "fedrobust").keep(0, "a", 1, kept(1), saved=-1)
+    training, entry, run, name = other
+    assert Keepsakes(tmp_path, training, entry).before(run, name, 9) is None
+
+
+def test_whatever_a_resume_may_ask_for_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server goes back as far as it may, again and again; a client that takes part now and then loses nothing."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    draws = random.Random(0)
+    for trial in range(20):
+        keepsakes, horizon = Keepsakes(tmp_path, str(trial), "e"), draws.choice([2, 6])
+        present = sorted(draws.sample(range(30), draws.choice([5, 15, 30])))
+        furthest, place = 0, 0
+        while place < len(present):
+            number = present[place]
+            found = keepsakes.before(0, "a", number)
+            assert (None if found is None else int(found[0])) == (present[place - 1] if place else None)
+            keepsakes.keep(0, "a", number, kept(number), saved=max(number - horizon, -1))
+            furthest, place = max(furthest, number), place + 1
+            if draws.random() < 0.3:
+                begin = furthest - horizon + 1
+                place = next(i for i, each in enumerate(present) if each >= begin)
+
+
+def test_what_was_undone_is_not_found_again(tmp_path: Path) -> None:
+    """The server goes back to round 2, and in round 3 the client is not there this time."""
+    keepsakes = Keepsakes(tmp_path, "t", "e")
+    for number in (1, 2, 3):
+        keepsakes.keep(0, "a", number, kept(number), saved=-1)
+    keepsakes.keep(0, "a", 2, kept(20), saved=-1)
+    found = keepsakes.before(0, "a", 4)
+    assert found is not None
+    assert found.tolist() == [20.0] * 3
+
+
+def test_old_keepsakes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    keepsakes = Keepsakes(tmp_path, "t", "e")
+    for number in range(50):
+        keepsakes.keep(0, "a", number, kept(number), saved=number - 2)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3
+
+
+def test_where_it_keeps_them_is_its_own_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WAFL_STATE", "FLWR_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert state_folder({}) == Path.home() / ".flwr" / "wafl"
+    monkeypatch.setenv("FLWR_HOME", "/x")
+    assert state_folder({}) == Path("/x/wafl")
+    monkeypatch.setenv("WAFL_STATE", "/y")
+    assert state_folder({}) == Path("/y")
+    assert state_folder({"state": "/z"}) == Path("/z")
+
+
+# -- The experiment as a run config -----------------------------------------------------------------------------
+
+METHODS: list[dict[str, Any]] = [
+    {"method": "FedAvg", "client_weights": [1.0, 2.0], "name": "a.b-c"},
+    {"method": "FedAvg", "client_weights": "uniform", "name": "a-b-c"},
+    {"method": "FedAvg", "rounds": 3, "cohort": [1, 2], "learning_rate": [0.1, 1e-9], "momentum": 0, "name": "FedAvg"},
+    {"method": "WAFL", "gamma": [0.5, 2], "norm": ["inf", 2, 1.0], "power": [1, 2], "label_cost": [0.1, INF]},
+    {"method": "WAFL", "radius": 1e-30, "steps": [1, 2], "tolerance": [0.0], "restarts": 0, "name": "r"},
+    {
+        "method": "WAFL",
+        "bounds": [-1, 2.5],
+        "strict": True,
+        "client_weights": "snapshot",
+        "weights_step": [1, 2.5],
+        "name": "s",
+    },
+    {"method": "WAFL", "client_weights": "agnostic", "norm": "inf", "name": "wafl-1.5"},
+    {"method": "FedPGM", "epsilon": 0.0, "step_size": 3, "norm": 2, "random_start": False, "bounds": [0.0, 1.0]},
+    {"method": "FedFGSM", "epsilon": [0.0, 2], "norm": "inf", "local_epochs": [1, 2]},
+    {"method": "FedRobust", "penalty": [1, 2.5], "step_size": 1e-3, "local_steps": 7, "server_learning_rate": 0.5},
+    {"method": "AFL", "weights_step": [0.1, 1], "weight_decay": [0.0, 2]},
+    {"method": "DRFA", "weights_step": 1e30, "batch_size": [1, 10**6]},
+]
+SECTIONS: list[dict[str, Any]] = [
+    {},
+    {"name": "A-1_b.c", "seeds": [3, 1, 2**32 - 1], "device": "cuda:1", "checkpoint_every": 3},
+    {"data": {"dataset": "femnist", "by_group": True, "iid": False, "data_dir": "/data sets/it's \"here\"", "seed": 7}},
+    {"data": {"source": "a.b:c.d", "sizes": [10.0, 3], "dirichlet": 0.5, "preprocess": "zscore", "test_fraction": 0}},
+    {"model": {"kind": "cnn", "channels": [1, 8], "seed": 2**32 - 1, "loss": "squared_error"}},
+    {"model": {"kind": "mine:build"}},
+    {"schedule": {"rounds": 2, "cohort": [1, 2], "learning_rate": [0.1, 0.2], "batch_size": 5, "momentum": 0.0}},
+    {"attack": {"kind": "fgsm", "epsilon": 0.0, "radius": 2, "norm": 2, "steps": 1, "step_size": 1e-9}},
+    {"attack": {"norm": "inf"}, "evaluation": {"attacked": [0, 0.5, 1], "every": 3}},
+    {"early_stopping": {"metric": "accuracy", "patience": 2, "min_delta": 0.0, "largest": True}},
+    {"early_stopping": {}},
+    {"tolerance": {"min_replies": 0, "attempts": 1, "outsized": INF}},
+    {"tolerance": {}},
+    {"trackers": {"tensorboard": True, "project": "wärme"}},
+    {"flower": {"nodes": 3, "min_nodes": 2, "wait": 1, "round_timeout": 2.5, "partial_sums": True, "exact": False}},
+]  # fmt: skip
+
+
+def meaning(experiment: Experiment) -> dict[str, Any]:
+    """All that it says on a grid, methods by what their results are called."""
+    content = experiment.model_dump(exclude={"engine", "methods"})
+    content["tolerance"] = content["tolerance"] or Tolerance().model_dump()
+    content["methods"] = {
+        method.name or method.method.lower(): method.model_dump(exclude={"name"}) for method in experiment.methods
+    }
+    return content
+
+
+def told(experiment: Experiment, seed: int = 0) -> Experiment:
+    """As it arrives on a node: through a TOML file and Flower's flattening, in any order."""
+    import tomlkit
+
+    tables = tomllib.loads(tomlkit.dumps(to_run_config(experiment)))
+    items = list(flatten_dict(tables).items())
+    random.Random(seed).shuffle(items)
+    return from_run_config(dict(items))
+
+
+@pytest.mark.parametrize("section", range(len(SECTIONS)))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_experiment_is_told_as_it_is(section: int, seed: int) -> None:
+    experiment = parse_experiment({"methods": METHODS, **SECTIONS[section]}, "here")
+    found = told(experiment, seed)
+    assert meaning(found) == meaning(experiment)
+    assert found.engine == "flower"
+
+
+@pytest.mark.parametrize("place", range(len(METHODS)))
+def test_a_method_alone_is_told_as_it_is(place: int) -> None:
+    experiment = parse_experiment({"methods": [METHODS[place]], "schedule": {"rounds": 1}}, "here")
+    assert meaning(told(experiment)) == meaning(experiment)
+
+
+def test_names_that_differ_in_dots_alone_are_told_apart() -> None:
+    names = ["a.b", "a-b-2", "a-b", "a.b-2", "a-b-1", "a-b.1"]
+    methods = [{"method": "WAFL", "name": name, "gamma": 1.0 + place} for place, name in enumerate(names)]
+    experiment = parse_experiment({"methods": methods}, "here")
+    assert meaning(told(experiment)) == meaning(experiment)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [("trackers", "project"), ("data", "dataset"), ("data", "data_dir"), ("early_stopping", "metric")],
+)
+@pytest.mark.parametrize("text", ["", "[not a list", "[1, 2]", "a=b # c", "true", "3"])
+def test_any_text_is_told_as_it_is_or_refused(section: str, name: str, text: str) -> None:
+    """Never as another text."""
+    experiment = parse_experiment({"methods": [{"method": "AFL"}], section: {name: text}}, "here")
+    try:
+        found = told(experiment)
+    except ConfigError:
+        return
+    assert meaning(found) == meaning(experiment)
+
+
+def test_a_value_can_be_set_when_a_run_is_started(tmp_path: Path) -> None:
+    """As ``flwr run --run-config`` does it, with Flower's own functions."""
+    experiment = parse_experiment({"methods": METHODS[2:5], "schedule": {"rounds": 5}}, "here")
+    write_app(tmp_path / "app", experiment)
+    changes = parse_config_args(
+        ["schedule.rounds=7 schedule.cohort='[2, 3]' methods.wafl.norm=inf methods.r.radius=0.5 seeds='[4]'"]
+    )
+    found = from_run_config(get_fused_config_from_dir(tmp_path / "app", changes))
+    assert found.schedule.rounds == 7
+    assert found.schedule.cohort == [2, 3]
+    assert found.seeds == [4]
+    by_name = {method.name or method.method.lower(): method for method in found.methods}
+    assert by_name["wafl"].norm == INF  # type: ignore[union-attr]
+    assert by_name["r"].radius == 0.5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"seeds": "[0, 1"}, "seeds = '[0, 1' is not a list"),
+        ({"schedule.rounds": 0}, "schedule.rounds = 0"),
+        ({"schedule.round": 3}, "did you mean rounds"),
+        ({"schedule": 3}, "schedule"),
+        ({"name": "x", "name.y": 3}, "inside a value"),
+        ({"methods": "WAFL"}, "methods must be tables"),
+        ({"methods.wafl": "WAFL"}, "methods must be tables"),
+        ({"methods.wafl.method": "WAFEL"}, "did you mean WAFL"),
+        ({"methods.wafl.gamma": -1.0}, "gamma = -1.0"),
+        ({"flower.wait": 0.0}, "flower.wait = 0.0"),
+    ],
+)
+def test_a_run_config_that_cannot_be_is_refused_with_its_key(values: dict[str, Any], part: str) -> None:
+    usual = {} if "methods" in values or "methods.wafl" in values else {"methods.wafl.method": "WAFL"}
+    with pytest.raises(ConfigError, match="run config") as caught:
+        from_run_config({**usual, **values})
+    assert part in str(caught.value)
+
+
+def test_what_the_server_is_told_beside_the_experiment_is_no_part_of_it() -> None:
+    experiment = parse_experiment({"methods": [{"method": "AFL"}]}, "here")
+    values = flatten_dict(to_run_config(experiment))
+    assert OWN.keys() <= values.keys()
+    assert not OWN.keys() & Experiment.model_fields.keys()
+    assert meaning(from_run_config({**values, "folder": "/x", "target": "y", "norm": INF})) == meaning(experiment)
+
+
+# -- The app ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["experiment", "A-1_b.c", "7", "7.x", "Wärme_2", "x--y"])
+def test_flower_takes_the_app(name: str, tmp_path: Path) -> None:
+    experiment = parse_experiment({"methods": METHODS, "name": name, **SECTIONS[8]}, "here")
+    files = write_app(tmp_path / "app", experiment)
+    assert files == [tmp_path / "app" / "pyproject.toml"]
+    content, warnings = load_and_validate(files[0], check_module=True)
+    assert warnings == []
+    assert content["tool"]["flwr"]["app"]["components"] == {"serverapp": SERVER, "clientapp": CLIENT}
+    assert meaning(from_run_config(get_fused_config_from_dir(tmp_path / "app", {}))) == meaning(experiment)
+    assert content["project"]["name"].replace("-", "").isalnum()
+    assert content["project"]["name"][0].isalpha()
+
+
+def test_the_trial_is_an_app(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", trial_experiment())
+    load_and_validate(tmp_path / "app" / "pyproject.toml")
+    found = from_run_config(get_fused_config_from_dir(tmp_path / "app", {}))
+    assert [method.method for method in found.methods] == ["FedAvg", "WAFL"]
+
+
+def test_an_app_is_not_written_over_anything(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    for name in ("full", "file"):
+        with pytest.raises(FolderError, match=rf"{name} exists already.*choose another"):
+            write_app(tmp_path / name, trial_experiment())
+    assert os.listdir(tmp_path / "full") == ["mine.txt"]
+    assert (tmp_path / "file").read_text() == "mine"
+    write_app(tmp_path / "empty", trial_experiment())
+
+
+def test_a_model_of_ones_own_goes_with_the_app(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("def build(clients): ...")
+    experiment = parse_experiment({"methods": [{"method": "AFL"}], "model": {"kind": "nets:build"}}, "here")
+    files = write_app(tmp_path / "app", experiment, tmp_path)
+    assert [file.name for file in files] == ["pyproject.toml", "nets.py"]
+    assert files[1].read_text() == "def build(clients): ..."
+    assert len(write_app(tmp_path / "other", experiment)) == 1
+
+
+# -- The ClientApp ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.virtual(monkeypatch)
+
+
+def ask(kind: str, content: RecordDict, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> RecordDict:
+    context = Context(1, 2, dict(node_config), RecordDict(), dict(run_config))
+    message = Message(content, 5, kind)
+    message.metadata.__dict__["_message_id"] = "one"
+    return client.client_app(message, context).content
+
+
+@pytest.mark.usefixtures("identity")
+def test_the_client_app_answers_for_its_node(tmp_path: Path) -> None:
+    experiment = {"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}}
+    for place, names in enumerate((["c00", "c01"], ["c02"])):
+        clients = fakes.make_clients((3, 4, 5))
+        fakes.write(tmp_path / f"{place}", {name: clients[name] for name in names})
+    for place, names in ((0, ("c00", "c01")), (1, ("c02",)), (0, ("c00", "c01"))):
+        reply = ask(
+            "query.hello", config_only(sizes=False), {"data": str(tmp_path / f"{place}")}, fakes.flat(experiment)
+        )
+        assert Hello.decode(reply, False).names == names
+
+
+@pytest.mark.usefixtures("identity")
+def test_a_node_without_data_says_so_in_words(tmp_path: Path) -> None:
+    experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
+    for config, words in (({"data": str(tmp_path / "nowhere")}, "holds no .npz"), ({}, "no data")):
+        with pytest.raises(WireError, match=words):
+            check_refusal(ask("query.hello", config_only(sizes=False), config, experiment))
+
+
+# -- What it refuses --------------------------------------------------------------------------------------------
+
+
+def test_a_node_with_more_labels_than_outputs_refuses(tmp_path: Path) -> None:
+    folder = fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
+    node = Node.of({"data": str(folder)}, fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}}))
+    with pytest.raises(WireError, match=r"labels up to 2, the model 2 outputs"):
+        node.model(2)
+    assert [tuple(part.shape) for part in node.model(5).parameters()] == [(5, 4), (5,)]
+
+
+def test_an_archive_of_bytes_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """A header that lies about its size is a damaged file."""
+    with zipfile.ZipFile(tmp_path / "one.npz", "w") as content:
+        for name in ("x", "y"):
+            buffer = io.BytesIO()
+            about = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
+            np.lib.format.write_array_header_1_0(buffer, about)
+            content.writestr(f"{name}.npy", buffer.getvalue())
+    with pytest.raises(ConfigError, match=r"one\.npz cannot be read"):
+        read_folder(tmp_path)

@@ -1,0 +1,585 @@
+"""The strategy and the client helper for Flower apps, in one process, against plain loops and our own engine."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
+from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor, nn
+
+import wafl
+from wafl.adversaries import wasserstein
+from wafl.core.random import Key
+from wafl.core.task import make_task
+from wafl.data.federation import Examples
+from wafl.engine.batches import draw_batches
+from wafl.engine.local import ClientTask, LaneInput, local_update
+from wafl.flower.strategy import WAFL
+from wafl.flower.training import train
+from wafl.schedule import LocalWork
+
+Batch = tuple[Tensor, Tensor]
+Client = Callable[[Message, Context], Message]
+TIGHT = {"steps": 2000, "tolerance": 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def flower_task(monkeypatch: pytest.MonkeyPatch):
+    """Who sends: outside a task of Flower's no message can be made."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Grid:
+    """Nodes in this process, one for each client."""
+
+    def __init__(self, *clients: Client) -> None:
+        self.clients = clients
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(len(self.clients))
+
+    def send_and_receive(self, messages: Iterable[Message], timeout: float) -> list[Message]:
+        return [self.clients[m.metadata.dst_node_id](m, context(m.metadata.dst_node_id)) for m in messages]
+
+
+def context(partition: int = 0, **run_config: Any) -> Context:
+    return Context(1, 7, {"partition-id": partition}, RecordDict(), run_config)
+
+
+def linear() -> nn.Module:
+    return seeded(lambda: nn.Linear(3, 4))
+
+
+def network() -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)))
+
+
+def regression() -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)))
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return make().double()
+
+
+def batches(*sizes: int, targets: bool = False, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Batch]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = [torch.rand(size, 3, generator=generator, dtype=dtype) for size in sizes]
+    if targets:
+        return [(x, x.sum(1, keepdim=True).sin()) for x in inputs]
+    return [(x, torch.randint(4, (len(x),), generator=generator)) for x in inputs]
+
+
+def ask(strategy: FedAvg, model: nn.Module, nodes: int = 2, **config: Any) -> list[Message]:
+    """A round's messages, as clients get them."""
+    grid: Any = Grid(*[client_of([])] * nodes)
+    return list(strategy.configure_train(1, ArrayRecord(model.state_dict()), ConfigRecord(config), grid))
+
+
+def message_for(model: nn.Module, lr: float = 0.3, **options: Any) -> Message:
+    return ask(WAFL(**options), model, lr=lr)[0]
+
+
+def client_of(loader: Any, make: Callable[[], nn.Module] = linear, **options: Any) -> Client:
+    return lambda message, ctx: train(make(), loader, message, ctx, **options)
+
+
+def reply_with(message: Message, arrays: dict[str, np.ndarray], **metrics: Any) -> Message:
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(value) for name, value in arrays.items()}),
+            "metrics": MetricRecord({key.replace("_", "-"): value for key, value in metrics.items()}),
+        }
+    )
+    reply = Message(content, reply_to=message)
+    reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+    return reply
+
+
+def metrics_of(message: Message) -> dict[str, Any]:
+    return dict(message.content.metric_records["metrics"])
+
+
+def state_of(message: Message) -> dict[str, Tensor]:
+    return dict(message.content.array_records["arrays"].to_torch_state_dict())
+
+
+def slow_training(
+    model: nn.Module, loader: list[Batch], gamma: float, rate: float, epochs: int, loss: Any, bounds: Any = None
+) -> tuple[float, float]:
+    """Algorithm 1 by autograd and 400 steps of plain, or projected, gradient ascent a batch; mean value and cost."""
+    values: list[Tensor] = []
+    costs: list[Tensor] = []
+    for _ in range(epochs):
+        for x, y in loader:
+            moved = x.clone().requires_grad_()
+            for _ in range(400):
+                value = loss(model(moved), y) - gamma * (moved - x).square().sum(1)
+                (slope,) = torch.autograd.grad(value.sum(), moved)
+                with torch.no_grad():
+                    moved += slope * 0.1 / gamma
+                    if bounds is not None:
+                        moved.clamp_(*bounds)
+            costs.append((moved - x).detach().square().sum(1))
+            values.append((loss(model(moved), y)).detach() - gamma * costs[-1])
+            gradients = torch.autograd.grad(loss(model(moved.detach()), y).mean(), list(model.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= rate * gradient
+    return float(torch.cat(values).mean()), float(torch.cat(costs).mean())
+
+
+def cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs - y).square().sum(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "loss", "bounds"),
+    [
+        (linear, cross_entropy, None),
+        (network, cross_entropy, None),
+        (network, cross_entropy, (0.0, 1.0)),
+        (regression, squared_error, None),
+    ],
+)
+def test_training_is_the_papers_by_slow_means(make: Callable[[], nn.Module], loss: Any, bounds: Any) -> None:
+    loader = batches(5, 4, 2, targets=loss is squared_error)
+    model, slow = make(), make()
+    message = message_for(model, gamma=3.0, bounds=bounds, **TIGHT)
+    reply = train(model, loader, message, context(), local_epochs=2, loss=loss.__name__)
+    value, cost = slow_training(slow, loader, 3.0, 0.3, 2, loss, bounds)
+    # 1e-8: both maximisers are exact to far more digits, and the inner problem is concave here.
+    for name, wanted in slow.state_dict().items():
+        torch.testing.assert_close(state_of(reply)[name], wanted, rtol=0, atol=1e-8)
+        torch.testing.assert_close(model.state_dict()[name], wanted, rtol=0, atol=1e-8)
+    metrics = metrics_of(reply)
+    assert metrics["train_loss"] == pytest.approx(value, abs=1e-8)
+    assert metrics["transport-cost"] == pytest.approx(cost, abs=1e-8)
+    assert metrics["num-examples"] == 11
+
+
+@pytest.mark.parametrize("make", [linear, network])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": 0.5},
+        {"gamma": 0.5, "norm": math.inf},
+        {"gamma": 0.5, "label_cost": 0.3},
+        {"gamma": 2.0, "power": 1, "bounds": (0.0, 1.0)},
+        {"gamma": 0.05, "restarts": 1},
+    ],
+)
+def test_training_is_the_engines(make: Callable[[], nn.Module], options: dict[str, Any]) -> None:
+    """Two steps on full batches in the engine's order, since restarts are drawn by step and place in the batch."""
+    (x, y) = batches(6)[0]
+    model, task = make(), make_task(make())
+    key = Key(*(torch.tensor([number]) for number in (0, 1, 2, 0)))
+    work = LocalWork(None, 2, None)
+    loader = [(x[order], y[order]) for order in draw_batches(work, key, torch.tensor([6]), 6).index[0]]
+    ones = {"learning_rate": 0.3, "momentum": 0.0, "weight_decay": 0.0, "gamma": options["gamma"]}
+    scalars = {name: torch.tensor([value], dtype=torch.float64) for name, value in ones.items()}
+    lanes = LaneInput(task.initial()[None], torch.tensor([0]), scalars, key)
+    client = ClientTask(task, wasserstein(**options), work, Examples(x, y, torch.tensor([0, 6])))
+    wanted = local_update(client, lanes)
+
+    message = message_for(model, **options)
+    reply = train(model, loader, message, context(partition=2))
+    assert wanted.params is not None
+    for name, value in task.unflatten(wanted.params[0]).items():
+        torch.testing.assert_close(state_of(reply)[name], value, rtol=0, atol=1e-13)
+    first = metrics_of(train(model, loader[:1], message, context(partition=2)))
+    assert first["train_loss"] == pytest.approx(float(wanted.loss[0]), abs=1e-13)
+    assert first["transport-cost"] == pytest.approx(float(wanted.cost[0]), abs=1e-13)
+
+
+@pytest.mark.parametrize("method", [{"gamma": 0.5}, {"radius": 0.4}])
+def test_a_run_is_the_engines(method: dict[str, float]) -> None:
+    """Three unequal clients and full batches: the model, its losses and the gamma that a radius finds."""
+    parts = [batches(size, seed=size, dtype=torch.float32)[0] for size in (4, 9, 6)]
+    run = wafl.fit(
+        linear().float(),
+        wafl.Federation.from_arrays(parts, test_fraction=0, num_classes=4),
+        wafl.WAFL(**method),
+        rounds=6,
+        local_epochs=1,
+        batch_size=None,
+        learning_rate=0.5,
+        init=dict(linear().float().state_dict()),
+    )
+    strategy = WAFL(**method, fraction_evaluate=0.0)
+    grid: Any = Grid(*(client_of([part], lambda: linear().float()) for part in parts))
+    initial, config = ArrayRecord(linear().float().state_dict()), ConfigRecord({"lr": 0.5})
+    result = strategy.start(grid, initial, 6, train_config=config)
+    for name, value in result.arrays.to_torch_state_dict().items():
+        torch.testing.assert_close(value, run.params[name], rtol=0, atol=1e-5)
+    rounds = [result.train_metrics_clientapp[number] for number in range(1, 7)]
+    assert [record["gamma"] for record in rounds] == pytest.approx(run.history.column("gamma"), rel=1e-4)
+    assert [record["train_loss"] for record in rounds] == pytest.approx(run.history.column("loss"), abs=1e-5)
+    if "radius" in method:
+        assert len({record["gamma"] for record in rounds}) == 6
+
+
+def test_what_clients_are_told_survives_the_way() -> None:
+    options = {"gamma": 0.25, "norm": math.inf, "steps": 3, "tolerance": 0.0, "restarts": 2, "bounds": (0, 1)}
+    config = message_for(linear(), **options).content.config_records["config"]
+    there = ConfigRecord.inflate(config.deflate())
+    assert all(isinstance(value, int | float) for value in there.values())
+    told = {name: value for name, value in there.items() if name.startswith("wafl-")}
+    assert told == {
+        "wafl-gamma": 0.25,
+        "wafl-norm": math.inf,
+        "wafl-power": 2,
+        "wafl-label_cost": math.inf,
+        "wafl-steps": 3,
+        "wafl-tolerance": 0.0,
+        "wafl-restarts": 2,
+        "wafl-low": 0.0,
+        "wafl-high": 1.0,
+    }
+    assert there["server-round"] == 1
+
+
+@pytest.mark.parametrize(("inputs", "labels"), [("image", "label"), ("img", "label"), ("x", "y")])
+def test_batches_may_be_dicts(inputs: str, labels: str) -> None:
+    (x, y) = batches(5)[0]
+    pair = train(linear(), [(x, y)], message_for(linear()), context())
+    named = train(linear(), [{inputs: x, labels: y, "id": 3}], message_for(linear()), context())
+    assert metrics_of(named) == metrics_of(pair)
+    torch.testing.assert_close(state_of(named), state_of(pair), rtol=0, atol=0)
+
+
+def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
+    """Moving a target alone pays without end at ``gamma label_cost <= 1``: there 1.05 is taken, as the engine does."""
+    found = WAFL(radius=9.0, label_cost=2.0)
+    found.gamma = 0.01
+    given = WAFL(gamma=1.05 / 2.0, label_cost=2.0)
+    options: Any = {"lr": 0.1, "loss": "squared_error"}
+    one, other = (
+        train(regression(), batches(4, targets=True), ask(strategy, regression())[0], context(), **options)
+        for strategy in (found, given)
+    )
+    torch.testing.assert_close(state_of(one), state_of(other), rtol=0, atol=0)
+    too_low = ask(WAFL(gamma=0.01, label_cost=2.0), regression())[0]
+    with pytest.raises(ValueError, match="must exceed 1"):
+        train(regression(), batches(4, targets=True), too_low, context(), **options)
+
+
+class Partial(nn.Module):
+    """A frozen layer, a buffer of whole numbers, one of floats, and a layer that learns, in this order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3).requires_grad_(False)
+        self.register_buffer("rounds", torch.tensor(7))
+        self.register_buffer("scale", torch.tensor([2.0, 1.0, 0.5]))
+        self.last = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x) * self.scale)
+
+
+def test_what_does_not_learn_stays_in_its_place() -> None:
+    def make() -> nn.Module:
+        return seeded(Partial)
+
+    strategy = WAFL(gamma=0.5)
+    messages = ask(strategy, make(), lr=0.3)
+    replies = [train(make(), batches(4, seed=seed), m, context()) for seed, m in enumerate(messages)]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    before = make().state_dict()
+    for state in (state_of(replies[0]), arrays.to_torch_state_dict()):
+        assert list(state) == list(before)
+        for name, value in state.items():
+            assert value.dtype == before[name].dtype
+            assert torch.equal(value, before[name]) != name.startswith("last")
+    train(make(), batches(4), ask(strategy, loaded(make(), arrays), lr=0.3)[0], context())
+
+
+def loaded(model: nn.Module, arrays: ArrayRecord) -> nn.Module:
+    model.load_state_dict(arrays.to_torch_state_dict())
+    return model
+
+
+def test_the_reply_has_the_servers_order() -> None:
+    model = linear()
+    swapped = ArrayRecord({name: model.state_dict()[name] for name in ("bias", "weight")})
+    grid: Any = Grid(*[client_of([])] * 2)
+    message = next(iter(WAFL().configure_train(1, swapped, ConfigRecord({"lr": 0.1}), grid)))
+    assert list(state_of(train(model, batches(3), message, context()))) == ["bias", "weight"]
+
+
+def test_the_learning_rate_is_looked_up() -> None:
+    def step(config: dict[str, Any], run_config: dict[str, Any], **options: Any) -> Tensor:
+        message = ask(WAFL(), linear(), **config)[0]
+        reply = train(linear(), batches(4), message, context(**run_config), **options)
+        return state_of(reply)["weight"] - linear().state_dict()["weight"]
+
+    wanted = step({}, {}, lr=0.2)
+    assert float(wanted.norm()) > 0
+    for config, run_config, options in [
+        ({"lr": 0.2}, {"lr": 9.0}, {}),
+        ({"learning-rate": 0.2}, {}, {}),
+        ({}, {"lr": 0.2}, {}),
+        ({}, {"learning-rate": 0.2}, {}),
+        ({"lr": 9.0}, {"lr": 9.0}, {"lr": 0.2}),
+    ]:
+        torch.testing.assert_close(step(config, run_config, **options), wanted, rtol=0, atol=0)
+    twice = step({"lr": 0.2}, {"local-epochs": 2})
+    torch.testing.assert_close(twice, step({"lr": 0.2}, {}, local_epochs=2), rtol=0, atol=0)
+    assert float((twice - wanted).norm()) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"gamma": 0.0}, "gamma=0.0 must be positive"),
+        ({"gamma": 1.0, "radius": 1.0}, "give gamma or radius, not both"),
+        ({"radius": -1.0}, "radius=-1.0 must be positive"),
+        ({"norm": 3}, "norm=3"),
+        ({"power": 3}, "power=3 must be 1 or 2"),
+        ({"steps": 0}, "steps=0 must be at least 1"),
+        ({"tolerance": 1.0}, r"tolerance=1.0 must lie in \[0, 1\)"),
+        ({"restarts": -1}, "restarts=-1 must be at least 0"),
+        ({"label_cost": 0.0}, "label_cost=0.0 must be positive"),
+        ({"bounds": (1.0, 0.0)}, "bounds=.* low < high"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        WAFL(**options)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"lr": None}, "no learning rate: give"),
+        ({"lr": -0.1}, "lr=-0.1 must be positive"),
+        ({"lr": "fast"}, "lr='fast' must be a number"),
+        ({"local_epochs": 0}, "local_epochs=0 must be a whole number"),
+        ({"loader": []}, "no batch in epoch 1 of 2"),
+        ({"loader": iter(batches(3))}, "no batch in epoch 2 of 2"),
+        ({"loader": [torch.ones(3)]}, "a batch is a Tensor"),
+        ({"loader": [{"pixels": 1, "label": 2}]}, "keys pixels, label: it must have one of image, img, x"),
+        ({"loader": [(torch.ones(3, 3), torch.zeros(2, dtype=torch.int64))]}, "as many of each"),
+        ({"loader": [(torch.full((2, 3), math.nan), torch.tensor([0, 1]))]}, "NaN or infinity"),
+        ({"loader": [(torch.ones(2, 5), torch.tensor([0, 1]))]}, r"does not take examples of shape \(5,\)"),
+        ({"loader": [(torch.ones(2, 3), torch.tensor([0, 9]))]}, "4 outputs for 10 classes"),
+        ({"model": network()}, "does not fit Sequential: names that only one of them has: 0.bias"),
+        ({"model": nn.Linear(3, 4)}, "'weight' is float64 of shape .*, not float32"),
+        ({"model": nn.Linear(4, 3).double()}, r"'weight' is float64 of shape \(4, 3\), not float64 of shape \(3, 4\)"),
+    ],
+)
+def test_bad_training_is_refused(change: dict[str, Any], complaint: str) -> None:
+    usual = {"model": linear(), "loader": batches(3), "lr": 0.1, "local_epochs": 2}
+    options = {**usual, **change}
+    message = ask(WAFL(), linear())[0]
+    with pytest.raises(ValueError, match=complaint):
+        train(options.pop("model"), options.pop("loader"), message, context(), **options)
+
+
+def test_a_message_must_be_ours_and_finite() -> None:
+    with pytest.raises(ValueError, match=r"no wafl-gamma: the server must use wafl\.flower\.WAFL"):
+        train(linear(), batches(3), ask(FedAvg(), linear(), lr=0.1)[0], context())
+    broken = linear()
+    broken.bias.data[0] = math.inf
+    with pytest.raises(ValueError, match="'bias' holds NaN or infinity"):
+        train(linear(), batches(3), message_for(broken), context())
+    empty = ask(WAFL(), linear())[0]
+    del empty.content["arrays"]
+    with pytest.raises(ValueError, match="0 records of type ArrayRecord"):
+        train(linear(), batches(3), empty, context())
+
+
+def plain(value: float) -> dict[str, np.ndarray]:
+    return {"weight": np.full((4, 3), value), "bias": np.full(4, -value)}
+
+
+def good(message: Message, value: float, examples: int, cost: float = 0.0) -> Message:
+    return reply_with(message, plain(value), train_loss=value, num_examples=examples, transport_cost=cost)
+
+
+def test_the_aggregate_is_the_weighted_mean() -> None:
+    strategy = WAFL(gamma=0.5)
+    one, two, three = ask(strategy, linear(), nodes=3)
+    arrays, metrics = strategy.aggregate_train(
+        1, [good(one, 1.0, 10, 0.5), good(two, 4.0, 20, 1.0), good(three, 2.0, 10)]
+    )
+    assert arrays is not None
+    assert metrics is not None
+    np.testing.assert_allclose(arrays["weight"].numpy(), (1 * 10 + 4 * 20 + 2 * 10) / 40)
+    np.testing.assert_allclose(arrays["bias"].numpy(), -2.75)
+    assert dict(metrics) == pytest.approx({"train-loss": 2.75, "transport-cost": 0.625, "gamma": 0.5})
+    assert strategy.gamma == 0.5
+
+
+def test_gamma_moves_as_the_dual_says() -> None:
+    strategy = WAFL(radius=0.5)
+    assert strategy.gamma == 1.0
+    one, two = ask(strategy, linear())
+    strategy.aggregate_train(1, [good(one, 1.0, 10, 0.1), good(two, 1.0, 30, 0.7)])
+    achieved = math.sqrt((10 * 0.1 + 30 * 0.7) / 40)
+    assert strategy.gamma == pytest.approx(math.sqrt(achieved / 0.5))
+    config = ask(strategy, linear())[0].content.config_records["config"]
+    assert config["wafl-gamma"] == strategy.gamma
+    assert config["wafl-radius"] == 0.5
+
+
+def with_array(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    return {**plain(1.0), name: value}
+
+
+def unreadable(message: Message) -> Message:
+    reply = good(message, 1.0, 10)
+    reply.content.array_records["arrays"]["bias"].data = b"PK\x03\x04 no array"
+    return reply
+
+
+METRICS = {"train_loss": 1.0, "num_examples": 10, "transport_cost": 0.2}
+BAD: dict[str, tuple[Callable[[Message], Message], str]] = {
+    "NaN": (lambda m: reply_with(m, with_array("bias", np.full(4, np.nan)), **METRICS), "holds NaN"),
+    "infinity": (lambda m: reply_with(m, with_array("bias", np.full(4, np.inf)), **METRICS), "holds NaN"),
+    "shape": (lambda m: reply_with(m, with_array("bias", np.ones(5)), **METRICS), r"float64 of shape \(5,\)"),
+    "type": (lambda m: reply_with(m, with_array("bias", np.ones(4, np.float32)), **METRICS), "is float32"),
+    "name": (lambda m: reply_with(m, with_array("scale", np.ones(4)), **METRICS), "has: scale"),
+    "missing": (lambda m: reply_with(m, {"bias": np.ones(4)}, **METRICS), "has: weight"),
+    "bytes": (unreadable, "'bias' cannot be read"),
+    "loss": (lambda m: reply_with(m, plain(1.0), **{**METRICS, "train_loss": math.nan}), "train-loss=nan"),
+    "cost": (lambda m: reply_with(m, plain(1.0), **{**METRICS, "transport_cost": math.inf}), "cost=inf"),
+    "negative": (lambda m: reply_with(m, plain(1.0), **{**METRICS, "transport_cost": -1.0}), "cost=-1.0"),
+    "no cost": (lambda m: reply_with(m, plain(1.0), train_loss=1.0, num_examples=10), "cost=None"),
+    "no weight": (lambda m: reply_with(m, plain(1.0), train_loss=1.0, transport_cost=0.1), "num-examples=None"),
+    "zero weight": (lambda m: reply_with(m, plain(1.0), **{**METRICS, "num_examples": 0}), "num-examples=0"),
+    "odd": (lambda m: reply_with(m, plain(1.0), **METRICS, extra=1.0), "other names"),
+    "long": (lambda m: reply_with(m, plain(1.0), **{**METRICS, "train_loss": [1.0, 2.0]}), "other names"),
+    "empty": (lambda m: Message(RecordDict(), reply_to=m), "0 ArrayRecords and 0 MetricRecords"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_reply_is_left_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """First of all replies, where FedAvg would take it for the pattern."""
+    spoil, complaint = BAD[kind]
+    strategy = WAFL(radius=0.5)
+    messages = ask(strategy, linear(), nodes=3)
+    first, *others = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+    replies = [
+        spoil(first),
+        *(good(message, value, 10, 0.2) for message, value in zip(others, (1.0, 4.0), strict=True)),
+    ]
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    assert metrics is not None
+    np.testing.assert_allclose(arrays["weight"].numpy(), 2.5)
+    assert strategy.gamma == pytest.approx(math.sqrt(math.sqrt(0.2) / 0.5))
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "Left out the reply of node 0" in line
+    assert re.search(complaint, line)
+
+
+@pytest.mark.parametrize("came", [0, 2])
+def test_without_a_usable_reply_the_model_is_kept_and_it_is_said(came: int, caplog: pytest.LogCaptureFixture) -> None:
+    strategy = WAFL(radius=0.5)
+    messages = ask(strategy, linear())
+    bad = [BAD["NaN"][0](messages[0]), Message(Error(1, "out of memory"), reply_to=messages[1])]
+    assert strategy.aggregate_train(4, bad[:came]) == (None, None)
+    assert strategy.gamma == 1.0
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings[-1] == f"round 4: none of {came} replies can be used; the model is kept"
+    if came:
+        assert any("out of memory" in record.getMessage() for record in caplog.records)
+
+
+def test_a_run_goes_on_past_a_round_that_failed() -> None:
+    """A client that sends NaN twice and another that raises: the model of the first round is the initial one."""
+    sent: list[Tensor] = []
+
+    def fickle(message: Message, ctx: Context) -> Message:
+        sent.append(message.content.array_records["arrays"].to_torch_state_dict()["weight"])
+        if len(sent) < 3:
+            return BAD["NaN"][0](message)
+        return train(linear(), batches(4), message, ctx)
+
+    def failing(message: Message, ctx: Context) -> Message:
+        return Message(Error(1, "no data"), reply_to=message)
+
+    strategy = WAFL(gamma=0.5, fraction_evaluate=0.0)
+    grid: Any = Grid(fickle, failing)
+    result = strategy.start(grid, ArrayRecord(linear().state_dict()), 4, train_config=ConfigRecord({"lr": 0.1}))
+    start = linear().state_dict()["weight"]
+    assert [torch.equal(weight, start) for weight in sent] == [True, True, True, False]
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+
+
+def length(arrays: ArrayRecord | dict[str, Tensor], start: nn.Module) -> float:
+    state = arrays.to_torch_state_dict() if isinstance(arrays, ArrayRecord) else arrays
+    return math.sqrt(sum(float((state[name] - value).square().sum()) for name, value in start.state_dict().items()))
+
+
+def test_flowers_server_side_clipping_bounds_the_update() -> None:
+    clip = 0.01
+    strategy = DifferentialPrivacyServerSideFixedClipping(WAFL(gamma=0.5), 0.0, clip, 2)
+    messages = ask(strategy, linear(), lr=0.5)
+    replies = [train(linear(), batches(6), message, context()) for message in messages]
+    assert length(state_of(replies[0]), linear()) > 10 * clip
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    assert metrics is not None
+    assert length(arrays, linear()) == pytest.approx(clip, rel=1e-6)  # both clients have the same data
+    assert metrics["gamma"] == 0.5
+    train(linear(), batches(6), ask(strategy, loaded(linear(), arrays), lr=0.5)[0], context())
+
+
+def test_flowers_client_side_clipping_bounds_the_update() -> None:
+    clip = 0.01
+    strategy = DifferentialPrivacyClientSideFixedClipping(WAFL(gamma=0.5), 0.0, clip, 2)
+    messages = ask(strategy, linear(), lr=0.5)
+    replies = [
+        fixedclipping_mod(message, context(), client_of(batches(6, seed=seed))) for seed, message in enumerate(messages)
+    ]
+    assert [length(state_of(reply), linear()) for reply in replies] == pytest.approx([clip, clip], rel=1e-6)
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    assert 0.0 < length(arrays, linear()) <= clip * (1 + 1e-6)
+
+
+def test_flowers_adaptive_clipping_reads_its_own_metric_beside_ours() -> None:
+    strategy = DifferentialPrivacyClientSideAdaptiveClipping(WAFL(gamma=0.5), 0.0, 2, 0.01)
+    messages = ask(strategy, linear(), lr=0.5)
+    replies = [adaptiveclipping_mod(message, context(), client_of(batches(6))) for message in messages]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    assert length(arrays, linear()) == pytest.approx(0.01, rel=1e-6)
+    assert strategy.clipping_norm != 0.01
+
+
+def test_flowers_noise_is_as_large_as_it_says() -> None:
+    np.random.seed(0)
+    strategy = DifferentialPrivacyServerSideFixedClipping(WAFL(gamma=0.5), 1000.0, 0.01, 2)
+    replies = [train(linear(), batches(6), message, context()) for message in ask(strategy, linear(), lr=0.5)]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    # 16 numbers of standard deviation 1000 * 0.01 / 2: their length is 20, to within its own spread of 3.5.
+    assert length(arrays, linear()) == pytest.approx(20.0, abs=11.0)

@@ -1,0 +1,594 @@
+"""Messages between server and nodes: what was written is read, and of anything else nothing is used."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.oracles import flower_fakes as fakes
+from tests.oracles.flower_fakes import carried
+from wafl.algorithms import Query, Replies
+from wafl.flower import queries
+from wafl.flower.census import Hello
+from wafl.flower.node import Node
+from wafl.flower.queries import MidpointsAsk, SurveyAsk, answer
+from wafl.flower.wire import (
+    FORMAT,
+    Ask,
+    WireError,
+    arrays,
+    check_refusal,
+    decode_ask,
+    decode_replies,
+    encode_ask,
+    encode_replies,
+    refusal,
+)
+
+SIZE = 15
+"""Parameters of the model of these tests: three classes, four inputs."""
+NAMES = {0: "c00", 4: "c02", 7: "c01"}
+EXPERIMENT: dict[str, Any] = {
+    "seeds": [3, 1],
+    "schedule": {"rounds": 3, "local_steps": 2, "batch_size": 2},
+    "methods": [{"method": "DRFA"}, {"method": "WAFL", "gamma": 2.0}],
+    "attack": {"steps": 2},
+}
+SCALARS = {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+
+
+def query(clients: tuple[int, ...], *, kind: Any = "train", seed: int = 3, step: int | None = None) -> Query:
+    weights = torch.arange(1, len(clients) + 1, dtype=torch.float64) / 7
+    return Query(kind, 2, seed, clients, weights, torch.linspace(-1, 1, SIZE), SCALARS, step)
+
+
+def usual(kind: Any = "train", step: int | None = 2) -> Ask:
+    """Two runs of DRFA, of one and of two clients."""
+    step = step if kind == "train" else None
+    queries = (query((4, 0), kind=kind, step=step), query((7,), kind=kind, seed=1, step=step))
+    return Ask("drfa", (0, 1), queries, NAMES, 3, "training")
+
+
+def like(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(SIZE, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    place = tmp_path_factory.mktemp("node")
+    folder = fakes.write(place / "data", fakes.make_clients((3, 4, 5)))
+    return Node.of({"data": str(folder), "state": str(place / "state")}, fakes.flat(EXPERIMENT))
+
+
+def assert_equal(ask: Ask, other: Ask) -> None:
+    assert replace(ask, queries=()) == replace(other, queries=())
+    for one, two in zip(ask.queries, other.queries, strict=True):
+        assert torch.equal(one.params, two.params)
+        assert one.params.dtype == two.params.dtype
+        assert one.weights.tolist() == two.weights.tolist()
+        empty = torch.zeros(0)
+        assert replace(one, params=empty, weights=empty) == replace(two, params=empty, weights=empty)
+
+
+# -- What was written is read -----------------------------------------------------------------------------------
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+positive = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> Ask:
+    """Any ask that a server can make."""
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    known = draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=5, unique=True))
+    names = draw(st.lists(st.text(max_size=12), min_size=len(known), max_size=len(known), unique=True))
+    runs = draw(st.lists(st.integers(0, 10**4), min_size=1, max_size=3, unique=True))
+    scalars = draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4, unique=True))
+    kind, number = draw(st.sampled_from(["train", "loss"])), draw(st.integers(0, 10**9))
+    snapshots = kind == "train" and draw(st.booleans())
+    asked: list[Query] = []
+    for _ in runs:
+        clients = tuple(draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
+        weights = torch.tensor([draw(positive) for _ in clients], dtype=torch.float64)
+        params = torch.tensor([draw(st.floats(width=32, allow_nan=False, allow_infinity=False))] * SIZE, dtype=dtype)
+        values = {name: draw(numbers) for name in scalars}
+        step = draw(st.integers(1, 10**6)) if snapshots else None
+        seed = draw(st.integers(0, 2**32 - 1))
+        asked.append(Query(kind, number, seed, clients, weights, params, values, step))  # type: ignore[arg-type]
+    return Ask(
+        draw(st.text(max_size=9)), tuple(runs), tuple(asked), dict(zip(known, names, strict=True)),
+        draw(st.integers(1, SIZE)), draw(st.text(max_size=9)), draw(st.integers(-1, 10**6)), draw(st.booleans()),
+        draw(st.booleans()), draw(st.none() | st.integers(0, 10**6)),
+    )  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(ask=asks())
+def test_an_ask_is_read_as_it_was_written(ask: Ask) -> None:
+    assert_equal(decode_ask(carried(encode_ask(ask)), torch.zeros_like(ask.queries[0].params)), ask)
+
+
+def made(ask: Ask, seed: int = 0) -> list[Replies]:
+    """Replies of the right shapes."""
+    draws = torch.Generator().manual_seed(seed)
+    found: list[Replies] = []
+    for each in ask.queries:
+        rows = (len(each.clients), SIZE)
+        updates = torch.randn(rows, generator=draws) if each.kind == "train" else None
+        snapshots = torch.randn(rows, generator=draws) if each.snapshot_step is not None else None
+        loss, cost = (torch.rand(len(each.clients), generator=draws) for _ in range(2))
+        found.append(Replies(each.clients, loss, cost, updates, snapshots))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "step"), [("train", 2), ("train", None), ("loss", None)])
+def test_replies_are_read_as_they_were_written(kind: str, step: int | None) -> None:
+    ask = usual(kind, step)
+    written = made(ask)
+    found = decode_replies(carried(encode_replies(ask, written)), ask)
+    for each, replies, parts in zip(ask.queries, written, found, strict=True):
+        assert tuple(part.client for part in parts) == each.clients
+        for place, part in enumerate(parts):
+            assert torch.equal(part.loss, replies.loss[place])
+            assert torch.equal(part.cost, replies.cost[place])
+            for mine, theirs in ((part.params, replies.params), (part.snapshot, replies.snapshots)):
+                assert (mine is None) == (theirs is None)
+                assert mine is None or theirs is None or torch.equal(mine, theirs[place])
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "params", "snapshots", "loss", "cost"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_partial_sum_is_the_mean_of_the_sound_by_their_weights(spoil: str, value: float) -> None:
+    """A client that is not sound in any of its numbers is in no mean, and is known by its loss or cost."""
+    ask = replace(usual(), partial_sums=True)
+    written = made(ask)
+    if spoil != "nothing":
+        getattr(written[0], spoil).view(2, -1)[1, 0] = value  # of the second client of the first run
+    found = decode_replies(carried(encode_replies(ask, written)), ask)
+    weight = [1 / 7, 2 / 7]
+    for run, clients in ((0, [0, 1]), (1, [0])):
+        sound = [client for client in clients if spoil == "nothing" or (run, client) != (0, 1)]
+        total = sum(weight[client] for client in sound)
+        for name, kept in (("params", "params"), ("snapshots", "snapshot")):
+            rows = getattr(written[run], name).double()
+            mean = sum(weight[client] / total * rows[client] for client in sound)
+            for client in sound:
+                torch.testing.assert_close(getattr(found[run][client], kept).double(), mean, rtol=0, atol=1e-6)
+        for client in clients:
+            finite = math.isfinite(float(found[run][client].loss)) and math.isfinite(float(found[run][client].cost))
+            assert finite == (client in sound)
+    assert encode_replies(ask, written)["params"]["params"].shape == (2, SIZE)
+
+
+def test_partial_sums_of_clients_that_count_for_nothing_are_finite() -> None:
+    ask = replace(usual(), partial_sums=True)
+    ask = replace(ask, queries=tuple(replace(each, weights=torch.zeros_like(each.weights)) for each in ask.queries))
+    for parts in decode_replies(carried(encode_replies(ask, made(ask))), ask):
+        for part in parts:
+            assert part.params is not None
+            assert bool(torch.isfinite(part.params).all())
+
+
+# -- An ask that is not what was agreed on ----------------------------------------------------------------------
+
+
+def is_int(value: Any, low: int = 0, high: int = 2**62) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def is_list(value: Any, count: int, each: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and len(value) == count and all(each(item) for item in value)
+
+
+def is_number(value: Any, low: float = -math.inf) -> bool:
+    return type(value) is float and math.isfinite(value) and value >= low
+
+
+def different(value: list[Any]) -> bool:
+    return len(set(value)) == len(value)
+
+
+VALID: dict[str, Callable[[Any], bool]] = {
+    "format": lambda v: is_int(v) and v == FORMAT,
+    "entry": lambda v: type(v) is str,
+    "kind": lambda v: v in ("train", "loss"),
+    "round": is_int,
+    "runs": lambda v: is_list(v, 2, is_int) and different(v),
+    "seeds": lambda v: is_list(v, 2, is_int),
+    "numbers": lambda v: is_list(v, 3, is_int) and different(v) and {0, 4, 7} == set(v),
+    "names": lambda v: is_list(v, 3, lambda name: type(name) is str) and different(v),
+    "counts": lambda v: v == [2, 1],
+    "clients": lambda v: is_list(v, 3, lambda each: each in (0, 4, 7) and type(each) is int) and v[0] != v[1],
+    "weights": lambda v: is_list(v, 3, lambda each: is_number(each, 0.0)),
+    "scalars": lambda v: is_list(v, 3, lambda each: type(each) is str) and different(v),
+    "values": lambda v: is_list(v, 6, is_number),
+    "outputs": lambda v: is_int(v, 1, 2 * SIZE),
+    "training": lambda v: type(v) is str,
+    "saved": lambda v: is_int(v, -1),
+    "sums": lambda v: type(v) is bool,
+    "pair": lambda v: type(v) is bool,
+    "largest": lambda v: is_int(v, -1, 10**9),
+    "snapshots": lambda v: is_list(v, 2, lambda each: is_int(each, 1)),
+}
+"""What each value of the usual ask may be, the others being as they are."""
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-2, 9),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+)
+values = st.one_of(
+    scalars,
+    *(
+        st.lists(kind, max_size=8)
+        for kind in (st.booleans(), st.integers(-2, 9), st.floats(), st.text(max_size=3), st.binary(max_size=3))
+    ),
+    st.permutations([0, 4, 7]).map(list),
+    st.just([0] * 10_000),
+)
+
+
+def with_value(content: RecordDict, record: str, name: str, value: Any) -> RecordDict:
+    return RecordDict({**content, record: ConfigRecord({**content[record], name: value})})
+
+
+def without(content: RecordDict, record: str, name: str) -> RecordDict:
+    kept = {key: value for key, value in content[record].items() if key != name}
+    return RecordDict({**content, record: type(content[record])(kept)})
+
+
+def test_the_table_here_has_every_value_of_an_ask() -> None:
+    content = encode_ask(usual())
+    assert VALID.keys() == content["ask"].keys()
+    for name, valid in VALID.items():
+        assert valid(content["ask"][name]), name
+
+
+@settings(max_examples=400)
+@given(name=st.sampled_from(sorted(VALID)), value=values)
+def test_a_value_of_an_ask_that_cannot_be_is_refused(name: str, value: Any) -> None:
+    content = with_value(encode_ask(usual()), "ask", name, value)
+    if VALID[name](value):
+        decode_ask(carried(content), like())
+    else:
+        with pytest.raises(WireError):
+            decode_ask(carried(content), like())
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_an_ask_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
+    content = without(encode_ask(usual()), "ask", name)
+    if name != "snapshots":
+        with pytest.raises(WireError):
+            decode_ask(carried(content), like())
+    with pytest.raises(WireError):
+        decode_replies(answer("train", lambda: node, content), usual())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scalars", ["learning_rate", "learning_rate", "momentum"]),
+        ("scalars", ["a", "b", "c"]),
+        ("names", ["c00", "c00", "c01"]),
+        ("names", ["c00", "c02", "nobody"]),
+        ("numbers", [0, 0, 7]),
+        ("clients", [4, 4, 7]),
+        ("clients", [4, 5, 7]),
+        ("entry", "fedavg"),
+        ("runs", [0, 2]),
+        ("runs", [0, 0]),
+        ("outputs", 2),
+        ("outputs", 4),
+        ("training", 3),
+    ],
+)
+def test_a_node_says_what_it_will_not_do(name: str, value: Any, node: Node) -> None:
+    reply = answer("train", lambda: node, carried(with_value(encode_ask(usual()), "ask", name, value)))
+    with pytest.raises(WireError, match=r".{15}"):
+        check_refusal(reply)
+
+
+def test_a_node_answers_the_usual_ask(node: Node) -> None:
+    """Without which the tests above could not fail."""
+    assert [len(part) for part in decode_replies(answer("train", lambda: node, encode_ask(usual())), usual())] == [2, 1]
+
+
+def test_no_model_is_built_that_the_parameters_are_too_few_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number in a message must not make a node allocate what the message could never fill."""
+    import wafl.flower.node as module
+
+    built: list[int] = []
+    make_model = module.make_model
+
+    def spy(model: Any, clients: Any) -> Any:
+        built.append(clients.num_outputs)
+        return make_model(model, clients)
+
+    monkeypatch.setattr(module, "make_model", spy)
+    content = with_value(encode_ask(usual()), "ask", "outputs", 300_000)
+    for sent in (content, with_array(content, "params", "params", Array("float32", (10**9,), "wafl.raw", b""))):
+        with pytest.raises(WireError):
+            check_refusal(answer("train", lambda: node, carried(sent)))
+    assert max(built, default=0) <= 2 * SIZE
+
+
+# -- Arrays -----------------------------------------------------------------------------------------------------
+
+
+def pickled() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([print, 1], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def npy(shape: tuple[int, ...], body: bytes = b"") -> bytes:
+    """An array file whose header may lie."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return buffer.getvalue() + body
+
+
+def zipped() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, params=np.zeros((2, SIZE), np.float32))
+    return buffer.getvalue()
+
+
+RIGHT = ("float32", (2, SIZE), 2 * SIZE * 4)
+WRONG: dict[str, Array] = {
+    "another type": Array("float64", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 8)),
+    "a type that lies": Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 8)),
+    "half precision": Array("float16", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 2)),
+    "integers": Array("int32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
+    "objects": Array("object", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
+    "another shape": Array("float32", (SIZE, 2), "wafl.raw", bytes(2 * SIZE * 4)),
+    "one row": Array("float32", (1, SIZE), "wafl.raw", bytes(SIZE * 4)),
+    "flat": Array("float32", (2 * SIZE,), "wafl.raw", bytes(2 * SIZE * 4)),
+    "a shape that lies": Array("float32", (2, SIZE), "wafl.raw", bytes(SIZE * 4)),
+    "negative": Array("float32", (-2, -SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
+    "enormous": Array("float32", (10**9, 10**9), "wafl.raw", b""),
+    "too long": Array("float32", (2, SIZE), "wafl.raw", bytes(10**7)),
+    "one byte more": Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4 + 1)),
+    "empty": Array("float32", (2, SIZE), "wafl.raw", b""),
+    "unknown bytes": Array("float32", (2, SIZE), "cloudpickle", bytes(2 * SIZE * 4)),
+    "an object array": Array("float32", (2, SIZE), "numpy.ndarray", pickled()),
+    "a pickle": Array("float32", (2, SIZE), "numpy.ndarray", pickle.dumps(bytes(120))),
+    "an archive": Array("float32", (2, SIZE), "numpy.ndarray", zipped()),
+    "half an archive": Array("float32", (2, SIZE), "numpy.ndarray", b"PK\x03\x04" + bytes(100)),
+    "a header that lies": Array("float32", (2, SIZE), "numpy.ndarray", npy((10**11,), bytes(8))),
+    "a header of brackets": Array(
+        "float32", (2, SIZE), "numpy.ndarray", b"\x93NUMPY\x01\x00\xc8\x00" + b"(" * 199 + b"\n"
+    ),
+}
+
+
+def with_array(content: RecordDict, record: str, name: str, array: Array) -> RecordDict:
+    return RecordDict({**content, record: ArrayRecord({**content[record], name: array})})
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_array_that_is_not_as_agreed_is_refused_on_both_sides(wrong: str) -> None:
+    """And nothing of it is unpickled, decoded or allocated."""
+    ask = replace(usual(), partial_sums=True)
+    with pytest.raises(WireError):
+        decode_ask(carried(with_array(encode_ask(ask), "params", "params", WRONG[wrong])), like())
+    reply = encode_replies(ask, made(ask))
+    for name in ("params", "snapshots"):
+        with pytest.raises(WireError):
+            decode_replies(carried(with_array(reply, "params", name, WRONG[wrong])), ask)
+
+
+def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(np, "frombuffer", never)
+    monkeypatch.setattr(np, "load", never)
+    for wrong in ("too long", "one byte more", "a type that lies"):
+        with pytest.raises(WireError, match=r"bytes|byte"):
+            decode_ask(with_array(encode_ask(usual()), "params", "params", WRONG[wrong]), like())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_parameters_that_are_not_finite_are_refused_by_a_node(value: float, node: Node) -> None:
+    ask = usual()
+    ask.queries[1].params[3] = value
+    with pytest.raises(WireError, match="NaN or infinity"):
+        decode_ask(carried(encode_ask(ask)), like())
+
+
+@pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
+def test_what_a_node_is_asked_about_must_be_finite(kind: str, node: Node) -> None:
+    spoilt = torch.full((SIZE,), math.nan)
+    content = {
+        "evaluate.test": queries.TestAsk(("c00",), False, spoilt, 3, 0).encode(),
+        "query.survey": SurveyAsk(("c00",), spoilt.double(), 3, [{}], None, 0).encode(),
+        "query.midpoints": MidpointsAsk(("c00",), (0,), torch.full((1, 2, 4), math.nan).double(), 0).encode(),
+    }[kind]
+    with pytest.raises(WireError):
+        check_refusal(answer(kind, lambda: node, carried(content)))
+
+
+@settings(max_examples=150)
+@given(
+    dtype=st.sampled_from(["float32", "float64", "int8", "object", "", "U9"]),
+    shape=st.lists(st.integers(-3, 40), max_size=4).map(tuple) | st.just((2, SIZE)),
+    stype=st.sampled_from(["wafl.raw", "numpy.ndarray", ""]),
+    data=st.binary(max_size=300) | st.just(bytes(2 * SIZE * 4)),
+)
+def test_any_array_is_taken_whole_or_refused(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> None:
+    content = with_array(encode_ask(usual()), "params", "params", Array(dtype, shape, stype, data))
+    if (dtype, shape, len(data)) == RIGHT and stype == "wafl.raw":
+        found = np.frombuffer(data, "<f4").reshape(shape)
+        if np.isfinite(found).all():
+            ask = decode_ask(carried(content), like())
+            assert all(np.array_equal(each.params.numpy(), found[i]) for i, each in enumerate(ask.queries))
+            return
+    with pytest.raises(WireError):
+        decode_ask(carried(content), like())
+
+
+# -- A reply that is not what was agreed on ---------------------------------------------------------------------
+
+
+def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
+    """Each question with its reader and a sound reply."""
+    hello = Hello(("a", "b"), (0, 1), (5, 6), ("a",), (4,), 3, 3, "input units", (0.0, 1.0))
+    survey = SurveyAsk(("a", "b"), torch.zeros(SIZE, dtype=torch.float64), 3, [{"gamma": 1.0}], 2.0, 0)
+    tested = RecordDict({"ask": ConfigRecord({"sizes": [3, 4], "losses": [0.5] * 4, "right": [0.5] * 4})})
+    surveyed = RecordDict({
+        "ask": ConfigRecord({"count": 1}),
+        "numbers": arrays(value=torch.zeros(1, 2, dtype=torch.float64), cost=torch.zeros(1, 2, dtype=torch.float64)),
+    })  # fmt: skip
+    references = torch.zeros(2, 3, 4, dtype=torch.float64)
+    halfway = RecordDict({"ask": ConfigRecord({"lengths": [0.1, 0.2]}), "numbers": arrays(midpoints=references)})
+    return {
+        "work": (lambda reply: decode_replies(reply, usual()), encode_replies(usual(), made(usual()))),
+        "hello": (lambda reply: Hello.decode(reply, True), hello.encode()),
+        "test": (queries.TestAsk(("a", "b"), True, torch.zeros(SIZE), 3, 0).read, tested),
+        "survey": (survey.read, surveyed),
+        "midpoints": (MidpointsAsk(("a", "b"), (0, 1), references, 0).read, halfway),
+    }
+
+
+@pytest.mark.parametrize("which", readers())
+def test_a_sound_reply_is_read(which: str) -> None:
+    read, reply = readers()[which]
+    read(carried(reply))
+
+
+@pytest.mark.parametrize("which", readers())
+def test_a_reply_without_one_of_its_parts_is_refused(which: str) -> None:
+    optional = {"ask.numbers", "ask.bounds", "ask.tested", "ask.right", "ask.count"}
+    read, reply = readers()[which]
+    for record in reply:
+        bare = RecordDict({name: part for name, part in reply.items() if name != record})
+        if (which, record) != ("survey", "ask"):
+            for content in (bare, RecordDict({**bare, record: MetricRecord({"a": 1.0})})):
+                with pytest.raises(WireError):
+                    read(carried(content))
+        for name in reply[record]:
+            if f"{record}.{name}" not in optional:
+                with pytest.raises(WireError):
+                    read(carried(without(reply, record, name)))
+
+
+@pytest.mark.parametrize("which", ["survey", "midpoints"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_refused_by_the_server(which: str, value: float) -> None:
+    read, reply = readers()[which]
+    for name in reply["numbers"]:
+        with pytest.raises(WireError):
+            read(carried(fakes.spoiled(reply, "numbers", name, lambda x: x + value)))
+
+
+SAID: dict[tuple[str, str], Callable[[Any], bool]] = {
+    ("hello", "names"): lambda v: is_list(v, 2, lambda each: type(each) is str) and different(v),
+    ("hello", "numbers"): lambda v: is_list(v, 2, is_int) and different(v),
+    ("hello", "sizes"): lambda v: is_list(v, 2, lambda each: is_int(each, 1)),
+    ("hello", "tested"): lambda v: isinstance(v, list) and all(type(each) is str for each in v),
+    ("hello", "shape"): lambda v: isinstance(v, list) and v != [] and all(is_int(each, 1) for each in v),
+    ("hello", "classes"): lambda v: is_int(v) and v in (0, 3),
+    ("hello", "outputs"): lambda v: is_int(v) and v == 3,
+    ("hello", "unit"): lambda v: type(v) is str,
+    ("hello", "bounds"): lambda v: is_list(v, 2, is_number) and v[0] < v[1],
+    ("test", "sizes"): lambda v: is_list(v, 2, lambda each: is_int(each, 1)),
+    ("test", "losses"): lambda v: is_list(v, 4, is_number),
+    ("test", "right"): lambda v: v == [] or is_list(v, 4, lambda each: is_number(each, 0.0) and each <= 1),
+    ("midpoints", "lengths"): lambda v: is_list(v, 2, lambda each: is_number(each, 0.0)),
+    ("work", "format"): lambda v: v == FORMAT and type(v) is int,
+}
+"""What each value of these replies may be, the others being as they are."""
+
+
+@settings(max_examples=400)
+@given(place=st.sampled_from(sorted(SAID)), value=values)
+def test_a_value_of_a_reply_that_cannot_be_is_refused(place: tuple[str, str], value: Any) -> None:
+    read, reply = readers()[place[0]]
+    content = with_value(reply, "reply" if place[0] == "work" else "ask", place[1], value)
+    if SAID[place](value):
+        read(carried(content))
+    else:
+        with pytest.raises(WireError):
+            read(carried(content))
+
+
+array = st.builds(
+    Array,
+    dtype=st.sampled_from(["float32", "float64", "object"]),
+    shape=st.lists(st.integers(0, 5), max_size=3).map(tuple),
+    stype=st.sampled_from(["wafl.raw", "numpy.ndarray"]),
+    data=st.binary(max_size=40),
+)
+names = st.sampled_from(["ask", "reply", "numbers", "params", "refused", "x"])
+inner = st.sampled_from([*VALID, "loss", "cost", "params", "value", "midpoints", "why", "lengths", "sizes", "x"])
+records = st.one_of(
+    st.dictionaries(inner, values, max_size=6).map(ConfigRecord),
+    st.dictionaries(inner, array, max_size=3).map(ArrayRecord),
+    st.dictionaries(inner, st.integers(0, 5), max_size=3).map(MetricRecord),
+)
+
+
+@settings(max_examples=200)
+@given(content=st.dictionaries(names, records, max_size=4).map(RecordDict))
+def test_anything_else_is_refused_whoever_reads_it(content: RecordDict) -> None:
+    with pytest.raises(WireError):
+        decode_ask(content, like())
+    for read, _ in readers().values():
+        with pytest.raises(WireError):
+            read(content)
+
+
+KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.midpoints"]
+
+
+@settings(max_examples=100)
+@given(kind=st.sampled_from(KINDS[1:]), content=st.dictionaries(names, records, max_size=4).map(RecordDict))
+def test_a_node_refuses_anything_else_in_words(kind: str, content: RecordDict) -> None:
+    with pytest.raises(WireError, match=r".{10}"):
+        check_refusal(answer(kind, lambda: NODE[0], content))
+
+
+NODE: list[Node] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def node_for_any_example(node: Node) -> None:
+    NODE.append(node)
+
+
+def test_a_refusal_is_passed_on_in_the_nodes_own_words_but_not_without_end() -> None:
+    with pytest.raises(WireError, match=r"^ValueError: the disk is full$"):
+        check_refusal(carried(refusal("ValueError: the disk is full")))
+    with pytest.raises(WireError) as caught:
+        check_refusal(refusal("x" * 10**6))
+    assert len(str(caught.value)) <= 1000
+    with pytest.raises(WireError):
+        check_refusal(RecordDict({"refused": ConfigRecord({"why": 3})}))
+    with pytest.raises(WireError):
+        check_refusal(RecordDict({"refused": MetricRecord({"why": 3})}))
+
+
+def test_an_error_on_a_node_is_said_in_words(tmp_path: Path) -> None:
+    def broken() -> Node:
+        raise KeyError("data")
+
+    with pytest.raises(WireError, match="KeyError"):
+        check_refusal(answer("train", broken, encode_ask(usual())))

@@ -1,0 +1,42 @@
+"""What a training on Flower must have given: the same queries, answered here by those who answered there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import wafl
+from wafl.algorithms import Setting, make_algorithm
+from wafl.core.history import Record
+from wafl.core.task import make_task
+from wafl.engine.faults import without
+from wafl.engine.lanes import Lanes
+from wafl.engine.local import ClientTask
+from wafl.engine.watch import lowest_gamma
+from wafl.schedule import Schedule
+
+
+def replay(
+    clients: wafl.Federation, method: wafl.Method, schedule: Schedule, history: Sequence[Record]
+) -> dict[str, Tensor]:
+    """The parameters at the end, if in each round those were left out that the history says."""
+    task = make_task(wafl.models.mlr(clients))
+    sizes = clients.train.num_examples.tolist()
+    lowest = partial(lowest_gamma, method.adversary, task)
+    algorithm = make_algorithm(Setting(schedule, method.adversary, sizes, lowest), method.client_weights)
+    lanes = Lanes(ClientTask(task, method.adversary, schedule.local_work, clients.train))
+    state = algorithm.init(task.initial())
+    while (query := algorithm.ask(state)) is not None:
+        excluded = history[query.round].excluded
+        of_kind = [client for client, why in excluded if why.startswith("loss: ") == (query.kind == "loss")]
+        answered = without(query, of_kind)
+        state = algorithm.tell(state, answered, lanes.run([answered])[0])
+    assert state.round == len(history)
+    return {name: value.clone() for name, value in task.unflatten(state.params).items()}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,1196 @@
+"""An experiment file: what it may say, how it is told what is wrong with it, and that it trains what it says."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+import re
+import sys
+import tomllib
+from collections.abc import Generator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import typer
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import wafl
+from wafl.algorithms.admission import Tolerance
+from wafl.cli.main import app
+from wafl.core.errors import ConfigError
+from wafl.runs import config
+from wafl.runs.plan import make_plan
+from wafl.runs.read import apply_change, parse_experiment, read_experiment
+from wafl.runs.study import Study
+
+STARTER = files("wafl.runs").joinpath("starter.toml").read_text(encoding="utf-8")
+NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_command() -> Generator[None, None, None]:
+    """Typer makes its command anew for every call, which takes longer than most of what is called."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "300")
+        patch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command), raising=False)
+        yield
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def check(path: Path, *changes: str) -> Any:
+    return invoke("config", "check", str(path), *(part for change in changes for part in ("--set", change)))
+
+
+def assert_one_line(result: Any, *parts: str) -> None:
+    """Exit code 2 and one line, which holds each of the parts; no traceback."""
+    assert result.exit_code == 2, result.output or result.exception
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    for part in parts:
+        assert part in result.stderr
+
+
+# -- Every field ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Values that a field takes, and those it does not, each with what must be said of it."""
+
+    good: tuple[Any, ...]
+    bad: tuple[tuple[Any, str], ...]
+
+
+def number(*good: float, below: tuple[float, str] = (-1.0, ""), above: tuple[float, str] | None = None) -> Kind:
+    ends = (below,) if above is None else (below, above)
+    return Kind(good, (*ends, ("1", "number"), (True, "number"), ({"a": 1}, "number"), (NAN, "")))
+
+
+def whole(*good: int, below: tuple[int, str], above: tuple[int, str] | None = None) -> Kind:
+    ends = (below,) if above is None else (below, above)
+    return Kind(
+        good, (*ends, (1.5, "integer"), (1.0, "integer"), ("1", "integer"), (True, "integer"), (NAN, "integer"))
+    )
+
+
+def one_of(*names: str, typo: str) -> Kind:
+    listed = "{}' or '{}".format("', '".join(names[:-1]), names[-1])
+    return Kind(names, ((typo, listed), (3, listed), (True, listed), ([names[0]], listed)))
+
+
+def swept(kind: Kind) -> Kind:
+    """The same, and a list of values; a fault in it is told with its place."""
+    inside = tuple(([kind.good[0], bad], message) for bad, message in kind.bad if not isinstance(bad, list))
+    return Kind((*kind.good, list(kind.good[:2])), (*kind.bad, ([], "at least 1"), *inside))
+
+
+COUNT = whole(1, 10**6, below=(0, "greater than or equal to 1"))
+NOT_BELOW_0 = whole(0, 10**6, below=(-1, "greater than or equal to 0"))
+SEED = whole(0, 2**32 - 1, below=(-1, "greater than or equal to 0"), above=(2**32, "less than 4294967296"))
+SMALL_SEED = whole(0, 2**16 - 1, below=(-1, "greater than or equal to 0"), above=(2**16, "less than 65536"))
+POSITIVE = number(1e-9, 3, 2.5, below=(0.0, "greater than 0"), above=(INF, "finite"))
+NOT_NEGATIVE = number(0.0, 2, below=(-1e-9, "greater than or equal to 0"), above=(INF, "finite"))
+SHARE = number(0, 0.5, 1, below=(-0.1, "greater than or equal to 0"), above=(1.1, "less than or equal to 1"))
+BELOW_1 = number(0, 0.99, below=(-0.1, "greater than or equal to 0"), above=(1.0, "less than 1"))
+TEXT = Kind(("abc", ""), ((3, "string"), (True, "string"), (["a"], "string")))
+NAME = Kind(
+    ("a", "A-1_b.c"), (("", "pattern"), ("a b", "pattern"), ("../up", "pattern"), (".a", "pattern"), (3, "string"))
+)
+FLAG = Kind((True, False), ((1, "boolean"), ("true", "boolean"), (0.0, "boolean")))
+NORM = Kind(("inf", 2, 1, 2.0, INF), tuple((bad, "1, 2 or inf") for bad in (3, 0, -2, "two", True, NAN)))
+BOX = Kind(
+    ([0.0, 1.0], [-1, 2.5]),
+    (([1.0], "at least 2"), ([0, 1, 2], "at most 2"), (3, "list"), ("01", "list"), ([0.0, "a"], "number")),
+)
+IMPORT = Kind(
+    ("mine:make", "a.b:c.d"), (("mine", "pattern"), ("a b:c", "pattern"), ("a:b:c", "pattern"), (3, "string"))
+)
+POWER = Kind((1, 2), ((3, "1 or 2"), (0, "1 or 2"), ("2", "1 or 2"), (True, "1 or 2")))
+MODEL_KIND = Kind(
+    ("mlr", "cnn", "mine:build"), (("clr", "'mlr' or 'cnn'"), ("mine", "module:function"), (3, ""), (["mlr"], ""))
+)
+
+
+SEEDS = Kind(
+    ([0], [3, 1, 2]),
+    (([], "at least 1"), (3, "list"), ([0, 2**32], "less than 4294967296"), ([0, 0], "differ"), ([0.5], "integer")),
+)
+DEVICE = Kind(("cpu", "cuda", "cuda:1"), (("gpu", "cuda"), ("cuda:", "cuda"), (0, "string")))
+CHANNELS = Kind(
+    ([1, 8],),
+    (([8], "at least 2"), ([0, 8], "greater than or equal to 1"), ([8, 8, 8], "at most 2"), (8, "list")),
+)
+SHARES = Kind(
+    ([0.0, 1.0], [0.5]),
+    (([], "at least 1"), (0.5, "list"), ([0.5, 1.5], "less than or equal to 1"), ([NAN], "less than or equal to 1")),
+)
+
+
+def weights(*rules: str) -> Kind:
+    return Kind(
+        (*rules, [0.0, 2.0, 1]),
+        (
+            ("unifrm", "'uniform'"),
+            (3, "'uniform'"),
+            ([1.0, -1.0], "greater than or equal to 0"),
+            ([1.0, "a"], "number"),
+        ),
+    )
+
+
+FIXED, ANY_WEIGHTS = weights("by_examples", "uniform"), weights("by_examples", "uniform", "agnostic", "snapshot")
+SCHEDULE: dict[str, Kind] = {
+    "rounds": Kind(COUNT.good, (*COUNT.bad, ([1, 2], "integer"))),
+    "cohort": swept(COUNT),
+    "local_steps": swept(COUNT),
+    "local_epochs": swept(COUNT),
+    "batch_size": swept(COUNT),
+    "learning_rate": swept(POSITIVE),
+    "momentum": swept(BELOW_1),
+    "weight_decay": swept(NOT_NEGATIVE),
+    "server_learning_rate": swept(POSITIVE),
+}
+METHOD_FIELDS: dict[str, dict[str, Kind]] = {
+    "FedAvg": {"client_weights": FIXED},
+    "WAFL": {
+        "gamma": swept(POSITIVE),
+        "radius": swept(POSITIVE),
+        "norm": swept(NORM),
+        "power": swept(POWER),
+        "label_cost": swept(number(0.1, INF, below=(0.0, "greater than 0"))),
+        "steps": swept(COUNT),
+        "tolerance": swept(BELOW_1),
+        "restarts": swept(NOT_BELOW_0),
+        "bounds": BOX,
+        "strict": FLAG,
+        "client_weights": ANY_WEIGHTS,
+        "weights_step": swept(POSITIVE),
+    },
+    "FedPGM": {
+        "epsilon": swept(NOT_NEGATIVE),
+        "step_size": swept(POSITIVE),
+        "steps": swept(COUNT),
+        "norm": swept(NORM),
+        "random_start": FLAG,
+        "bounds": BOX,
+        "client_weights": FIXED,
+    },
+    "FedFGSM": {"epsilon": swept(NOT_NEGATIVE), "norm": swept(NORM), "bounds": BOX, "client_weights": FIXED},
+    "FedRobust": {"penalty": swept(POSITIVE), "step_size": swept(POSITIVE), "client_weights": FIXED},
+    "AFL": {"weights_step": swept(POSITIVE)},
+    "DRFA": {"weights_step": swept(POSITIVE)},
+}
+SECTIONS: dict[str, dict[str, Kind]] = {
+    "": {
+        "name": NAME, "seeds": SEEDS, "device": DEVICE, "checkpoint_every": COUNT,
+        "engine": one_of("embedded", "flower-sim", "flower", typo="flwr"),
+    },
+    "data": {
+        "dataset": TEXT,
+        "source": IMPORT,
+        "data_dir": TEXT,
+        "num_clients": COUNT,
+        "labels_per_client": COUNT,
+        "dirichlet": POSITIVE,
+        "iid": FLAG,
+        "by_group": FLAG,
+        "sizes": Kind(([10.0, 3], [5, 0.5]), BOX.bad),
+        "preprocess": one_of("unit", "symmetric", "zscore", "zscore_pooled", typo="z-score"),
+        "split": one_of("per_client", "standard", typo="per client"),
+        "test_fraction": BELOW_1,
+        "seed": SEED,
+    },
+    "model": {
+        "kind": MODEL_KIND,
+        "channels": CHANNELS,
+        "seed": SEED,
+        "loss": one_of("cross_entropy", "squared_error", typo="crossentropy"),
+    },
+    "schedule": SCHEDULE,
+    **{
+        f"methods.0 {method}": {"name": NAME, **SCHEDULE, **own} for method, own in METHOD_FIELDS.items()
+    },
+    "attack": {
+        "kind": one_of("none", "pgd", "fgsm", "wasserstein", "autoattack", typo="pdg"),
+        "epsilon": NOT_NEGATIVE,
+        "radius": NOT_NEGATIVE,
+        "norm": NORM,
+        "steps": COUNT,
+        "step_size": POSITIVE,
+    },
+    "evaluation": {
+        "attacked": SHARES,
+        "every": NOT_BELOW_0,
+    },
+    "early_stopping": {"metric": TEXT, "patience": COUNT, "min_delta": NOT_NEGATIVE, "largest": FLAG},
+    "faults": {
+        "dropout": SHARE, "late": SHARE, "nan": SHARE, "infinity": SHARE, "wrong_shape": SHARE, "seed": SMALL_SEED,
+    },
+    "tolerance": {
+        "min_replies": SHARE, "attempts": COUNT, "outsized": number(1.1, INF, below=(1.0, "greater than 1")),
+    },
+    "trackers": {"tensorboard": FLAG, "mlflow": FLAG, "wandb": FLAG, "project": TEXT},
+    "flower": {
+        "nodes": COUNT, "min_nodes": COUNT, "wait": POSITIVE, "round_timeout": POSITIVE, "partial_sums": FLAG,
+        "exact": FLAG,
+    },
+}  # fmt: skip
+FIELDS = [(section, name) for section, kinds in SECTIONS.items() for name in kinds]
+PLACES = [f"{section}.{name}".lstrip(".").replace("methods.0 ", "") for section, name in FIELDS]
+
+
+def models() -> dict[str, type[config.Section]]:
+    """The package's own description of each section of the tables above."""
+    found: dict[str, type[config.Section]] = {"": config.Experiment}
+    for section in SECTIONS:
+        if section.startswith("methods.0 "):
+            found[section] = getattr(config, section.removeprefix("methods.0 "))
+        elif section:
+            annotation = config.Experiment.model_fields[section].annotation
+            (found[section],) = [kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields")]
+    return found
+
+
+def with_value(section: str, name: str, value: Any) -> tuple[dict[str, Any], str]:
+    """An experiment with one value set, and the place at which a message must name it."""
+    content: dict[str, Any] = {"schedule": {"rounds": 1, "local_steps": 1}, "methods": [{"method": "FedAvg"}]}
+    if section.startswith("methods.0 "):
+        content["methods"] = [{"method": section.removeprefix("methods.0 "), name: value}]
+        return content, f"methods.0.{name}"
+    if not section:
+        return {**content, name: value}, name
+    content[section] = {**content.get(section, {}), name: value}
+    return content, f"{section}.{name}"
+
+
+def test_the_tables_here_have_every_field_of_every_section() -> None:
+    for section, model in models().items():
+        sections = set(SECTIONS) | {"methods"} if not section else {"method"}
+        assert set(model.model_fields) - sections == set(SECTIONS[section]), section
+    named = {section for section in config.Experiment.model_fields if section in SECTIONS}
+    assert named == {section for section in SECTIONS if section and " " not in section}
+    assert set(METHOD_FIELDS) == set(wafl.METHODS)
+
+
+@pytest.mark.parametrize(("section", "name"), FIELDS, ids=PLACES)
+def test_a_value_within_its_range_is_taken(section: str, name: str) -> None:
+    for value in SECTIONS[section][name].good:
+        experiment = parse_experiment(with_value(section, name, value)[0], "exp.toml")
+        part: Any = experiment.methods[0] if " " in section else getattr(experiment, section) if section else experiment
+        found = getattr(part, name)
+        expected = [INF if one == "inf" else one for one in value] if isinstance(value, list) else value
+        assert found == (INF if expected == "inf" else expected)
+
+
+@pytest.mark.parametrize(("section", "name"), FIELDS, ids=PLACES)
+def test_a_wrong_type_or_range_is_one_line_with_file_key_value_and_range(section: str, name: str) -> None:
+    for value, message in SECTIONS[section][name].bad:
+        content, place = with_value(section, name, value)
+        with pytest.raises(ConfigError) as caught:
+            parse_experiment(content, "exp.toml")
+        said = str(caught.value)
+        assert "\n" not in said, said
+        assert re.match(rf"exp\.toml: (the file: )?{re.escape(place)}(\.\d+)?\b", said), said
+        assert "literal[" not in said, said
+        assert "constrained" not in said, said
+        assert message in said, said
+
+
+@pytest.mark.parametrize(("section", "name"), FIELDS, ids=PLACES)
+def test_a_misspelt_key_is_told_with_the_nearest_name(section: str, name: str) -> None:
+    value = SECTIONS[section][name].good[0]
+    for typo in (name + name[-1], name[0] + name[2:] if len(name) > 3 else name + "x", name.capitalize()):
+        content, place = with_value(section, typo, value)
+        with pytest.raises(ConfigError) as caught:
+            parse_experiment(content, "exp.toml")
+        assert str(caught.value) == f"exp.toml: unknown key {place}: did you mean {name}?"
+
+
+def test_a_key_like_no_other_is_told_with_all_there_are() -> None:
+    for section, kinds in SECTIONS.items():
+        content, place = with_value(section, "zzzzz", 1)
+        with pytest.raises(ConfigError) as caught:
+            parse_experiment(content, "exp.toml")
+        said = str(caught.value)
+        assert said.startswith(f"exp.toml: unknown key {place}: there are ")
+        assert set(said.split("there are ")[1].split(", ")) >= set(kinds)
+
+
+@pytest.mark.parametrize("name", ["value", "list"])
+def test_no_key_is_taken_for_something_else(name: str) -> None:
+    """These are what pydantic calls the two branches of a value that may be swept."""
+    for section in SECTIONS:
+        content, place = with_value(section, name, 1)
+        with pytest.raises(ConfigError, match=rf"^exp\.toml: unknown key {re.escape(place)}: "):
+            parse_experiment(content, "exp.toml")
+
+
+def test_a_value_in_place_of_a_section() -> None:
+    for section in (section for section in SECTIONS if section and " " not in section):
+        for value in (3, "a", [1], True):
+            content = {"methods": [{"method": "FedAvg"}], section: value}
+            with pytest.raises(ConfigError, match=rf"^exp\.toml: {section} = .*dictionary") as caught:
+                parse_experiment(content, "exp.toml")
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ([], "exp.toml: methods = []: List should have at least 1 item"),
+        (3, "exp.toml: methods = 3: should be a valid list"),
+        ({"method": "WAFL"}, "exp.toml: methods: should be a valid list"),
+        ([3], "exp.toml: methods.0 = 3: should be a valid dictionary"),
+        ([{}], "exp.toml: methods.0.method is missing: one of WAFL, FedAvg"),
+        ([{"method": "FedAvg"}, {"method": "wafl"}], "exp.toml: methods.1.method = 'wafl' is none of"),
+        ([{"method": "wafl"}], "did you mean WAFL?"),
+        ([{"method": "FedPMG"}], "did you mean FedPGM?"),
+        ([{"method": 3}], "exp.toml: methods.0.method = '3' is none of"),
+        ([{"method": "FedAvg"}, {"method": "FedAvg"}], "two methods are called 'fedavg': give each a name of its own"),
+        ([{"method": "FedAvg", "name": "one"}, {"method": "WAFL", "name": "one"}], "two methods are called 'one'"),
+        ([{"method": "FedAvg", "gamma": 1.0}], "exp.toml: unknown key methods.0.gamma"),
+    ],
+)
+def test_methods_that_are_none(methods: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_experiment({"schedule": {"rounds": 1}, "methods": methods}, "exp.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_fault_has_a_line_of_its_own() -> None:
+    content = {
+        "seeds": "all",
+        "dta": {},
+        "schedule": {"rounds": 0, "learning_rate": [0.1, -1.0]},
+        "methods": [{"method": "WAFL", "gama": 1.0}, {"method": "FedAvg", "name": "a b"}],
+        "faults": {"dropout": 0.6, "nan": 0.6},
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse_experiment(content, "exp.toml")
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("exp.toml: ") for line in lines)
+    places = [
+        "seeds = 'all'",
+        "unknown key dta: did you mean data?", "schedule.rounds = 0", "schedule.learning_rate.1 = -1.0",
+        "unknown key methods.0.gama: did you mean gamma?", "methods.1.name = 'a b'", "faults: the rates sum to 1.2",
+    ]  # fmt: skip
+    assert len(lines) == len(places)
+    for place in places:
+        assert any(place in line for line in lines), place
+
+
+# -- The file -------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "exp.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name = \n", 1),
+        ("seeds = [0]\nname = digits\n", 2),
+        ("seeds = [0]\n\n[data\nnum_clients = 3\n", 3),
+        ("[data]\nnum_clients = 3\nnum_clients = 4\n", 3),
+        ("a = 1\nb = 2\nc = x'\n", 3),
+        ("[data]\n[data]\n", 2),
+        ("a = 1979-02-30\n", 1),
+        ("a = 1\nb = 0x\n", 2),
+        ("a = \x00\n", 1),
+    ],
+)
+def test_a_syntax_error_names_file_and_line(tmp_path: Path, text: str, line: int) -> None:
+    path = write(tmp_path, text)
+    assert_one_line(check(path), f"{path} is not TOML: ", f"line {line}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\xff\xfe\x00", "exp.toml cannot be read: "),
+        (b"name = '\xe9'\n", "exp.toml cannot be read: "),
+        (b"", "exp.toml: methods is missing"),
+        (b"# only a comment", "exp.toml: methods is missing"),
+        (b"a = " + b"[" * 5000, "exp.toml is not TOML: "),
+        (b"[schedule]\nrounds = " + b"9" * 5000, "exp.toml"),
+        (b"a = 1e400", "exp.toml: "),
+    ],
+    ids=["binary", "latin-1", "empty", "comment", "deep", "long number", "infinite"],
+)
+def test_a_file_that_is_no_experiment(tmp_path: Path, text: bytes, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read_experiment(path)
+    assert message in str(caught.value)
+    result = check(path)
+    assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+def test_a_file_that_is_not_there_or_is_a_folder(tmp_path: Path) -> None:
+    assert_one_line(check(tmp_path / "none.toml"), str(tmp_path / "none.toml"), "`wafl config init` writes a starter")
+    assert_one_line(check(tmp_path), str(tmp_path), "cannot be read")
+
+
+@pytest.mark.parametrize("key", ['"a\\nb"', '""', '"\\u0000"', '"☃"', '" "', '"a.b"', '"[red]"'])
+@pytest.mark.parametrize("section", ["", "[data]\n", "[model]\n"])
+def test_a_key_that_is_no_word_is_told_in_one_line(tmp_path: Path, section: str, key: str) -> None:
+    head, tail = STARTER.split(section, 1) if section else ("", STARTER)
+    path = write(tmp_path, f"{head}{section}{key} = 1\n{tail}")
+    assert_one_line(check(path), f"{path}: unknown key")
+
+
+def test_windows_may_have_written_it(tmp_path: Path) -> None:
+    """Line ends of its own, and the mark that its editor puts before a file in UTF-8."""
+    assert check(write(tmp_path, STARTER.replace("\n", "\r\n"))).exit_code == 0
+    assert check(write(tmp_path, b"\xef\xbb\xbf" + STARTER.encode())).exit_code == 0
+
+
+def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
+    """Rich takes words in brackets for styles."""
+    path = tmp_path / "exp[bold][new].toml"
+    path.write_text(STARTER)
+    result = check(path)
+    assert result.exit_code == 0
+    assert path.name in "".join(result.stdout.split("\n"))
+
+
+# -- What only the data can say -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["schedule.cohort=21"], "cohort=21 is larger than the number of clients, 20"),
+        (["data.labels_per_client=11"], "labels_per_client=11 must lie in 1 .. 10"),
+        (["data.labels_per_client=3", "data.num_clients=2"], "2 clients with 3 labels each cannot hold all 10"),
+        (["data.iid=true"], "not labels_per_client and iid"),
+        (["data.dataset=digts"], "unknown data set 'digts': did you mean 'digits'?"),
+        (["data.sizes=[10.0, inf]"], "sizes"),
+        (["data.sizes=[0.0, 1.0]"], "size"),
+        (["data.sizes=[10.0, nan]"], "sizes"),
+        (["schedule.local_steps=2"], "give local_steps or local_epochs"),
+        (["methods.wafl.radius=1.0"], "give gamma or radius, not both"),
+        (["methods.wafl.weights_step=0.1"], "weights_step"),
+        (["methods.wafl.weights_step=[0.1, 0.2]"], "weights_step"),
+        (["methods.wafl.strict=true"], "strict=True goes with radius="),
+        (["methods.wafl.bounds=[0.0, 0.5]"], "the examples lie in [0, 1], outside bounds=(0.0, 0.5)"),
+        (["methods.wafl.bounds=[0.5, 0.2]"], "bounds=(0.5, 0.2) must be (low, high)"),
+        (["methods.wafl.gamma=1e300"], "gamma"),
+        (["methods.fedavg.client_weights=[1.0]"], "1 client weights for 20 clients"),
+        (["methods.fedavg.client_weights=[]"], "weights"),
+        (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step a round"),
+        (["methods.1.method=AFL", "methods.1.cohort=5"], "AFL asks all 20 clients each round"),
+        (["model.loss=squared_error"], "loss='squared_error' wants floating-point targets"),
+        (["data.preprocess=zscore", "attack.kind=autoattack"], "'autoattack' wants data with bounds"),
+        (["data.test_fraction=0.0"], "test_fraction"),
+        (["early_stopping.metric=nonsense"], "nonsense"),
+        (["early_stopping.metric=accuracy"], "evaluation.every"),
+        (["methods.wafl.gamma=[1.0, 1.0]"], "gamma"),
+        (["methods.wafl.name=checkpoint"], "checkpoint"),
+        (["methods.wafl.name=figures"], "figures"),
+        (["methods.wafl.name=results.json"], "results.json"),
+        (["methods.wafl.name=FedAvg"], "fedavg"),
+    ],
+    ids=lambda value: "; ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_cannot_be_trained_is_said_by_check(tmp_path: Path, changes: list[str], message: str) -> None:
+    """So that a run fails before its folder is made, and not when it has been trained."""
+    result = check(write(tmp_path, STARTER), *changes)
+    assert_one_line(result)
+    assert message.lower() in result.stderr.lower()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_device_that_is_not_there_is_said_by_check(tmp_path: Path) -> None:
+    assert_one_line(check(write(tmp_path, STARTER), "device=cuda"), "device='cuda'", "use device='cpu'")
+
+
+@pytest.mark.parametrize("alpha", [1e-308, 1e308])
+def test_dirichlet_at_the_ends_of_its_range(tmp_path: Path, alpha: float) -> None:
+    result = check(write(tmp_path, STARTER.replace("labels_per_client = 3", f"dirichlet = {alpha}")))
+    assert result.exit_code in (0, 2), result.exception
+
+
+def test_check_says_what_would_be_trained_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, STARTER)
+    result = check(path, "methods.fedavg.learning_rate=[0.1, 0.2, 0.3]", "methods.fedavg.rounds=7")
+    assert result.exit_code == 0, result.stderr
+    assert "20 clients" in result.stdout
+    assert "wafl: WAFL, 30 rounds, 4 runs, swept: gamma" in result.stdout
+    assert "fedavg: FedAvg, 7 rounds, 6 runs, swept: learning_rate" in result.stdout
+    assert "is in order" in result.stdout
+    assert [entry.name for entry in tmp_path.iterdir()] == ["exp.toml"]
+
+
+# -- Changes on the command line ------------------------------------------------------------------------------
+
+
+def changed(*changes: str) -> dict[str, Any]:
+    content = tomllib.loads(STARTER)
+    for change in changes:
+        apply_change(content, change)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("schedule.rounds=50", lambda c: c["schedule"]["rounds"] == 50),
+        ("schedule.learning_rate = 0.5", lambda c: c["schedule"]["learning_rate"] == 0.5),
+        ("schedule.learning_rate=[0.1, 0.2]", lambda c: c["schedule"]["learning_rate"] == [0.1, 0.2]),
+        ("name=other", lambda c: c["name"] == "other"),
+        ('name="other"', lambda c: c["name"] == "other"),
+        ("data.iid=true", lambda c: c["data"]["iid"] is True),
+        ("seeds=[3, 4, 5]", lambda c: c["seeds"] == [3, 4, 5]),
+        ("seeds.1=9", lambda c: c["seeds"] == [0, 9]),
+        ("methods.0.gamma=7.0", lambda c: c["methods"][0]["gamma"] == 7.0),
+        ("methods.wafl.gamma=7.0", lambda c: c["methods"][0]["gamma"] == 7.0),
+        ("methods.WAFL.gamma=7.0", lambda c: c["methods"][0]["gamma"] == 7.0),
+        ("methods.fedavg.rounds=7", lambda c: c["methods"][1]["rounds"] == 7 and "rounds" not in c["methods"][0]),
+        ("methods.1={method='DRFA'}", lambda c: c["methods"][1] == {"method": "DRFA"}),
+        ("methods=[{method='DRFA'}]", lambda c: c["methods"] == [{"method": "DRFA"}]),
+        ("methods.0.gamma.1=9.0", lambda c: c["methods"][0]["gamma"] == [1.0, 9.0]),
+        ("faults.dropout=0.1", lambda c: c["faults"] == {"dropout": 0.1}),
+        ("faults={dropout=0.1, nan=0.2}", lambda c: c["faults"] == {"dropout": 0.1, "nan": 0.2}),
+        ("model.kind=mine:build", lambda c: c["model"]["kind"] == "mine:build"),
+        ("attack.norm=inf", lambda c: c["attack"]["norm"] == INF),
+        ("name=a=b", lambda c: c["name"] == "a=b"),
+    ],
+)
+def test_a_change(change: str, expected: Any) -> None:
+    content = changed(change)
+    assert expected(content)
+    untouched = tomllib.loads(STARTER)
+    top = change.split(".")[0].split("=")[0].strip()
+    assert {key: value for key, value in content.items() if key != top} == {
+        key: value for key, value in untouched.items() if key != top
+    }
+
+
+def test_a_named_method_is_meant_by_its_name_and_later_changes_win() -> None:
+    content = changed("methods.0.name=near", "methods.near.gamma=2.0", "methods.near.gamma=3.0")
+    assert content["methods"][0]["gamma"] == 3.0
+    with pytest.raises(ConfigError, match="no entry 'wafl'; there are 2: near, fedavg"):
+        apply_change(content, "methods.wafl.gamma=1.0")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("rounds", "--set 'rounds' must be key=value, such as schedule.rounds=50"),
+        ("=3", "--set '=3' must be key=value"),
+        ("  =3", "must be key=value"),
+        ("rounds=3", "exp.toml: unknown key rounds"),
+        ("schedule.round=3", "exp.toml: unknown key schedule.round: did you mean rounds?"),
+        ("scedule.rounds=3", "exp.toml: unknown key scedule: did you mean schedule?"),
+        ("schedule.rounds=", "exp.toml: schedule.rounds = '': should be a valid integer"),
+        ("schedule.rounds=many", "exp.toml: schedule.rounds = 'many': should be a valid integer"),
+        ("schedule.rounds=-3", "exp.toml: schedule.rounds = -3: should be greater than or equal to 1"),
+        ("schedule.learning_rate=0.1,0.2", "exp.toml: schedule.learning_rate = '0.1,0.2': should be a valid number"),
+        ("schedule.rounds.more=3", "schedule.rounds is a value and has no key 'more'"),
+        ("schedule.rounds.more.and=3", "there is no 'more' in a value"),
+        ("schedule=3", "exp.toml: schedule = 3"),
+        ("methods.2.gamma=1.0", "no entry '2'; there are 2: wafl, fedavg"),
+        ("methods.-1.gamma=1.0", "no entry '-1'"),
+        ("methods.drfa.gamma=1.0", "no entry 'drfa'; there are 2: wafl, fedavg"),
+        ("seeds.5=1", "no entry '5'; there are 2"),
+        ("methods.fedavg.gamma=1.0", "exp.toml: unknown key methods.1.gamma"),
+        ("a=" + "[" * 5000, "--set"),
+        ("schedule.rounds=" + "9" * 5000, "schedule.rounds"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_change_that_cannot_be_made_is_one_line(tmp_path: Path, change: str, message: str) -> None:
+    path = write(tmp_path, STARTER)
+    assert_one_line(check(path, change), message)
+    assert path.read_text() == STARTER
+
+
+# -- Fuzzing --------------------------------------------------------------------------------------------------
+
+
+VALUES = st.sampled_from(
+    ["-1", "0", "1", "3", "20", "0.5", "-0.5", "1e-300", "1e300", "1e400", "-1e400", "nan", "inf", "-inf",
+     "9" * 30, "-" + "9" * 30, "true", "false", '""', '"a"', '"é☃\\u0000"', "'''a\nb'''", "[]", "[[]]", "[1, 'a']",
+     "[0.1, 0.2]", "[nan]", "[5.0, inf]", "{}", "{a = 1}", "{method = 'WAFL'}", "1979-05-27", "07:32:00",
+     "1979-05-27T07:32:00Z", "[" * 60 + "]" * 60, "{a = " * 40 + "1" + "}" * 40,
+     '"inf"', "0x10", "1_000", '"value"', '"mlr"', '"a:b"', '"..:a"'],
+)  # fmt: skip
+KINDS = ["insert", "delete", "replace", "double", "drop", "swap", "value", "key", "key", "key", "nest"]
+CHARACTERS = st.sampled_from(list("=[]{}\"'#.,-_+e0123456789\n \t\\\x00aé☃\ufeff\U0001f600"))
+
+
+def as_toml(value: Any) -> str:
+    return json.dumps(value).replace("Infinity", "inf")
+
+
+def set_in(text: str, section: str, name: str, value: str) -> str:
+    """The text with a key in its section: in place of the one there is, if there is one."""
+    section, _, method = section.partition(".0 ")
+    header = f'[[methods]]\nmethod = "{method}"' if method else f"[{section}]" if section else "\n"
+    head, found, tail = text.partition(header)
+    if not found:
+        return f"{text}\n{header}\n{name} = {value}\n"
+    own, bracket, rest = tail.partition("\n[")
+    own = re.sub(rf"\n{name} *=.*", "", own)
+    return f"{head}{found}\n{name} = {value}{own}{bracket}{rest}"
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """The starter, with a few things wrong."""
+    text = STARTER
+    for _ in range(draw(st.integers(1, 4))):
+        lines = text.split("\n")
+        place = draw(st.integers(0, len(lines) - 1))
+        match draw(st.sampled_from(KINDS)):
+            case "insert":
+                at = draw(st.integers(0, len(text)))
+                text = text[:at] + draw(CHARACTERS) + text[at:]
+            case "delete":
+                at = draw(st.integers(0, max(len(text) - 1, 0)))
+                text = text[:at] + text[at + draw(st.integers(1, 5)) :]
+            case "replace":
+                at = draw(st.integers(0, max(len(text) - 1, 0)))
+                text = text[:at] + draw(CHARACTERS) + text[at + 1 :]
+            case "double":
+                text = "\n".join([*lines[:place], lines[place], *lines[place:]])
+            case "drop":
+                text = "\n".join([*lines[:place], *lines[place + 1 :]])
+            case "swap":
+                other = draw(st.integers(0, len(lines) - 1))
+                lines[place], lines[other] = lines[other], lines[place]
+                text = "\n".join(lines)
+            case "value":
+                keyed = [number for number, line in enumerate(lines) if re.match(r"\w+ *=", line)]
+                if keyed:
+                    line = draw(st.sampled_from(keyed))
+                    lines[line] = re.sub(r"= .*", lambda _: f"= {draw(VALUES)}", lines[line])
+                text = "\n".join(lines)
+            case "key":
+                section, name = draw(st.sampled_from(FIELDS))
+                good = st.sampled_from([as_toml(value) for value in SECTIONS[section][name].good])
+                text = set_in(text, section, name, draw(good | VALUES))
+            case _:
+                header = draw(
+                    st.sampled_from(["[data.a.b]", "[[methods.a]]", "[methods]", "[[data]]", "[schedule.value]", "[a]"])
+                )
+                text = "\n".join([*lines[:place], header, *lines[place:]])
+    data = text.encode("utf-8", "surrogatepass")
+    if draw(st.integers(0, 30)) == 0:
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(st.binary(min_size=1, max_size=8)) + data[at:]
+    return data
+
+
+def is_large(data: bytes) -> bool:
+    """Whether it may be a valid experiment that takes long to check, or wants data from elsewhere."""
+    try:
+        content = tomllib.loads(data.decode())
+    except (ValueError, RecursionError):
+        return False
+
+    def numbers(value: Any, name: str = "") -> Generator[tuple[str, Any], None, None]:
+        for key, item in value.items() if isinstance(value, dict) else [(name, item) for item in value]:
+            if isinstance(item, dict | list):
+                yield from numbers(item, key)
+            elif not isinstance(item, str):
+                yield key, item
+
+    costly = {"num_clients": 500, "steps": 50, "restarts": 5, "channels": 50}
+    given = content.get("data")
+    elsewhere = isinstance(given, dict) and given.get("dataset", "digits") != "digits"
+    return elsewhere or any(
+        isinstance(item, int) and item > costly.get(name, math.inf) for name, item in numbers(content)
+    )
+
+
+def refuse_or_pass(folder: Path, data: bytes) -> None:
+    """Exit code 0, or 2 and a message that says where; never a traceback."""
+    path = folder / "exp.toml"
+    path.write_bytes(data)
+    result = check(path)
+    assert result.exception is None or isinstance(result.exception, SystemExit), (result.exception, data)
+    assert result.exit_code in (0, 2)
+    if result.exit_code == 2:
+        said = result.stderr.removeprefix("Error: ")
+        keys = {name for _, name in FIELDS} | {"methods", "method", *SECTIONS} - {""}
+        places = {
+            "line ",
+            "at end of document",
+            "cannot be read",
+            "unknown key",
+            "clients with",
+            "size",
+            "client weights",
+        }
+        assert any(place in said for place in places | keys), said
+
+
+@settings(max_examples=200, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+@given(data=mutated())
+def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    assume(not is_large(data))
+    refuse_or_pass(tmp_path_factory.getbasetemp(), data)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+@given(data=mutated())
+def test_no_file_of_thousands_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    assume(not is_large(data))
+    refuse_or_pass(tmp_path_factory.getbasetemp(), data)
+
+
+# -- Starter and schema ---------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_starter_that_passes_check_and_refuses_to_overwrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("config", "init")
+    assert (result.exit_code, "wafl run experiment.toml" in result.stdout) == (0, True)
+    path = tmp_path / "experiment.toml"
+    assert path.read_text() == STARTER
+    assert check(path).exit_code == 0
+    path.write_text("mine")
+    assert_one_line(invoke("config", "init"), "experiment.toml exists already: choose another name, or remove it")
+    assert path.read_text() == "mine"
+    assert_one_line(invoke("config", "init", str(tmp_path)), "exists already")
+    assert_one_line(invoke("config", "init", "no/such/folder/x.toml"), "no/such/folder/x.toml")
+
+
+def test_the_starter_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("config", "init", "mine.toml").exit_code == 0
+    result = invoke("run", "mine.toml", "--set", "schedule.rounds=1", "--set", "attack.steps=1")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "runs" / "digits"
+    results = json.loads((folder / "results.json").read_text())
+    assert list(results["methods"]) == ["wafl-gamma=1.0", "wafl-gamma=4.0", "FedAvg"]
+    assert all(label in result.stdout for label in results["methods"])
+
+
+def test_the_comments_of_the_starter_are_true(tmp_path: Path) -> None:
+    """What it says one may write instead passes too."""
+    alternatives = {
+        "labels_per_client = 3": ["dirichlet = 0.5", "iid = true"],
+        'preprocess = "unit"': [f'preprocess = "{unit}"' for unit in ("symmetric", "zscore", "zscore_pooled")],
+        'kind = "mlr"': ['kind = "cnn"'],
+        "local_epochs = 2": ["local_steps = 2"],
+        "norm = 2": ["norm = 1", "norm = inf"],
+        'kind = "pgd"': [f'kind = "{kind}"' for kind in ("fgsm", "wasserstein", "none")],
+    }
+    for old, others in alternatives.items():
+        assert STARTER.count(old) == 1
+        for new in others:
+            result = check(write(tmp_path, STARTER.replace(old, new)))
+            assert result.exit_code == 0, (new, result.stderr)
+    optional = STARTER[STARTER.index("# [early_stopping]") :].replace("# ", "", 1).replace("\n# ", "\n")
+    result = check(write(tmp_path, STARTER[: STARTER.index("# [early_stopping]")] + optional))
+    assert result.exit_code == 0, result.stderr
+    experiment = read_experiment(tmp_path / "exp.toml")
+    assert experiment.early_stopping is not None
+    assert experiment.faults is not None
+
+
+def conforms(value: Any, schema: dict[str, Any], defs: dict[str, Any]) -> bool:
+    """The part of JSON schema that is used here, after its specification."""
+    if "$ref" in schema:
+        return conforms(value, defs[schema["$ref"].removeprefix("#/$defs/")], defs)
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            fits = sum(conforms(value, option, defs) for option in schema[union])
+            return fits >= 1 if union == "anyOf" else fits == 1
+    types: dict[str, Any] = {
+        "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool,
+        "null": type(None),
+    }  # fmt: skip
+    if "type" in schema and (
+        not isinstance(value, types[schema["type"]])
+        or (isinstance(value, bool) and schema["type"] in ("integer", "number"))
+    ):
+        return False
+    if "const" in schema and value != schema["const"]:
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if isinstance(value, dict):
+        known: dict[str, Any] = schema.get("properties", {})
+        return (
+            all(name in value for name in schema.get("required", []))
+            and (schema.get("additionalProperties") is not False or set(value) <= set(known))
+            and all(conforms(item, known[name], defs) for name, item in value.items() if name in known)
+        )
+    if isinstance(value, list):
+        return schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", INF) and all(
+            conforms(item, schema.get("items", {}), defs) for item in value
+        )
+    if isinstance(value, str):
+        return "pattern" not in schema or re.search(schema["pattern"], value) is not None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (
+            schema.get("minimum", -INF) <= value <= schema.get("maximum", INF)
+            and schema.get("exclusiveMinimum", -INF) < value < schema.get("exclusiveMaximum", INF)
+        ) or value in (INF, -INF)
+    return True
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    result = invoke("config", "schema")
+    assert result.exit_code == 0
+    return json.loads(result.stdout)
+
+
+def test_the_schema_is_json() -> None:
+    """Strictly: JSON knows no infinity."""
+    json.loads(invoke("config", "schema").stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def test_the_schema_is_whole(schema: dict[str, Any]) -> None:
+    assert schema["type"] == "object"
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["methods"]
+    references = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
+    assert references == set(schema["$defs"])
+    for name, model in (("Experiment", schema), *schema["$defs"].items()):
+        kind: Any = getattr(config, name)
+        assert set(model["properties"]) == set(kind.model_fields)
+        assert model["additionalProperties"] is False
+
+
+def test_the_schema_takes_the_starter_and_refuses_what_the_reader_refuses(schema: dict[str, Any]) -> None:
+    starter = tomllib.loads(STARTER)
+    assert conforms(starter, schema, schema["$defs"])
+    for path, value in (
+        (("seeds",), []), (("seeds",), [-1]), (("sedes",), [1]), (("schedule", "rounds"), 0),
+        (("data", "dirichlet"), 0.0), (("schedule", "learning_rate"), [0.1, -1.0]), (("methods",), []),
+        (("attack", "kind"), "pdg"),
+        (("methods",), [{"method": "wafl"}]), (("methods",), [{"method": "FedAvg", "gamma": 1.0}]), (("name",), "a b"),
+    ):  # fmt: skip
+        content = copy.deepcopy(starter)
+        target = content
+        for part in path[:-1]:
+            target = target[part]
+        target[path[-1]] = value
+        with pytest.raises(ConfigError):
+            parse_experiment(content, "exp.toml")
+        assert not conforms(content, schema, schema["$defs"]), (path, value)
+
+
+def test_the_schema_takes_what_the_reader_takes(schema: dict[str, Any]) -> None:
+    """An editor must not mark what is right."""
+    marked = [
+        (section, name, value)
+        for section, name in FIELDS
+        for value in SECTIONS[section][name].good
+        if not conforms(with_value(section, name, value)[0], schema, schema["$defs"])
+    ]
+    assert marked == []
+
+
+# -- A file trains what the functions train -------------------------------------------------------------------
+
+
+BASE: dict[str, Any] = {
+    "seeds": [0, 4],
+    "data": {"num_clients": 5, "labels_per_client": 4},
+    "schedule": {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1},
+    "attack": {"kind": "none"},
+}
+COMMON: dict[str, Any] = {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1}
+ONE_STEP: dict[str, Any] = {"rounds": 2, "local_steps": 1, "batch_size": 16, "learning_rate": 0.1}
+LAMBDA = [1.0, 0.0, 2.0, 1.0, 4.0]
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
+
+
+@pytest.mark.parametrize(
+    ("entry", "method", "grid", "schedule"),
+    [
+        ({"method": "WAFL", "gamma": [1.0, 4.0]}, wafl.WAFL(), {"gamma": [1.0, 4.0]}, COMMON),
+        (
+            {"method": "WAFL", "radius": [0.2, 0.4], "learning_rate": [0.1, 0.3]},
+            wafl.WAFL(radius=0.2), {"radius": [0.2, 0.4], "learning_rate": [0.1, 0.3]}, COMMON,
+        ),
+        (
+            {"method": "WAFL", "gamma": 2.0, "norm": [1, "inf"], "steps": 3, "bounds": [0.0, 1.0]},
+            wafl.WAFL(gamma=2.0, steps=3, bounds=(0.0, 1.0)), {"norm": [1.0, INF]}, COMMON,
+        ),
+        (
+            {"method": "WAFL", "gamma": 2.0, "client_weights": "agnostic", "weights_step": [0.1, 0.2]},
+            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.agnostic(0.1)), {"weights_step": [0.1, 0.2]}, ONE_STEP,
+        ),
+        (
+            {"method": "WAFL", "gamma": 2.0, "client_weights": "snapshot", "weights_step": 0.03},
+            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.snapshot(0.03)), {}, COMMON,
+        ),
+        (
+            {"method": "WAFL", "gamma": 2.0, "client_weights": LAMBDA},
+            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.fixed(LAMBDA)), {}, COMMON,
+        ),
+        (
+            {"method": "FedAvg", "client_weights": "uniform"},
+            wafl.FedAvg(client_weights=wafl.weights.uniform()), {}, COMMON,
+        ),
+        (
+            {"method": "FedAvg", "momentum": [0.0, 0.9], "weight_decay": 0.01, "server_learning_rate": 0.5},
+            wafl.FedAvg(), {"momentum": [0.0, 0.9]}, {**COMMON, "weight_decay": 0.01, "server_learning_rate": 0.5},
+        ),
+        (
+            {"method": "FedAvg", "rounds": 3, "local_epochs": 1, "cohort": [2, 5]},
+            wafl.FedAvg(), {"cohort": [2, 5]},
+            {"rounds": 3, "local_epochs": 1, "batch_size": 16, "learning_rate": 0.1},
+        ),
+        (
+            {"method": "FedPGM", "epsilon": [0.05, 0.1], "steps": 2, "random_start": True},
+            wafl.FedPGM(steps=2, random_start=True), {"epsilon": [0.05, 0.1]}, COMMON,
+        ),
+        ({"method": "FedFGSM", "epsilon": 0.2, "norm": 2}, wafl.FedFGSM(epsilon=0.2, norm=2.0), {}, COMMON),
+        ({"method": "FedRobust", "penalty": [1.0, 5.0]}, wafl.FedRobust(), {"penalty": [1.0, 5.0]}, COMMON),
+        ({"method": "AFL"}, wafl.AFL(), {}, ONE_STEP),
+        (
+            {"method": "AFL", "weights_step": [0.1, 0.5], "rounds": 4},
+            wafl.AFL(), {"weights_step": [0.1, 0.5]}, {**ONE_STEP, "rounds": 4},
+        ),
+        ({"method": "DRFA", "weights_step": 0.2}, wafl.DRFA(weights_step=0.2), {}, COMMON),
+        ({"method": "DRFA", "weights_step": [0.1, 0.2]}, wafl.DRFA(), {"weights_step": [0.1, 0.2]}, COMMON),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) and "method" in value else "",
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_a_list_is_a_sweep_and_its_runs_are_those_made_by_hand(
+    tmp_path: Path,
+    clients: wafl.Federation,
+    entry: dict[str, Any],
+    method: wafl.Method,
+    grid: dict[str, list[Any]],
+    schedule: dict[str, Any],
+) -> None:
+    study = Study.create(parse_experiment({**BASE, "methods": [{**entry, "name": "m"}]}, "here"), tmp_path / "study")
+    study.run()
+    by_hand = wafl.sweep(wafl.models.mlr(clients), clients, method, {**grid, "seed": [0, 4]}, **schedule)
+    folders = sorted(path.parent for path in (tmp_path / "study").rglob("run.json"))
+    assert len(folders) == len(by_hand)
+    for run in by_hand:
+        point = dict(run.settings["sweep"])
+        folder = (
+            tmp_path / "study" / ("m" + "".join(f"-{key}={value}" for key, value in point.items() if key != "seed"))
+        )
+        saved = wafl.load_run(folder if point["seed"] == 0 else folder / "seed-4")
+        assert saved.settings["schedule"] == run.settings["schedule"]
+        assert saved.settings["method"] == run.settings["method"]
+        assert all(torch.equal(value, saved.params[name]) for name, value in run.params.items())
+        assert torch.equal(saved.client_weights, run.client_weights)
+        assert saved.history.column("loss") == run.history.column("loss")
+        options = {name: INF if value == "inf" else value for name, value in point.items() if name in method.options()}
+        timing = {name: value for name, value in point.items() if name not in options}
+        alone = wafl.fit(wafl.models.mlr(clients), clients, method.with_options(**options), **{**schedule, **timing})
+        for name, value in alone.params.items():
+            torch.testing.assert_close(saved.params[name], value, rtol=0, atol=1e-5)
+
+
+def test_all_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
+    content = {
+        **BASE,
+        "data": {"num_clients": 6, "dirichlet": 5.0, "preprocess": "symmetric", "test_fraction": 0.5, "seed": 3},
+        "model": {"kind": "cnn", "channels": [2, 3], "seed": 5},
+        "methods": [{"method": "FedAvg"}],
+        "attack": {"kind": "pgd", "epsilon": 0.3, "norm": 2, "steps": 7, "step_size": 0.1},
+        "faults": {"dropout": 0.1, "late": 0.2, "seed": 8},
+        "tolerance": {"min_replies": 0.2, "attempts": 9, "outsized": 7.0},
+    }
+    plan = make_plan(parse_experiment(content, "here"))
+    clients = wafl.load_dataset("digits").partition(
+        num_clients=6, dirichlet=5.0, preprocess="symmetric", test_fraction=0.5, seed=3
+    )
+    assert torch.equal(plan.federation.train.x, clients.train.x)
+    assert torch.equal(plan.federation.test.y, clients.test.y)
+    expected = wafl.models.cnn(clients, channels=(2, 3), seed=5)
+    assert all(
+        torch.equal(one, other) for one, other in zip(plan.model.parameters(), expected.parameters(), strict=True)
+    )
+    assert plan.attack == wafl.PGD(epsilon=0.3, norm=2, steps=7, step_size=0.1, bounds=clients.bounds)
+    assert plan.clients.faults is not None
+    assert plan.clients.faults.rates() == {"dropout": 0.1, "late": 0.2, "nan": 0.0, "infinity": 0.0, "wrong_shape": 0.0}
+    assert plan.clients.faults.seed == 8
+    assert plan.clients.tolerance is not None
+    assert plan.clients.tolerance == Tolerance(min_replies=0.2, attempts=9, outsized=7.0)
+
+
+@pytest.mark.parametrize(
+    ("attack", "expected"),
+    [
+        ({"kind": "none"}, None),
+        ({"kind": "fgsm", "epsilon": 0.2}, wafl.FGSM(0.2, INF, (0.0, 1.0))),
+        ({"kind": "wasserstein", "radius": 0.4, "norm": 2}, wafl.WassersteinShift(0.4, 2, bounds=(0.0, 1.0))),
+        ({}, wafl.PGD(epsilon=0.1, steps=40, bounds=(0.0, 1.0))),
+    ],
+)
+def test_attacks_by_name(attack: dict[str, Any], expected: Any) -> None:
+    experiment = parse_experiment({**BASE, "attack": attack, "methods": [{"method": "FedAvg"}]}, "here")
+    assert make_plan(experiment).attack == expected
+
+
+def test_the_schedule_may_be_the_methods_own_alone() -> None:
+    own = {"method": "FedAvg", "rounds": 3, "local_steps": 1}
+    content = {"data": BASE["data"], "methods": [own]}
+    assert make_plan(parse_experiment(content, "here")).entries[0].schedule == {"rounds": 3, "local_steps": 1}
+    with pytest.raises(ConfigError, match=r"schedule\.rounds is missing"):
+        make_plan(parse_experiment({**content, "methods": [{"method": "FedAvg", "local_steps": 1}]}, "here"))
+    with pytest.raises(ConfigError, match="give one of labels_per_client, dirichlet, iid = true or by_group = true"):
+        make_plan(parse_experiment({**content, "data": {"num_clients": 5}}, "here"))
+
+
+# -- Models and data of the user's own ------------------------------------------------------------------------
+
+
+OWN = """
+import torch
+import wafl
+
+
+def make_clients():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 12, 3, generator=generator)
+    return wafl.Federation.from_arrays([(x[i], (torch.arange(12) + i) % 3) for i in range(4)], bounds=(0.0, 1.0))
+
+
+def build(clients):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+    generator = torch.Generator().manual_seed(7)
+    for value in model.parameters():
+        value.data = torch.rand(value.shape, generator=generator)
+    return model
+
+
+def nothing(*_):
+    return 3
+
+
+def two(one, other):
+    return one
+
+
+class Inside:
+    @staticmethod
+    def make():
+        return make_clients()
+
+
+number = 3
+"""
+OWN_FILE = """
+name = "own"
+data.source = "{module}:make_clients"
+model.kind = "{module}:build"
+schedule = {{rounds = 2, local_steps = 1, learning_rate = 0.1}}
+methods = [{{method = "FedAvg"}}]
+attack.steps = 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
+    """A folder with a module, whose name is no other test's, and an experiment beside it."""
+    module = "mine_" + re.sub(r"\W", "_", request.node.name)
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / f"{module}.py").write_text(OWN)
+    (folder / "exp.toml").write_text(OWN_FILE.format(module=module))
+    yield folder / "exp.toml", module
+    sys.modules.pop(module, None)
+
+
+def test_a_module_beside_the_file_gives_model_and_data(
+    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, module = own
+    before = list(sys.path)
+    assert invoke("run", str(path.relative_to(tmp_path))).exit_code == 0
+    assert sys.path == before, "imports look elsewhere again"
+    mine = sys.modules[module]
+    clients, model = mine.make_clients(), mine.build(None)
+    run = wafl.fit(model, clients, wafl.FedAvg(), rounds=2, local_steps=1, learning_rate=0.1)
+    saved = wafl.load_run(tmp_path / "runs" / "own" / "fedavg", model=model)
+    assert all(torch.equal(value, saved.params[name]) for name, value in run.params.items())
+
+
+def test_a_function_inside_a_class(own: tuple[Path, str]) -> None:
+    path, module = own
+    assert check(path, f"data.source={module}:Inside.make").exit_code == 0
+
+
+@pytest.mark.parametrize("key", ["data.source", "model.kind"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:make", "cannot be imported: No module named 'no_such_module'"),
+        ("{module}:no_such_function", "cannot be imported: "),
+        ("{module}.sub:make", "cannot be imported: "),
+        ("{module}:number", "is no function"),
+        ("{module}:nothing", "returned int, not a "),
+        (".{module}:make", ""),
+        ("..:make", ""),
+        ("{module}:.", ""),
+    ],
+)
+def test_a_name_that_gives_no_model_or_data_is_one_line(
+    own: tuple[Path, str], key: str, name: str, message: str
+) -> None:
+    path, module = own
+    wanted = {"data.source": "wafl.Federation", "model.kind": "torch.nn.Module"}[key]
+    name = name.format(module=module)
+    result = check(path, f"{key}={name}")
+    assert_one_line(result, key, name, message + (wanted if message.endswith("not a ") else ""))
+
+
+def test_a_model_that_does_not_fit_the_data_is_one_line(own: tuple[Path, str]) -> None:
+    path, _ = own
+    result = check(path, "data={num_clients=5, iid=true}")
+    assert_one_line(result, "the model does not take examples of shape (1, 8, 8)")
+
+
+def test_the_folder_of_the_file_comes_first(
+    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of the same name elsewhere is not taken for it."""
+    path, module = own
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / f"{module}.py").write_text("raise RuntimeError('the wrong one')")
+    monkeypatch.syspath_prepend(elsewhere)
+    assert check(path).exit_code == 0
+
+
+def test_two_experiments_in_one_process_have_modules_of_their_own(own: tuple[Path, str], tmp_path: Path) -> None:
+    """Both call it by the same name."""
+    path, module = own
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / f"{module}.py").write_text(OWN.replace("rand(4, 12, 3", "rand(6, 12, 3").replace("range(4)", "range(6)"))
+    (other / "exp.toml").write_text(path.read_text())
+    assert "4 clients" in check(path).stdout
+    assert "6 clients" in check(other / "exp.toml").stdout

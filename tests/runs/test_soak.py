@@ -1,0 +1,41 @@
+"""The short form of ``make test-faults``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import soak
+
+
+def lost(count: dict[str, int]) -> dict[str, int]:
+    return {what: count[what] for what in soak.LOSSES if count[what]}
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_and_while_writing_a_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    count = soak.soak_kills(tmp_path, kills=4)
+    assert count["killed at random"] + count["killed while writing"] == 4
+    assert not lost(count)
+
+
+def test_a_flipped_byte_is_recovered_from_or_refused(tmp_path: Path) -> None:
+    count = soak.soak_corruption(tmp_path, flips=16)
+    assert count["half: recovered"] + count["half: refused"] == 8
+    assert count["whole: recovered"] + count["whole: refused"] == 8
+    assert not lost(count)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    count = soak.soak_full_disk(tmp_path, limits=2)
+    assert count["ran out of disk"] > 0
+    assert not lost(count)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_every_fault_of_clients_is_survived_and_recorded(tmp_path: Path) -> None:
+    count = soak.soak_clients(tmp_path)
+    assert count["hopeless runs stopped"] == 1
+    assert not lost(count)

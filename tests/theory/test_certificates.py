@@ -1,0 +1,674 @@
+import functools
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+from torch import nn
+
+import wafl
+from tests.oracles import adversary as oracles
+from tests.oracles import theory
+from wafl.adversaries import AdversaryState
+from wafl.attacks import Population
+from wafl.core.losses import CrossEntropy
+from wafl.core.task import Problem, make_task
+from wafl.theory import certify, constants
+from wafl.theory.dual import Surrogate, minimise_dual
+from wafl.theory.layers import loss_steepness
+from wafl.theory.upper import UpperBound
+
+NORMS = (1, 2, math.inf)
+SIZES = (3, 6, 9)
+WEIGHTS = (0.5, 0.2, 0.3)
+
+
+@functools.cache
+def a_case(name, seed=0):
+    """A multinomial logistic regression, a regression or a tanh network on three unequal clients."""
+    rng = np.random.default_rng(seed)
+    features = 3 if name == "regression" else 2
+    x = rng.normal(size=(sum(SIZES), features))
+    if name == "regression":
+        model = oracles.linear_model(rng.normal(size=(1, features)), rng.normal(size=1))
+        return theory.Case(model, "squared_error", x, rng.normal(size=len(x)), SIZES, WEIGHTS)
+    y = np.arange(len(x)) % 3
+    if name == "mlr":
+        model = oracles.linear_model(rng.normal(size=(3, features)), rng.normal(size=3))
+    else:
+        model = nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        for value in model.parameters():
+            value.data = torch.from_numpy(0.7 * rng.normal(size=tuple(value.shape)))
+    return theory.Case(model, "cross_entropy", x, y, SIZES, WEIGHTS)
+
+
+def clients_of(case, **options):
+    return wafl.Federation.from_arrays(case.pairs(), test_fraction=0.0, **options)
+
+
+def certificates_of(case, radii, norm=2, **options):
+    given = {"client_weights": wafl.weights.fixed(case.weights), "loss": case.loss, **options}
+    return certify(case.model, clients_of(case), radii=radii, norm=norm, **given)
+
+
+def curvature_of(case, norm):
+    """A bound of L_zz, from the equations."""
+    if case.loss == "squared_error":
+        weight = case.model.weight.detach().numpy()
+        return 2.0 * float(np.linalg.norm(weight[0], ord=oracles.dual_order(norm))) ** 2
+    if isinstance(case.model, nn.Linear):
+        return theory.farthest_rows(case.model.weight.detach().numpy(), norm) ** 2 / 4.0
+    return constants(case.model, (case.x, case.y), norm=norm).L_zz
+
+
+# What clients report: phi from above.
+
+
+@pytest.mark.parametrize("ratio", [1.001, 1.2, 4.0])
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_the_upper_bound_is_never_below_phi(name, norm, ratio):
+    case = a_case(name)
+    curvature = curvature_of(case, norm)
+    gamma = ratio * curvature / 2.0
+    rows = np.arange(4)
+    if name == "regression":
+        residual = theory.plain_outputs(case.model, case.x[rows])[:, 0] - case.y[rows]
+        phi = theory.squared_error_phi(case.model.weight.detach().numpy()[0], residual, gamma, norm)
+    else:
+        longest = case.slopes(norm).max() / gamma + 2.0 * np.sqrt(8.0 / gamma)
+        phi = np.array([theory.searched_phi(case, row, gamma, norm, longest) for row in rows])
+    task = make_task(case.model, case.loss)
+    problem = Problem(task, task.initial()[None])
+    x, y = torch.from_numpy(case.x[rows])[None], torch.from_numpy(case.y[rows])[None]
+    scalars = {"gamma": x.new_tensor([gamma]), "curvature": x.new_tensor([float(curvature)])}
+    for steps in (1, 3, 300):
+        upper = UpperBound(norm, steps=steps)(problem, x, y, AdversaryState(scalars)).value[0].numpy()
+        assert (upper >= phi - 1e-9 * np.abs(phi)).all(), steps
+    if norm == 2 and ratio > 1.1:
+        np.testing.assert_allclose(upper, phi, rtol=1e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_upper_bound_holds_for_lanes_with_gammas_of_their_own(outputs, norm):
+    """Images, several lanes: each has the value that it has alone."""
+    rng = np.random.default_rng(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, outputs)).double()
+    x, y = torch.from_numpy(rng.normal(size=(1, 5, 1, 2, 2))), torch.from_numpy(rng.normal(size=(1, 5, outputs)))
+    task = make_task(model, "squared_error")
+    params = task.initial()[None]
+    curvature = float(task.loss.curvature(task.linear(params)[0], norm)[0])
+    gammas = x.new_tensor([0.6, 1.0, 5.0]) * curvature
+    scalars = {"gamma": gammas, "curvature": x.new_full((3,), curvature)}
+    together = UpperBound(norm)(
+        Problem(task, params.repeat(3, 1)), x.repeat(3, 1, 1, 1, 1), y.repeat(3, 1, 1), AdversaryState(scalars)
+    ).value
+    for lane, gamma in enumerate(gammas.tolist()):
+        state = AdversaryState({"gamma": gammas[lane : lane + 1], "curvature": scalars["curvature"][:1]})
+        alone = UpperBound(norm)(Problem(task, params), x, y, state).value
+        torch.testing.assert_close(together[lane : lane + 1], alone, rtol=1e-12, atol=0.0)
+        if outputs == 1:
+            residual = model(x[0]).detach().numpy()[:, 0] - y[0, :, 0].numpy()
+            phi = theory.squared_error_phi(model[1].weight.detach().numpy()[0], residual, gamma, norm)
+            np.testing.assert_allclose(alone[0].numpy(), phi, rtol=1e-9)
+
+
+# The least of the dual over gamma.
+
+SURROGATES = {
+    "inverse": (lambda g: 1.0 / g, 0.0),
+    "steep": (lambda g: 1e12 / g, 0.0),
+    "shallow": (lambda g: 1e-12 / g, 0.0),
+    "inverse square": (lambda g: 3.0 + 2.0 / g**2, 0.0),
+    "with a limit": (lambda g: 2.0 * g / (g - 1.0), 1.0),
+    "optimum near the limit": (lambda g: 1e-8 * g / (g - 1.0), 1.0),
+    "optimum nearer the limit": (lambda g: 1.0 + 1e-14 / (g - 3.0), 3.0),
+    "large limit": (lambda g: 3.0 + 1e-3 * g / (g - 50.0), 50.0),
+    "tiny limit": (lambda g: 1e-9 * g / (g - 1e-9), 1e-9),
+    "flat": (lambda g: 0.7, 0.25),
+    "flat without a limit": (lambda g: 0.7, 0.0),
+    "zero with a limit": (lambda g: 0.0, 1.0),
+    "exponential": (lambda g: math.exp(-g), 0.0),
+    "negative": (lambda g: -2.0 + 1.0 / g, 0.0),
+}
+
+
+def least_of_the_dual(surrogate, limit, radius):
+    """By scipy, from the best of a grid over forty powers of e either way."""
+
+    def dual(log_excess):
+        gamma = limit + math.exp(log_excess)
+        return gamma * radius**2 + surrogate(gamma)
+
+    logs = np.linspace(-45.0 if limit == 0 else math.log(limit) - 35.0, 45.0, 1801)
+    values = [dual(log) for log in logs]
+    place = int(np.argmin(values))
+    ends = logs[max(place - 1, 0)], logs[min(place + 1, len(logs) - 1)]
+    found = optimize.minimize_scalar(dual, bounds=ends, method="bounded", options={"xatol": 1e-10})
+    return min(float(found.fun), values[place])
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_the_dual_is_minimised_for_many_radii_with_few_questions(name):
+    surrogate, limit = SURROGATES[name]
+    questions = []
+
+    def ask(gammas):
+        questions.append(list(gammas))
+        return [with_cost(surrogate, gamma, limit) for gamma in gammas]
+
+    radii = [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3]
+    found = minimise_dual(ask, radii, limit, 0.0)
+    for radius, (value, gamma) in zip(radii, found, strict=True):
+        assert gamma > limit
+        assert value == pytest.approx(gamma * radius**2 + surrogate(gamma), rel=1e-12)
+        assert value == pytest.approx(least_of_the_dual(surrogate, limit, radius), rel=1e-7)
+    asked = [gamma for gammas in questions for gamma in gammas]
+    assert len(set(asked)) == len(asked)
+    assert min(asked) > limit
+    assert len(questions) <= 30
+    assert len(asked) <= 350
+
+
+def with_cost(surrogate, gamma, limit):
+    """The cost is minus the slope in gamma, here by differences."""
+    step = 1e-5 * (gamma - limit)
+    return Surrogate(surrogate(gamma), (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step))
+
+
+def test_a_radius_of_zero_asks_for_nothing_more_and_order_does_not_matter():
+    counts = []
+
+    def ask(gammas):
+        counts.append(len(gammas))
+        return [Surrogate(1.0 / gamma, 1.0 / gamma**2) for gamma in gammas]
+
+    assert minimise_dual(ask, [0.0, 0.0], 0.0, 0.25) == [(0.25, math.inf)] * 2
+    assert len(counts) <= 1
+    mixed = minimise_dual(ask, [2.0, 0.0, 0.5], 0.0, 0.25)
+    assert mixed[1] == (0.25, math.inf)
+    assert mixed[0][0] == pytest.approx(4.0, rel=1e-7)
+    assert mixed[2][0] == pytest.approx(1.0, rel=1e-7)
+
+
+def test_a_surrogate_that_is_zero_everywhere_needs_few_questions():
+    """A model without weights and without error: nothing can happen, and that is soon clear."""
+    questions = []
+
+    def ask(gammas):
+        questions.append(list(gammas))
+        return [Surrogate(0.0, 0.0)] * len(gammas)
+
+    ((value, gamma),) = minimise_dual(ask, [0.5], 0.0, 0.0)
+    assert 0.0 <= value <= 1e-8
+    assert gamma > 0.0
+    assert len(questions) <= 40
+
+
+# Certificates against every distribution in the ball.
+
+RADII = (0.05, 0.3, 1.5)
+
+
+@functools.cache
+def certified(name, norm):
+    return certificates_of(a_case(name), RADII, norm, achieved=name != "tanh")  # a network's shift takes long
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(range(len(RADII))))
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_no_distribution_in_the_ball_has_a_larger_loss(name, norm, seed, place):
+    case, rng = a_case(name), np.random.default_rng(seed)
+    row = certified(name, norm)[place]
+    for _ in range(25):
+        assert theory.random_shift(case, row.radius, norm, rng) <= row.best * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_no_ascent_in_the_ball_finds_a_larger_loss(name, norm):
+    case, found = a_case(name), certified(name, norm)
+    assert found.proven
+    for row in found.rows:
+        climbed = theory.climbed_shift(case, row.radius, norm)
+        assert found.loss <= climbed <= row.best * (1.0 + 1e-9)
+        assert row.gamma > found.L_zz / 2.0
+        if row.achieved is not None:
+            assert climbed * (1.0 - 2e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
+            assert row.gap == row.best - row.achieved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_shift_of_a_network_has_a_larger_loss(norm):
+    case = a_case("tanh")
+    for row in certificates_of(case, RADII, norm).rows:
+        climbed = theory.climbed_shift(case, row.radius, norm)
+        assert climbed * (1.0 - 2e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
+
+
+def test_a_network_that_uses_an_activation_twice_is_certified_rightly_or_not_at_all():
+    """``tanh(100 tanh(0.01 x))`` is flat at x = 4 and bends on the way to x = -2."""
+    tanh = nn.Tanh()
+    model = nn.Sequential(nn.Linear(1, 1), tanh, nn.Linear(1, 1), tanh, nn.Linear(1, 2)).double()
+    for layer, weight in ((model[0], [[0.01]]), (model[2], [[100.0]]), (model[4], [[0.05], [-0.05]])):
+        layer.weight.data = torch.tensor(weight, dtype=torch.float64)
+        layer.bias.data.zero_()
+    clients = wafl.Federation.from_arrays([(np.array([[4.0]]), np.array([0]))], test_fraction=0.0, num_classes=2)
+    found = certify(model, clients, radii=[6.0], achieved=False)
+    moved = theory.plain_losses(model, np.array([[-2.0]]), np.array([0]))[0]
+    assert not found.proven or moved <= found[0].value
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_an_attack_of_size_epsilon_stays_in_the_ball_and_below_the_certificate(name, norm):
+    case, found = a_case(name), certified(name, norm)
+    for epsilon, row in zip(RADII, found.rows, strict=True):
+        for attack in (
+            wafl.PGD(epsilon, norm=norm, steps=60, restarts=3, random_start=True),
+            wafl.FGSM(epsilon, norm=norm),
+        ):
+            moved = attack(case.model, case.x, case.y, loss=case.loss).numpy()
+            assert theory.cost(moved - case.x, norm).max() <= epsilon**2 * (1.0 + 1e-12)
+            gaps = moved[:, None] - case.x[None]
+            prices = np.linalg.norm(gaps, ord=norm, axis=2) ** 2
+            assert ot.emd2(case.share, case.share, prices) <= epsilon**2 * (1.0 + 1e-9)
+            assert case.share @ case.losses(moved, case.y) <= row.best * (1.0 + 1e-9)
+
+
+# Worst cases in closed form.
+
+
+def projection(outputs, y):
+    return outputs[..., 0] - 3.0 * y
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("weights", [WEIGHTS, (0.0, 0.1, 2.0), (1.0, 1.0, 1.0)])
+def test_of_a_linear_loss_the_certificate_is_the_worst_case(norm, weights):
+    case = replace(a_case("regression"), weights=weights)
+    radii = [0.0, 1e-6, 0.2, 1e4]
+    found = certificates_of(case, radii, norm, loss=projection, curvature=0.0)
+    steep = np.linalg.norm(case.model.weight.detach().numpy()[0], ord=oracles.dual_order(norm))
+    mean = case.share @ (theory.plain_outputs(case.model, case.x)[:, 0] - 3.0 * case.y)
+    assert found.proven
+    assert found.loss == pytest.approx(mean, rel=1e-12)
+    for row, radius in zip(found.rows, radii, strict=True):
+        worst = mean + steep * radius
+        assert row.value == pytest.approx(worst, rel=1e-6)
+        assert row.value - mean == pytest.approx(steep * radius, rel=1e-6, abs=1e-12)
+        assert row.simple == pytest.approx(worst, rel=1e-9)
+        assert row.achieved == pytest.approx(worst, rel=1e-5)
+        if radius > 0:
+            assert row.gamma == pytest.approx(steep / (2.0 * radius), rel=1e-3)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("weights", [WEIGHTS, (0.0, 0.1, 2.0), (1.0, 1.0, 1.0)])
+def test_of_a_squared_error_the_certificate_is_the_worst_case(norm, weights):
+    case = replace(a_case("regression"), weights=weights)
+    radii = [0.0, 1e-6, 0.2, 1e3]
+    found = certificates_of(case, radii, norm, achieved=weights is WEIGHTS and norm == 2)
+    steep = np.linalg.norm(case.model.weight.detach().numpy()[0], ord=oracles.dual_order(norm))
+    size = math.sqrt(case.share @ (theory.plain_outputs(case.model, case.x)[:, 0] - case.y) ** 2)
+    for row, radius in zip(found.rows, radii, strict=True):
+        worst = (size + steep * radius) ** 2
+        assert row.value == pytest.approx(worst, rel=1e-6)
+        assert row.value - size**2 == pytest.approx(worst - size**2, rel=1e-6, abs=1e-9 * size**2)
+        if row.achieved is not None:
+            assert row.achieved == pytest.approx(worst, rel=1e-4)
+
+
+def test_of_a_squared_error_with_two_outputs_the_certificate_is_the_worst_case():
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(2, 3))
+    case = theory.Case(
+        oracles.linear_model(weight),
+        "squared_error",
+        rng.normal(size=(18, 3)),
+        rng.normal(size=(18, 2)),
+        SIZES,
+        WEIGHTS,
+    )
+    residuals = case.x @ weight.T - case.y
+    for row in certificates_of(case, [0.01, 0.3, 2.0]).rows:
+        worst = oracles.squared_error_worst_case(residuals, weight, case.share, row.radius)
+        assert row.value == pytest.approx(worst, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_certificate_is_the_least_of_the_dual(seed):
+    case = a_case("mlr", seed)
+    weight = case.model.weight.detach().numpy()
+    limit = theory.farthest_rows(weight, 2) ** 2 / 8.0
+    for row in certificates_of(case, [0.02, 0.2], achieved=False).rows:
+        least = theory.dual_on_a_grid(case, weight, row.radius, limit)
+        assert row.value == pytest.approx(least, rel=1e-7)
+        assert row.gamma > 1.02 * limit  # else the grid would not reach it
+
+
+@pytest.mark.parametrize("norm", [1, math.inf])
+@pytest.mark.parametrize("name", ["mlr", "tanh"])
+def test_off_l2_the_certificate_is_a_quadratic_in_the_radius(name, norm):
+    """The least of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form."""
+    case, found = a_case(name), certified(name, norm)
+    steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
+    for row in found.rows:
+        expected = case.mean() + steep * row.radius + found.L_zz * row.radius**2 / 2.0
+        assert row.value == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "tanh"])
+def test_the_simple_bound_is_the_loss_and_the_slope_times_the_radius(name, norm):
+    case, found = a_case(name), certified(name, norm)
+    if name == "mlr":
+        steep = theory.farthest_rows(case.model.weight.detach().numpy(), norm)
+    else:
+        stretch = math.sqrt(case.x.shape[1]) if math.isinf(norm) else 1.0
+        steep = loss_steepness(case.model, CrossEntropy()).slope * stretch
+    assert found.simple_proven
+    assert found.loss == pytest.approx(case.mean(), rel=1e-12)
+    for row in found.rows:
+        assert row.simple == pytest.approx(case.mean() + steep * row.radius, rel=1e-12)
+
+
+# What is reached.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "regression"])
+def test_achieved_is_the_loss_after_the_worst_shift(name, norm):
+    case = replace(a_case(name), weights=SIZES)
+    for row in certificates_of(case, [0.4], norm, client_weights=wafl.weights.by_examples()).rows:
+        moved = wafl.WassersteinShift(row.radius, norm=norm)(case.model, case.x, case.y, loss=case.loss).numpy()
+        assert case.share @ theory.cost(moved - case.x, norm) <= row.radius**2 * (1.0 + 1e-9)
+        assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-9)
+
+
+def test_achieved_counts_each_client_by_its_weight():
+    case = a_case("mlr")
+    task = make_task(case.model)
+    problem = Problem(task, task.initial()[None])
+    x, y = torch.from_numpy(case.x)[None], torch.from_numpy(case.y)[None]
+    moved = wafl.WassersteinShift(0.4).move(problem, Population(x, y, None, torch.from_numpy(case.share)))[0].numpy()
+    (row,) = certificates_of(case, [0.4]).rows
+    assert case.share @ theory.cost(moved - case.x, 2) <= 0.4**2 * (1.0 + 1e-9)
+    assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_where_the_dual_is_concave_the_gap_closes(name):
+    case = a_case(name)
+    found = certificates_of(case, [0.02] if name == "tanh" else [1e-6, 0.02, 0.1])
+    for row in found.rows:
+        assert row.gamma > 1.2 * found.L_zz / 2.0
+        assert row.value == pytest.approx(row.achieved, rel=1e-4)
+    assert certificates_of(case, [0.1], achieved=False)[0].achieved is None
+    assert certificates_of(case, [0.1], achieved=False)[0].gap is None
+
+
+# Clients.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_clients_certify_together_what_one_would_alone(name, norm):
+    case = a_case(name)
+    pooled = wafl.Federation.from_arrays([(case.x, case.y)], test_fraction=0.0)
+    options = {"radii": RADII[1:2], "norm": norm, "loss": case.loss, "achieved": name == "mlr"}
+    apart, alone = (certify(case.model, clients, **options) for clients in (clients_of(case), pooled))
+    assert apart.loss == pytest.approx(alone.loss, rel=1e-9)
+    for one, other in zip(apart.rows, alone.rows, strict=True):
+        assert (one.value, one.simple) == pytest.approx((other.value, other.simple), rel=1e-9)
+        if name == "mlr":
+            assert one.achieved == pytest.approx(other.achieved, rel=1e-9)
+
+
+def test_clients_of_hundreds_of_examples_report_all_of_them():
+    rng = np.random.default_rng(0)
+    model = oracles.linear_model(rng.normal(size=(1, 2)), rng.normal(size=1))
+    sizes = (300, 1, 520)
+    x = rng.normal(size=(sum(sizes), 2))
+    case = theory.Case(model, "squared_error", x, rng.normal(size=len(x)), sizes, (1.0, 2.0, 3.0))
+    steep = np.linalg.norm(model.weight.detach().numpy())
+    size = math.sqrt(case.share @ (theory.plain_outputs(model, x)[:, 0] - case.y) ** 2)
+    assert certificates_of(case, [0.5], achieved=False)[0].value == pytest.approx((size + 0.5 * steep) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (None, SIZES),
+        (wafl.weights.by_examples(), SIZES),
+        (wafl.weights.uniform(), (1, 1, 1)),
+        (wafl.weights.fixed([0.0, 3.0, 1.0]), (0.0, 3.0, 1.0)),
+        (wafl.weights.agnostic(), (1, 1, 1)),
+        (wafl.weights.snapshot(), (1, 1, 1)),
+    ],
+)
+def test_every_rule_of_client_weights_centers_the_ball(rule, expected):
+    case = replace(a_case("regression"), weights=expected)
+    found = certificates_of(case, [0.0, 0.3], client_weights=rule)
+    steep = np.linalg.norm(case.model.weight.detach().numpy())
+    assert found.loss == pytest.approx(case.mean(), rel=1e-12)
+    assert found[1].value == pytest.approx((math.sqrt(case.mean()) + 0.3 * steep) ** 2, rel=1e-6)
+
+
+def test_a_runs_own_weights_loss_and_parameters_are_taken():
+    case = a_case("mlr")
+    clients = clients_of(case)
+    run = wafl.fit(nn.Linear(2, 3), clients, wafl.AFL(weights_step=0.5), rounds=5, local_steps=1, learning_rate=0.1)
+    assert run.client_weights.max() - run.client_weights.min() > 0.01
+    own = replace(case, model=run.model.double(), weights=tuple(run.client_weights.tolist()))
+    found = certify(run, clients, radii=[0.1])
+    assert found.loss == pytest.approx(own.mean(), rel=1e-9)
+    assert found[0].value == pytest.approx(certificates_of(own, [0.1])[0].value, rel=1e-9)
+    given = certify(run, clients, radii=[0.1], client_weights=wafl.weights.by_examples())
+    assert given.loss == pytest.approx(replace(own, weights=SIZES).mean(), rel=1e-9)
+    targets = wafl.Federation.from_arrays(a_case("regression").pairs(), test_fraction=0.0)
+    regression = wafl.fit(nn.Linear(3, 1), targets, wafl.FedAvg(), loss="squared_error", rounds=1, local_steps=1)
+    regressed = replace(a_case("regression"), model=regression.model.double(), weights=SIZES)
+    assert certify(regression, targets, radii=[0.1]).loss == pytest.approx(regressed.mean(), rel=1e-9)
+
+
+def test_the_test_part_is_certified_by_itself():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(n, 2)), np.arange(n) % 3) for n in (8, 12)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.25)
+    model = a_case("mlr").model
+    x, y = clients.test.x.double().numpy(), clients.test.y.numpy()
+    held_out = theory.Case(model, "cross_entropy", x, y, (2, 3), (1.0, 4.0))
+    found = certify(model, clients, radii=[0.1], part="test", client_weights=wafl.weights.fixed([1, 4]))
+    assert found.loss == pytest.approx(held_out.mean(), rel=1e-9)
+    assert found[0].value == pytest.approx(certificates_of(held_out, [0.1])[0].value, rel=1e-9)
+    assert found.loss != pytest.approx(certify(model, clients, radii=[0.1]).loss, rel=1e-3)
+
+
+def test_float32_models_and_data_are_certified_in_float64():
+    case = a_case("mlr")
+    single = nn.Linear(2, 3)
+    single.load_state_dict({name: value.float() for name, value in case.model.state_dict().items()})
+    x32 = case.x.astype(np.float32)
+    rounded = theory.Case(
+        nn.Linear(2, 3).double(), "cross_entropy", x32.astype(float), case.y, case.sizes, case.weights
+    )
+    rounded.model.load_state_dict({name: value.double() for name, value in single.state_dict().items()})
+    clients = wafl.Federation.from_arrays([(x.astype(np.float32), y) for x, y in case.pairs()], test_fraction=0.0)
+    found = certify(single, clients, radii=[0.1], client_weights=wafl.weights.fixed(case.weights))
+    assert found.loss == pytest.approx(rounded.mean(), rel=1e-12)
+    assert found[0].value == pytest.approx(certificates_of(rounded, [0.1])[0].value, rel=1e-12)
+
+
+# Corners.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
+def test_certificates_never_fall_as_the_radius_grows(name, norm):
+    case = a_case(name)
+    radii = [0.0, 1e-9, 1e-6, 0.01, 0.1, 2.0, 1e4]
+    found = certificates_of(case, radii, norm, achieved=name == "mlr" and norm == 2)
+    values = [row.value for row in found.rows]
+    assert values == sorted(values)
+    assert found[0].value == found[0].simple == found[0].best == pytest.approx(case.mean(), rel=1e-12)
+    assert found[0].gamma == math.inf
+    steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
+    assert found[2].value - case.mean() == pytest.approx(1e-6 * steep, rel=1e-3)
+    for row in found.rows:
+        assert math.isfinite(row.value)
+        assert row.gamma > found.L_zz / 2.0
+        if row.achieved is not None:
+            assert case.mean() * (1.0 - 1e-9) <= row.achieved <= row.best * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_without_weights_nothing_can_happen(norm):
+    case = a_case("mlr")
+    still = replace(case, model=oracles.linear_model(np.zeros((3, 2)), np.array([0.0, 1.0, 2.0])))
+    for row in certificates_of(still, [0.0, 1e-6, 1e3], norm).rows:
+        assert (row.value, row.simple, row.achieved) == pytest.approx((still.mean(),) * 3, rel=1e-9)
+    regression = replace(a_case("regression"), model=oracles.linear_model(np.zeros((1, 3)), 0.5))
+    for row in certificates_of(regression, [0.0, 0.5], norm).rows:
+        assert (row.value, row.achieved) == pytest.approx((regression.mean(),) * 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_without_weights_and_without_error_the_certificate_is_zero(norm):
+    case = a_case("regression")
+    perfect = replace(case, model=oracles.linear_model(np.zeros((1, 3))), y=np.zeros(len(case.x)))
+    for row in certificates_of(perfect, [0.0, 0.5], norm).rows:
+        assert row.value == pytest.approx(0.0, abs=1e-9)
+        assert row.achieved == 0.0
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_where_every_residual_is_zero_the_certificate_is_still_the_worst_case(norm):
+    """The hard case: phi is 0 above the limit and infinite below, so the worst case is ``(||w||_* rho)^2``."""
+    case = a_case("regression")
+    fitted = replace(case, y=theory.plain_outputs(case.model, case.x)[:, 0])
+    steep = np.linalg.norm(case.model.weight.detach().numpy()[0], ord=oracles.dual_order(norm))
+    for row in certificates_of(fitted, [0.5, 3.0], norm, achieved=False).rows:
+        assert row.value == pytest.approx((steep * row.radius) ** 2, rel=1e-6)
+
+
+def hinge(outputs, y):
+    return torch.relu(1.0 - outputs[torch.arange(len(y)), y])
+
+
+def test_what_is_not_proven_says_so():
+    case = a_case("mlr")
+    found = certificates_of(case, [0.1], loss=hinge, achieved=False)
+    assert not found.proven
+    assert not found.simple_proven
+    assert found.L_zz.kind == "estimate"
+    assert "an estimate: L_zz is not proven" in str(found)
+    trusted = certificates_of(case, [0.1], loss=hinge, curvature=2.0, achieved=False)
+    assert trusted.proven
+    assert trusted.L_zz == 2.0
+    relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    kinked = certificates_of(replace(case, model=relu), [0.1], math.inf, achieved=False)
+    assert not kinked.proven
+    assert kinked.simple_proven
+    assert certified("tanh", 2).proven
+    assert "certified is proven" in str(certified("tanh", 2))
+
+
+def test_errors_say_what_is_wrong():
+    case = a_case("mlr")
+    for radius in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"radius={radius} must be finite and at least 0, in the unit"):
+            certificates_of(case, [0.1, radius])
+    with pytest.raises(ValueError, match="radii is empty: give at least one"):
+        certificates_of(case, [])
+    with pytest.raises(ValueError, match="2 client weights for 3 clients: give one a client"):
+        certificates_of(case, [0.1], client_weights=wafl.weights.fixed([1, 2]))
+    with pytest.raises(ValueError, match="norm=3 must be 1, 2 or inf"):
+        certificates_of(case, [0.1], norm=3)
+    for curvature in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"curvature={curvature} must be finite and at least 0"):
+            certificates_of(case, [0.1], curvature=curvature)
+    with pytest.raises(ValueError, match="seed=-1 must lie in"):
+        certificates_of(case, [0.1], seed=-1)
+    with pytest.raises(ValueError, match="client 0 has no test examples: use part='train'"):
+        certificates_of(case, [0.1], part="test")
+    with pytest.raises(ValueError, match="floating-point targets"):
+        certificates_of(case, [0.1], loss="squared_error")
+    with pytest.raises(ValueError, match="does not take examples"):
+        certificates_of(replace(case, model=nn.Linear(5, 3)), [0.1])
+    run = wafl.fit(nn.Linear(2, 3), clients_of(case), wafl.FedAvg(), rounds=1, local_steps=1)
+    fewer = wafl.Federation.from_arrays(case.pairs()[:2], test_fraction=0.0)
+    with pytest.raises(ValueError, match="the run has 3 clients, this federation 2"):
+        certify(run, fewer, radii=[0.1])
+
+
+def test_a_part_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="part"):
+        certificates_of(a_case("mlr"), [0.1], part="validation")
+
+
+# What is printed, saved and drawn.
+
+
+@pytest.mark.parametrize("name", ["mlr", "regression"])
+def test_certificates_print_and_save(name):
+    found = certificates_of(a_case(name), [0.0, 0.1], math.inf)
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["radius", "achieved", "certified", "simple", "gamma"]
+    assert lines[2].split()[0] == "0.1"
+    assert lines[2].split()[2] == f"{found[1].value:.4f}"
+    assert "l_inf ball, input units" in lines[-1]
+    saved = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert saved["loss"] == found.loss
+    assert saved["norm"] == "l_inf"
+    assert saved["certificates"][0]["gamma"] is None
+    assert saved["certificates"][1]["value"] == found[1].value
+    assert saved["certificates"][1]["achieved"] == found[1].achieved
+    assert saved["constants"]["L_zz"]["kind"] == found.L_zz.kind
+    unreached = certificates_of(a_case(name), [0.1], achieved=False)
+    assert unreached.to_json()["certificates"][0]["achieved"] is None
+    assert str(unreached).splitlines()[1].split()[1] == "-"
+
+
+def test_constants_are_saved_as_numbers():
+    found = certificates_of(a_case("mlr"), [0.1], achieved=False)
+    saved = json.loads(json.dumps(found.to_json(), allow_nan=False))["constants"]
+    assert saved["L_zz"]["value"] == pytest.approx(float(found.L_zz), rel=1e-12)
+
+
+def is_png(path):
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
+
+
+def test_certificates_are_drawn_beside_each_other(tmp_path):
+    one = certificates_of(a_case("mlr"), [0.3, 0.0, 0.1])
+    other = certificates_of(a_case("tanh"), [0.0, 0.2], achieved=False)
+    guess = certificates_of(a_case("mlr"), [0.0, 0.2], loss=lambda s, y: s[..., 0])
+    figure = one.plot(tmp_path / "certificates.png", tanh=other, custom=guess)
+    assert is_png(tmp_path / "certificates.png")
+    (axes,) = figure.axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["this run", "tanh", "custom (estimate)"]
+    solid = axes.lines[0]
+    assert list(solid.get_xdata()) == [0.0, 0.1, 0.3]
+    assert list(solid.get_ydata()) == [one[1].best, one[2].best, one[0].best]
+    assert len(axes.lines) == 5  # the second has nothing reached
+    assert "l2 ball" in axes.get_xlabel()
+    assert certificates_of(a_case("regression"), [0.1]).plot().axes
+
+
+def test_a_figure_shows_losses_below_zero(tmp_path):
+    case = a_case("regression")
+    found = certificates_of(case, [0.0, 0.1], loss=lambda s, y: s[..., 0] - 100.0, curvature=0.0)
+    low, high = found.plot().axes[0].get_ylim()
+    assert low <= found[0].value <= high

@@ -1,0 +1,119 @@
+"""``wafl.theory.summarize`` and ``wafl theory``: every bound of a run, or the precondition that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import wafl
+from wafl.cli.main import app
+from wafl.theory import Concentration, Refusal, Summary, summarize
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=3, iid=True, seed=1)
+
+
+@pytest.fixture(scope="module")
+def run(clients: wafl.Federation) -> wafl.Run:
+    method = wafl.WAFL(gamma=5.0)
+    return wafl.fit(wafl.models.mlr(clients), clients, method, rounds=3, local_steps=2, learning_rate=0.1)
+
+
+def reasons(summary: Summary) -> dict[str, str]:
+    return {bound.name: bound.reason for bound in summary.bounds if isinstance(bound, Refusal)}
+
+
+def test_with_all_that_the_bounds_ask_for_none_is_refused(run: wafl.Run, clients: wafl.Federation) -> None:
+    concentration = Concentration(2.0, 1.0, 3.0, 64)
+    given = {"target_distance": 3.0, "target_examples": 100, "barycenter_distance": 1.0}
+    summary = summarize(run, clients, gamma=60.0, label_cost=10.0, concentration=concentration, **given)
+    assert list(reasons(summary)) == ["mean optimality gap"]  # labels that move make phi_gamma a maximum
+    still = summarize(run, clients)
+    assert "mean optimality gap" not in reasons(still)
+    assert "label" in reasons(summarize(run, clients, concentration=concentration))["covering radius rho_n"]
+
+
+def test_the_domain_is_as_wide_as_the_adversary_reaches(run: wafl.Run, clients: wafl.Federation) -> None:
+    summary = summarize(run, clients)
+    assert summary.gamma == 5.0
+    assert summary.here.reach == pytest.approx(float(summary.here.L_z) / 10.0)
+    assert summary.ball is not None
+    assert summary.ball.params_radius == pytest.approx(summary.here.params_norm)
+    assert summary.radius == pytest.approx(summary.ball.L_z / 5.0)
+    robust = wafl.robust_loss(run, *clients.train.of(0), gamma=5.0)
+    moved = (robust.x_adv - clients.train.of(0)[0]).flatten(1).norm(dim=1)
+    assert float(moved.max()) <= summary.here.reach
+
+
+def test_what_a_plain_run_and_a_sampled_cohort_are_told(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    run = wafl.fit(model, clients, wafl.FedAvg(), rounds=2, cohort=2, local_steps=1, learning_rate=0.1)
+    summary = summarize(run, clients, radius=2.0)
+    assert summary.ball is not None
+    assert summary.gamma >= summary.ball.L_z / 2.0
+    assert "cohort=2 of 3" in reasons(summary)["mean optimality gap"]
+    assert "excess risk in the ball" not in reasons(summary)
+
+
+def test_a_network_is_refused_where_nothing_is_proven(clients: wafl.Federation) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4), torch.nn.ReLU(), torch.nn.Linear(4, 10))
+    run = wafl.fit(model, clients, wafl.WAFL(gamma=5.0), rounds=1, local_steps=1)
+    summary = summarize(run, clients)
+    assert summary.ball is None
+    assert "linear model" in reasons(summary)["excess risk in the ball"]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("studies")
+    arguments = ["run", "-m", "wafl", "-m", "fedavg", "--norm", "2", "--rounds", "2", "--seeds", "1", "--name", "few"]
+    wrong = CliRunner().invoke(app, [*arguments, "--output", str(output)])
+    assert wrong.exit_code == 2  # FedAvg has no norm
+    arguments.remove("--norm")
+    arguments.remove("2")
+    result = CliRunner().invoke(app, [*arguments, "--output", str(output)])
+    assert result.exit_code == 0, result.output
+    return output / "few"
+
+
+def test_the_command_prints_constants_bounds_and_certificates_and_draws(study: Path, tmp_path: Path) -> None:
+    options = ["--radii", "0,0.5,1", "--c1", "2", "--c2", "1", "--label-cost", "5", "--output", str(tmp_path / "new")]
+    result = CliRunner().invoke(app, ["theory", str(study), *options], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    for words in ("fedavg: Lipschitz constants", "wafl: Lipschitz constants", "L_theta_z", "E[loss]", "proven"):
+        assert words in result.stdout
+    assert (tmp_path / "new" / "certificates.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--radii", "-1"], "radius=-1.0"),
+        (["--radii", "a"], "radii='a'"),
+        (["--norm", "3"], "norm=3"),
+        (["--c1", "2"], "--c2"),
+        (["--c1", "2", "--c2", "1", "--alpha", "1"], "alpha=1"),
+        (["--data-bounds", "0"], "LOW,HIGH"),
+        (["--data-bounds", "0,0.5"], "outside data_bounds"),
+        (["--params-radius", "0.000001"], "params_radius"),
+        (["--delta", "2"], "delta=2"),
+        (["--gamma", "-1"], "gamma=-1"),
+    ],
+)
+def test_wrong_options_are_one_line(study: Path, options: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["theory", str(study / "wafl"), *options])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["theory", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "holds no run" in result.output

@@ -1,0 +1,122 @@
+"""The smallest ball around a mixture that holds every client, and the paper's barycenter."""
+
+import numpy as np
+import ot
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.oracles.transport import cost_matrix, least_largest_distance
+from wafl import weights
+from wafl.weights.transport.clouds import Sampling, read_clients
+
+clients_on_a_grid = st.lists(
+    st.builds(
+        lambda seed, points, center: np.random.default_rng(seed).integers(-2, 3, (points, 2)) + center,
+        st.integers(0, 2**32 - 1),
+        st.integers(1, 5),
+        st.sampled_from([0.0, 0.5, 3.0]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def costs(clients, targets=None):
+    return [[cost_matrix(client, target) for client in clients] for target in targets or clients]
+
+
+def largest_distance(clients, at):
+    return least_largest_distance(costs(clients), at)
+
+
+@settings(max_examples=10)
+@given(clients_on_a_grid)
+def test_equals_the_full_linear_program(clients):
+    found = weights.cover(clients)
+    assert found.value == pytest.approx(least_largest_distance(costs(clients)), rel=1e-6, abs=1e-6)
+    assert found.gap <= 1e-6
+    assert largest_distance(clients, found.weights) == pytest.approx(found.value, rel=1e-6, abs=1e-6)
+    assert found.radius == pytest.approx(found.value**0.5)
+    assert max(found.distances) == found.value
+    for client, distance in zip(clients, found.distances, strict=True):
+        wanted = least_largest_distance([[cost_matrix(each, client) for each in clients]], found.weights)
+        assert wanted - 1e-6 <= distance <= wanted + 1e-6
+
+
+def test_is_no_larger_than_around_other_centers():
+    generator = np.random.default_rng(0)
+    clients = [
+        generator.normal(size=(n, 2)) * s + 2.0 * i for i, (n, s) in enumerate(((6, 1), (8, 2), (5, 0.5), (7, 1)))
+    ]
+    found = weights.cover(clients)
+    for center in [*np.eye(4), np.full(4, 0.25), *generator.dirichlet(np.ones(4), size=20)]:
+        assert found.value <= largest_distance(clients, center) + 1e-7
+    assert found.value < largest_distance(clients, np.full(4, 0.25))
+
+
+def test_every_mixture_of_the_clients_is_in_the_ball():
+    generator = np.random.default_rng(1)
+    clients = [generator.normal(size=(8, 2)) + 3.0 * generator.normal(size=2) for _ in range(4)]
+    found = weights.cover(clients)
+    center = np.repeat(np.array(found.weights) / 8, 8)
+    points = np.concatenate(clients)
+    for share in generator.dirichlet(np.full(4, 0.5), size=20):
+        inside = ot.emd2(center, np.repeat(share / 8, 8), cost_matrix(points, points))
+        assert inside <= found.value + 1e-9
+
+
+def test_the_middle_of_three_gaussians():
+    """Equally spaced, of equal covariance: the middle one covers all, at a radius of the spacing.
+
+    A mixture of the outer two is no nearer: each half of it lies twice the spacing from the other side.
+    """
+    generator = np.random.default_rng(0)
+    step = np.array([3.0, 4.0])
+    clients = [generator.normal(size=(500, 2)) + i * step for i in (-1, 0, 1)]
+    found = weights.cover(clients, sample=250)
+    assert found.weights[1] > 0.95
+    assert abs(found.value - 25.0) < 4.0 * max(found.standard_errors) + 0.1
+    assert found.radius == pytest.approx(5.0, rel=0.03)
+
+
+@pytest.mark.slow
+def test_standard_errors_are_those_of_drawing_again_at_the_same_weights():
+    """Within a quarter of the standard deviation over 60 draws. Client 1 is drawn once for both sides."""
+    generator = np.random.default_rng(0)
+    clients = [generator.normal(size=(2000, 2)) * s + c for s, c in ((1, 0), (1.5, 3), (1, 5))]
+    found = [weights.cover(clients, sample=60, seed=seed, tolerance=1e-2) for seed in range(6)]
+    center = np.mean([each.weights for each in found], axis=0)
+    mass = np.repeat(center / 60, 60)
+    again = []
+    for seed in range(60):
+        drawn = [cloud.x.numpy() for cloud in read_clients(clients, Sampling(60, seed + 100))]
+        again.append([ot.emd2(mass, [], cost_matrix(np.concatenate(drawn), target)) for target in drawn])
+    errors = np.mean([each.standard_errors for each in found], axis=0)
+    np.testing.assert_allclose(errors, np.std(again, axis=0, ddof=1), rtol=0.25)
+
+
+def test_one_client_covers_itself():
+    found = weights.cover([np.random.default_rng(0).normal(size=(30, 3))], sample=20)
+    assert (found.weights, found.value) == ((1.0,), pytest.approx(0.0, abs=1e-12))
+    assert found.standard_errors == (pytest.approx(0.0, abs=1e-12),)
+
+
+@settings(max_examples=20)
+@given(clients_on_a_grid, st.integers(0, 2**32 - 1))
+def test_barycenter_ends_at_a_client(clients, seed):
+    """The trivial minimum that the paper's program has at every client."""
+    found = weights.barycenter(clients, seed=seed)
+    assert sorted(found.weights) == [0.0] * (len(clients) - 1) + [1.0]
+    assert (found.value, found.gap, found.kind) == (0.0, 0.0, "exact")
+    chosen = clients[found.weights.index(1.0)]
+    wanted = [least_largest_distance([[cost_matrix(client, chosen)]]) for client in clients]
+    np.testing.assert_allclose(found.distances, wanted, atol=1e-6)
+    assert found == weights.barycenter(clients, seed=seed)
+
+
+def test_barycenter_is_the_client_nearest_to_that_of_all():
+    """Point masses: the barycenter of all is their mean, 3, so the client at 4 is taken, not the covering one at 5."""
+    clients = [np.full((3, 1), center) for center in (0.0, 1.0, 0.0, 4.0, 10.0)]
+    assert weights.barycenter(clients).weights == (0.0, 0.0, 0.0, 1.0, 0.0)
+    assert weights.barycenter(clients).distances == (16.0, 9.0, 16.0, 0.0, 36.0)

@@ -1,0 +1,188 @@
+"""Squared W_2 distances: exact against assignment, quantiles and formulas, debiased entropic, OTDD, standard errors."""
+
+import itertools
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wafl
+from tests.oracles.transport import cost_matrix, w2_by_assignment, w2_of_gaussians, w2_on_the_line
+from wafl.core.random import Key, Purpose, bits
+from wafl.weights.transport import distance
+from wafl.weights.transport.clouds import Sampling, read_clients
+
+sizes = st.integers(1, 9)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def cloud(seed, points, features=2, spread=1.0, center=0.0):
+    return spread * np.random.default_rng(seed).normal(size=(points, features)) + center
+
+
+@settings(max_examples=30)
+@given(seeds, sizes, st.integers(1, 4))
+def test_exact_equals_the_assignment(seed, points, features):
+    x, y = cloud(seed, points, features), cloud(seed + 1, points, features, 2.0)
+    x[0] = x[-1]  # a repeated point
+    assert distance(x, y).value == pytest.approx(w2_by_assignment(x, y), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=30)
+@given(seeds, sizes, sizes)
+def test_exact_equals_the_quantiles_on_the_line(seed, n, m):
+    x, y = cloud(seed, n, 1), cloud(seed + 1, m, 1, 3.0, 1.0)
+    assert distance(x, y).value == pytest.approx(w2_on_the_line(x, y), rel=1e-9, abs=1e-12)
+
+
+def test_far_from_the_origin_digits_are_kept():
+    x, y = cloud(0, 40, 3), cloud(1, 40, 3)
+    assert distance(x + 1e6, y + 1e6).value == pytest.approx(distance(x, y).value, rel=1e-6)
+
+
+def test_more_pivots_than_pot_allows_by_default():
+    """ot.emd stops after 100,000 pivots unless told otherwise, with a wrong answer and a warning."""
+    x, y = cloud(0, 900, 20), cloud(1, 900, 20)
+    value = distance(x, y).value
+    assert value == pytest.approx(w2_by_assignment(x, y), rel=1e-9)
+    with pytest.raises(UserWarning, match="numItermax"):
+        ot.emd2([], [], cost_matrix(x, y), numItermax=1000)
+
+
+@pytest.mark.parametrize(("method", "regularization"), [("exact", 0.05), ("entropic", 0.05)])
+def test_gaussians(method, regularization):
+    """In two dimensions 800 points come within a twentieth of the formula."""
+    stretch = np.array([[2.0, 0.3], [0.0, 0.5]])
+    x, y = cloud(0, 800), cloud(1, 800) @ stretch + np.array([3.0, 1.0])
+    wanted = w2_of_gaussians(np.zeros(2), np.eye(2), np.array([3.0, 1.0]), stretch.T @ stretch)
+    assert distance(x, y, method=method, regularization=regularization).value == pytest.approx(wanted, rel=0.05)
+
+
+@pytest.mark.parametrize("method", ["exact", "entropic"])
+@pytest.mark.parametrize("sample", [None, 30])
+def test_a_distribution_is_at_distance_0_from_itself(method, sample):
+    x, y = cloud(0, 70, 4), np.arange(70) % 3
+    for labels in (False, True):
+        found = distance((x, y), (x.copy(), y.copy()), method=method, sample=sample, label_aware=labels)
+        assert found.value == pytest.approx(0.0, abs=1e-9)
+        assert found.standard_error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_entropic_is_debiased_and_tends_to_the_exact():
+    x, y = cloud(0, 80), cloud(1, 60, center=1.0)
+    exact = distance(x, y).value
+    errors = [abs(distance(x, y, method="entropic", regularization=r).value - exact) for r in (1.0, 0.1, 0.01)]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.03 * exact
+
+
+def test_entropic_equals_pots_own_debiased_value():
+    x, y = cloud(0, 40), cloud(1, 30, center=1.0)
+    epsilon = 0.2 * cost_matrix(x, y).mean()
+    wanted = ot.solve_sample(x, y, reg=epsilon, debias=True, max_iter=100_000).value
+    assert distance(x, y, method="entropic", regularization=0.2).value == pytest.approx(wanted, rel=1e-4)
+
+
+def test_too_little_regularization_is_said():
+    with pytest.raises(RuntimeError, match=r"did not converge at epsilon=.*: raise regularization"):
+        distance(cloud(0, 12), cloud(1, 12, center=1.0), method="entropic", regularization=1e-6)
+
+
+@pytest.mark.parametrize(("population", "drawn"), [(20_000, 200), (400, 200)])
+def test_standard_error_is_that_of_drawing_again(population, drawn):
+    """Within a quarter of the standard deviation over 60 draws, also where half of all points are drawn."""
+    x, y = cloud(0, population, 2, 1.0), cloud(1, population, 2, 1.5, 2.0)
+    found = [distance(x, y, sample=drawn, seed=seed) for seed in range(60)]
+    spread = np.std([each.value for each in found], ddof=1)
+    assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.25)
+
+
+def test_drawing_makes_distances_larger():
+    x, y = cloud(0, 2000, 5), cloud(1, 2000, 5)
+    means = [np.mean([distance(x, y, sample=n, seed=seed).value for seed in range(5)]) for n in (50, 200, 800)]
+    assert means[0] > means[1] > means[2] > distance(x, y, sample=None).value
+
+
+def test_label_aware_cost_by_a_double_loop():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(12, 2)), np.repeat([0, 1, 5], 4)
+    x_other, y_other = generator.normal(size=(10, 2)) + 1.0, np.repeat([3, 1], 5)
+    cost = cost_matrix(x, x_other)
+    for i, j in itertools.product(range(12), range(10)):
+        a, b = x[y == y[i]], x_other[y_other == y_other[j]]
+        repeats = np.lcm(len(a), len(b))  # equally many copies, so that an assignment is the transport
+        cost[i, j] += w2_by_assignment(np.repeat(a, repeats // len(a), 0), np.repeat(b, repeats // len(b), 0))
+    rows, columns = np.repeat(np.arange(12), 5), np.repeat(np.arange(10), 6)
+    from scipy.optimize import linear_sum_assignment
+
+    copies = cost[rows][:, columns]
+    wanted = copies[linear_sum_assignment(copies)].mean()
+    found = distance((x, y), (x_other, y_other), label_aware=True).value
+    assert found == pytest.approx(wanted, rel=1e-9)
+    assert found > distance(x, x_other).value
+
+
+def test_names_of_labels_do_not_matter():
+    x, y = cloud(0, 30), np.arange(30) % 3
+    assert distance((x, y), (x + 1.0, (y + 1) % 3), label_aware=True).value == pytest.approx(
+        distance((x, y), (x + 1.0, y + 7), label_aware=True).value
+    )
+
+
+def test_features_are_what_is_compared():
+    images = torch.from_numpy(cloud(0, 20, 12)).view(20, 3, 4)
+    seen = []
+
+    def first_row(x):
+        seen.append(tuple(x.shape))
+        return x[:, 0] * 2.0
+
+    found = distance(images, images + 1.0, features=first_row)
+    assert found.value == pytest.approx(4.0 * 4, rel=1e-9)
+    assert seen == [(20, 3, 4), (20, 3, 4)]
+
+
+def test_bytes_tensors_and_arrays_are_read_alike():
+    x, y = np.random.default_rng(0).integers(0, 255, (2, 9, 2, 2), dtype=np.uint8)
+    wanted = w2_by_assignment(x.reshape(9, 4).astype(float), y.reshape(9, 4).astype(float))
+    for read in (
+        np.asarray,
+        torch.from_numpy,
+        lambda v: v.tolist(),
+        lambda v: v[::-1],
+        lambda v: torch.tensor(v).float(),
+    ):
+        assert distance(read(x), read(y)).value == pytest.approx(wanted)
+
+
+def test_draws_are_keyed_by_the_source_alone():
+    first, second, other = cloud(0, 50), cloud(1, 60), cloud(2, 70)
+    draw = lambda clients, seed=0: [c.x - c.x.mean(0) for c in read_clients(clients, Sampling(20, seed))]  # noqa: E731
+    alone = draw([first])[0]
+    for clients in ([first, second], [first, other, second]):
+        torch.testing.assert_close(draw(clients)[0], alone)
+    torch.testing.assert_close(draw([other, second])[1], draw([first, second])[1])
+    assert not torch.equal(draw([first, second], seed=1)[0], alone)
+    assert not torch.equal(*draw([first, first]))
+
+
+def test_draws_are_without_replacement_and_from_the_counter_based_generator():
+    numbers = np.arange(100.0)[:, None]
+    (drawn,) = read_clients([numbers], Sampling(30, seed=7))
+    order = bits(Key.of(7), Purpose.TRANSPORT, 100).argsort(stable=True)[:30].sort().values
+    offset = drawn.x[0, 0] - order[0]
+    torch.testing.assert_close(drawn.x[:, 0], order + offset)
+    assert (len(drawn), drawn.total) == (30, 100)
+
+
+def test_a_federation_is_its_training_examples():
+    pairs = [(cloud(i, 12, 3).astype(np.float32), np.arange(12) % 2) for i in range(3)]
+    clients = wafl.Federation.from_arrays(pairs)
+    arrays = [clients.train.of(i)[0] for i in range(3)]
+    assert wafl.weights.nearest(clients, arrays[2]).distances == wafl.weights.nearest(arrays, arrays[2]).distances
+    assert wafl.weights.nearest(clients, clients).distances == pytest.approx(
+        wafl.weights.nearest(arrays, torch.cat(arrays)).distances
+    )

@@ -1,0 +1,197 @@
+"""The nearest source and the nearest mixture: against one linear program, against other weights, and at size."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wafl
+from tests.oracles.transport import cost_matrix, least_largest_distance, simplex_grid
+from wafl import weights
+from wafl.weights.transport.costs import solve_pair
+from wafl.weights.transport.mixture_distance import MixtureDistance
+
+clouds = st.builds(
+    lambda seed, points, features, center: np.random.default_rng(seed).integers(-3, 4, (points, features)) + center,
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 7),
+    st.just(2),
+    st.sampled_from([0.0, 0.3, 5.0]),
+)  # on a grid, so that points repeat within and between clouds
+
+
+def mixture_by_lp(sources, target, at=None):
+    return least_largest_distance([[cost_matrix(source, target) for source in sources]], at)
+
+
+@settings(max_examples=60)
+@given(st.lists(clouds, min_size=1, max_size=9), clouds, st.sampled_from([1e-5, 1.0, 1e4]))
+def test_equals_the_full_linear_program(sources, target, unit):
+    """Unequal sizes, repeated points, one source, one point, more sources than points; in any unit."""
+    found = weights.mixture([unit * source for source in sources], unit * target)
+    found = replace(found, value=found.value / unit**2, gap=found.gap / unit**2)
+    wanted = mixture_by_lp(sources, target)
+    assert found.value == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert found.value - found.gap <= wanted + 1e-6
+    assert found.gap <= 1e-6
+    assert sum(found.weights) == pytest.approx(1.0, abs=1e-12)
+    assert min(found.weights) >= 0.0
+    assert mixture_by_lp(sources, target, found.weights) == pytest.approx(found.value, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.lists(clouds, min_size=2, max_size=4), clouds, st.sampled_from([0.3, 0.03]))
+def test_the_gap_encloses_the_minimum(sources, target, tolerance):
+    found = weights.mixture(sources, target, tolerance=tolerance)
+    assert found.gap <= tolerance * found.value + 1e-9
+    assert found.value - found.gap - 1e-7 <= mixture_by_lp(sources, target) <= found.value + 1e-7
+
+
+def test_is_never_worse_than_other_weights():
+    generator = np.random.default_rng(0)
+    sources = [generator.normal(size=(n, 2)) + 3 * np.array([i % 2, i // 2]) for i, n in enumerate((6, 9, 5))]
+    target = generator.normal(size=(8, 2)) + 1.0
+    found = weights.mixture(sources, target)
+    for point in simplex_grid(3, 6):
+        assert found.value <= mixture_by_lp(sources, target, point) + 1e-7
+    single = weights.nearest(sources, target)
+    assert found.value < single.value
+    assert found.distances == pytest.approx(single.distances)
+    assert found.value < mixture_by_lp(sources, target, np.full(3, 1 / 3))
+
+
+def test_nearest_is_the_linear_programs_vertex():
+    generator = np.random.default_rng(0)
+    sources = [generator.normal(size=(20, 3)) + center for center in (4.0, 1.0, 2.0)]
+    target = generator.normal(size=(15, 3))
+    found = weights.nearest(sources, target)
+    assert found.weights == (0.0, 1.0, 0.0)
+    assert found.distances == pytest.approx([mixture_by_lp([source], target) for source in sources])
+    assert found.value == min(found.distances) == pytest.approx(found.radius**2)
+    assert (found.gap, found.kind) == (0.0, "exact")
+    assert weights.nearest(sources, target, method="entropic").weights == (0.0, 1.0, 0.0)
+    assert weights.nearest(sources, target, method="entropic").kind == "entropic"
+
+
+def test_a_source_as_target_is_found():
+    generator = np.random.default_rng(0)
+    sources = [generator.normal(size=(50, 3)) + i for i in range(4)]
+    for rule in (weights.nearest, weights.mixture):
+        found = rule(sources, sources[2], sample=20)
+        assert found.weights == pytest.approx((0, 0, 1, 0), abs=1e-6)
+        assert found.value == pytest.approx(0.0, abs=1e-9)
+        assert found.standard_errors[2] == pytest.approx(0.0, abs=1e-9)
+        assert min(found.standard_errors[:2]) > 0
+
+
+def test_small_units_keep_their_digits():
+    """POT's tolerances are absolute."""
+    generator = np.random.default_rng(61)
+    sources = [generator.normal(size=(n, 2)) for n in (8, 11, 5, 13, 9, 10, 7, 12)]
+    target = np.concatenate(sources)[::2]
+    found, tiny = (
+        weights.mixture(sources, target),
+        weights.mixture([1e-6 * source for source in sources], 1e-6 * target),
+    )
+    assert tiny.value == pytest.approx(1e-12 * found.value, rel=1e-8)
+    assert tiny.gap <= 1e-8 * tiny.value
+
+
+def test_recovers_the_shares_of_a_mixture():
+    generator = np.random.default_rng(0)
+    centers = 10.0 * np.eye(4)
+    sources = [generator.normal(size=(150, 4)) + center for center in centers]
+    target = np.concatenate([generator.normal(size=(n, 4)) + centers[i] for i, n in enumerate((0, 90, 45, 15))])
+    found = weights.mixture(sources, target)
+    assert found.weights == pytest.approx([0.0, 0.6, 0.3, 0.1], abs=0.02)
+
+
+def test_label_aware_mixture_follows_the_labels():
+    """Two sources with the same points but other labels: only the label-aware cost can tell them apart."""
+    generator = np.random.default_rng(0)
+    x = np.concatenate([generator.normal(size=(30, 2)), generator.normal(size=(30, 2)) + 6.0])
+    by_place, at_random = np.repeat([0, 1], 30), np.arange(60) % 2
+    sources = [(x, at_random), (x + 0.01, by_place)]
+    target = (x + 0.02 * generator.normal(size=x.shape), by_place)
+    assert weights.mixture(sources, target, label_aware=True).weights == pytest.approx((0.0, 1.0), abs=1e-3)
+    assert weights.nearest(sources, target).weights == (1.0, 0.0)
+
+
+def test_every_potential_gives_a_cut_below():
+    generator = np.random.default_rng(0)
+    sources = [generator.normal(size=(n, 2)) + i for i, n in enumerate((4, 6, 3))]
+    target = generator.normal(size=(5, 2))
+    costs = [torch.from_numpy(cost_matrix(source, target)) for source in sources]
+    function = MixtureDistance(costs, [solve_pair(cost) for cost in costs])
+    for _ in range(20):
+        cut = function.cut(torch.from_numpy(5.0 * generator.normal(size=5)))
+        point = torch.from_numpy(generator.dirichlet(np.ones(3)))
+        exact = function.at(point, slack=0.0)
+        assert float(cut @ point) <= exact.value + 1e-9
+        assert float(exact.cut @ point) == pytest.approx(exact.value, abs=1e-9)
+        assert exact.value == pytest.approx(mixture_by_lp(sources, target, point.numpy()), abs=1e-7)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
+def test_few_arcs_are_enough(tolerance):
+    """Where far more arcs are closed than open the value still is that of POT on all of them."""
+    generator = np.random.default_rng(0)
+    sources = [
+        generator.normal(size=(150, 8)) * generator.uniform(0.5, 2, 8) + generator.normal(size=8) for _ in range(6)
+    ]
+    target = np.concatenate([source[:25] for source in sources[:4]]) + 0.5 * generator.normal(size=(100, 8))
+    found = weights.mixture(sources, target, tolerance=tolerance)
+    assert found.gap <= tolerance * found.value
+    counted = [i for i, weight in enumerate(found.weights) if weight > 0]
+    mass = np.concatenate([np.full(150, found.weights[i] / 150) for i in counted])
+    cost = cost_matrix(np.concatenate([sources[i] for i in counted]), target)
+    exact = ot.emd2(mass, np.full(100, 0.01), cost, numItermax=10**8)
+    assert exact - 1e-9 <= found.value <= exact + 0.1 * max(found.gap, 1e-9) + 1e-9
+
+
+@pytest.mark.slow
+def test_at_size():
+    """20 sources of 500 points in 784 dimensions: a proven gap of a thousandth."""
+    generator = np.random.default_rng(0)
+    centers, factors = generator.normal(size=(10, 784)), generator.normal(size=(10, 8, 784)) / 3
+    made = []
+    for _ in range(21):
+        component = generator.choice(10, size=500, p=generator.dirichlet(np.full(10, 0.3)))
+        made.append(centers[component] + np.stack([generator.normal(size=8) @ factors[each] for each in component]))
+    found = weights.mixture(made[:20], made[20])
+    assert found.gap <= 1e-3 * found.value
+    assert found.value <= min(found.distances)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda clients: weights.nearest(clients, clients.train.of(1)[0]),
+        lambda clients: weights.mixture(clients, clients.train.of(1)[0] + 0.1),
+        lambda clients: weights.cover(clients),
+        lambda clients: weights.barycenter(clients),
+        lambda clients: weights.nearest(clients, clients.train.of(1)[0] + 0.1, private=True),
+        lambda clients: weights.mixture(clients, clients.train.of(1)[0] + 0.1, private=True),
+        lambda clients: weights.cover(clients, private=True),
+    ],
+)
+def test_fit_takes_the_result_and_the_run_keeps_it(make, tmp_path):
+    generator = np.random.default_rng(0)
+    pairs = [(generator.normal(size=(24, 3)).astype(np.float32) + i, np.arange(24) % 2) for i in range(3)]
+    clients = wafl.Federation.from_arrays(pairs)
+    result = make(clients)
+    assert isinstance(result, weights.Fixed)
+    assert str(result).startswith(f"{result.rule}: W_2^2 = ")
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1, client_weights=result)
+    assert run.client_weights.tolist() == pytest.approx(result.weights)
+    run.save(tmp_path / "run")
+    kept = wafl.load_run(tmp_path / "run")
+    assert kept.client_weights.tolist() == pytest.approx(result.weights)
+    told = kept.settings["method"]["client_weights"]
+    assert (told["type"], told["rule"], told["value"]) == ("TransportWeights", result.rule, result.value)
+    json.dumps(kept.settings)
