@@ -1,33 +1,35 @@
-"""How loose the bounds are: each beside what really happens, in a world where that is known.
+"""How loose the bounds are: each next to what really happens, in a world where that is known.
 
-    .venv/bin/python benchmarks/bounds.py
+    .venv/bin/python benchmarks/bounds.py [--smallest]
 
 The world: 3 clients (lambda = 0.5, 0.3, 0.2) with two classes each, Gaussians of standard deviation 0.5 cut off at the
 box [-1, 1]^d, in 2 and 10 dimensions; logistic regression with ||theta|| <= 1.5; radius 0.3, gamma = 1.2 L_z / radius;
-delta = 0.05. The truth is a finite population (in 2-D the nodes of a quadrature rule, in 10-D 4000 draws a client), so
-that a sample is a vector of counts, and every risk and minimum is exact: a million examples cost no more than a
+delta = 0.05. The truth is a finite population (in 2-D the nodes of a quadrature rule, in 10-D 4000 draws per client),
+so that a sample is a vector of counts, and every risk and minimum is exact: a million examples cost no more than a
 hundred. W_2 to the truth is exact on a line; in 2-D and 10-D it is that of two samples, which is larger on average.
 
 "What really happened": mean and standard deviation over seeds of the largest excess risk over 5 distributions in the
-ball (or of the gap, of the distance). "Sharper": the least we can prove of the same, in tests/bounds_oracles.py.
+ball (or of the gap, of the distance). "Sharper": the least we can prove of the same, in tests/oracles/bounds.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ot
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import options
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.oracles import bounds as worlds
 from tests.oracles.bounds import ROOT2, Array, Cluster, Line, Population, least, mix, risk
@@ -47,19 +49,27 @@ WEIGHTS = [0.5, 0.3, 0.2]
 BALL, RADIUS, DELTA = 1.5, 0.3, 0.05
 STEEP = ROOT2 * BALL
 GAMMA = 1.2 * STEEP / RADIUS
-SIZES = (10**2, 10**3, 10**4, 10**5, 10**6)
 LABEL_COST = 1.0
 
 Row = tuple[str, Bound, Sequence[float], float]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--largest", type=int, default=10**6, help="the most examples per client")
+    given = options.read(parser, argv, seeds=1, largest=100)
+    seeds, largest = given.seeds, given.largest
     began = time.perf_counter()
     table = Table("bound", "its value", "what really happened", "ratio", "dominant term", "sharper")
-    for rows in (excess_risks(2, seeds), excess_risks(10, seeds), distances(seeds), rates(2, seeds), rates(10, seeds)):
+    parts = (
+        excess_risks(2, seeds, largest),
+        excess_risks(10, seeds, largest),
+        distances(seeds, largest),
+        rates(2, seeds),
+        rates(10, seeds),
+    )
+    for rows in parts:
         for name, bound, real, sharper in rows:
             mean, spread = float(np.mean(real)), float(np.std(real))
             table.add_row(
@@ -74,6 +84,11 @@ def main() -> None:
     most = ", ".join(f"{float(worlds.constants_of(d, BALL, GAMMA).max_loss):.3g} in {d}-D" for d in (2, 10))
     Console(width=140).print(table, f"No excess risk exceeds the largest loss: {most}.", sep="\n")
     Console().print(f"{seeds} seeds, {time.perf_counter() - began:.0f} s")
+
+
+def sizes_up_to(largest: int) -> list[int]:
+    """How many examples each client has: 100, 1000, ..."""
+    return [number for number in (10**2, 10**3, 10**4, 10**5, 10**6) if number <= largest]
 
 
 def population(dimension: int) -> list[Population]:
@@ -104,7 +119,7 @@ def moved(truth: Population, v: Array, rng: np.random.Generator) -> Iterator[Pop
         yield truth.moved(truth.x + move * (RADIUS / math.sqrt(truth.mass @ (move**2).sum(1))))
 
 
-def excess_risks(dimension: int, seeds: int) -> Iterator[Row]:
+def excess_risks(dimension: int, seeds: int, largest: int) -> Iterator[Row]:
     """The lemma, the theorem and corollary 1."""
     clients = population(dimension)
     truth = mix(clients, WEIGHTS)
@@ -124,8 +139,8 @@ def excess_risks(dimension: int, seeds: int) -> Iterator[Row]:
     sharp = worlds.sharp_width(STEEP, GAMMA, RADIUS)
     yield f"excess risk sandwich, width, {dimension}-D", bound, apart, sharp
 
-    for number in SIZES:
-        worst = []
+    for number in sizes_up_to(largest):
+        worst: list[float] = []
         for seed in range(seeds):
             rng = np.random.default_rng((number, seed))
             found = least(draw(clients, number, rng), STEEP, GAMMA, start=robust.v)
@@ -135,15 +150,15 @@ def excess_risks(dimension: int, seeds: int) -> Iterator[Row]:
         sharper = worlds.sharp_statistics(constants, WEIGHTS, [number] * 3, DELTA) + sharp
         yield f"robust generalization, {dimension}-D, n = {number:,}", bound, worst, sharper
     if dimension == 2:
-        yield from on_the_truth(clients, seeds)
+        yield from on_the_truth(clients, seeds, largest)
 
 
-def on_the_truth(clients: list[Population], seeds: int) -> Iterator[Row]:
+def on_the_truth(clients: list[Population], seeds: int, largest: int) -> Iterator[Row]:
     """Corollary 1, with labels that move at the cost 1."""
-    truth, concentration = mix(clients, WEIGHTS), labelled_square()
+    truth, concentration = mix(clients, WEIGHTS), labeled_square()
     best = least(truth, STEEP).value
     known = worlds.constants_of(2, BALL, GAMMA, label_cost=LABEL_COST)
-    for number in SIZES:
+    for number in sizes_up_to(largest):
         sizes = [number] * 3
         radius = covering_radius(known, WEIGHTS, sizes, concentration=concentration, delta=DELTA).value
         gamma = max(GAMMA, float(known.L_z) / radius)
@@ -156,7 +171,7 @@ def on_the_truth(clients: list[Population], seeds: int) -> Iterator[Row]:
         yield f"generalization to truth, 2-D, n = {number:,}", bound, excesses, sharper
 
 
-def labelled_square() -> Concentration:
+def labeled_square() -> Concentration:
     """Proven c1 and c2 for the square with two labels, as in ``worlds.labelled_line_concentration``."""
     width2 = 4.0
     diameter2 = 2.0 * width2 + LABEL_COST
@@ -164,14 +179,14 @@ def labelled_square() -> Concentration:
     return Concentration(c1=math.exp(4.0 * mean**2 * c2), c2=c2, alpha=4.0, dimension=2)
 
 
-def distances(seeds: int) -> Iterator[Row]:
+def distances(seeds: int, largest: int) -> Iterator[Row]:
     """Corollary 1's radius and the two corollaries on distances."""
     lines, mixture = [Line((c,)) for c in (-0.3, 0.1, 0.4)], Line((-0.3, 0.1, 0.4), tuple(WEIGHTS))
     target, box = Line((0.6,), spread=0.4), worlds.box_concentration(2.0, 1)
     known = worlds.constants_of(1, BALL, GAMMA, label_cost=LABEL_COST)
     to_target = math.sqrt(mixture.squared_distance_to(target))
     to_client = math.sqrt(mixture.squared_distance_to(lines[2]))
-    for number in (10**2, 10**4, 10**5):
+    for number in (number for number in (10**2, 10**4, 10**5) if number <= largest):
         sizes, even = [number] * 3, np.full(number, 1.0 / number)
         mass = np.repeat(WEIGHTS, number) / number
         covered, measured, stars = [], [], []
@@ -199,7 +214,7 @@ def distances(seeds: int) -> Iterator[Row]:
             WEIGHTS, sizes, 2, barycenter_distance=float(np.mean(stars)), concentration=box, delta=DELTA
         )
         yield f"W_2 to client 2, 1-D, n = {number:,}", bound, [to_client], math.nan
-    for dimension, number in ((2, 100), (2, 400), (10, 100), (10, 400)):
+    for dimension, number in ((d, n) for d in (2, 10) for n in (100, 400) if n <= largest):
         clients = [Cluster((c,) + (0.0,) * (dimension - 1), share=1.0) for c in (-0.3, 0.1, 0.4)]
         mass, real = np.repeat(WEIGHTS, number) / number, []
         for seed in range(seeds):
@@ -228,7 +243,7 @@ def fitted_mean(seeds: int) -> float:
 
 
 def rates(dimension: int, seeds: int) -> Iterator[Row]:
-    """The convergence theorem: 60 examples a client, batches of 4, 30 rounds."""
+    """The convergence theorem: 60 examples per client, batches of 4, 30 rounds."""
     gamma = 4.0
     constants = worlds.constants_of(dimension, BALL, gamma)
     rng = np.random.default_rng(0)
@@ -242,7 +257,7 @@ def rates(dimension: int, seeds: int) -> Iterator[Row]:
     deviation, heterogeneity = worlds.spreads(clients, WEIGHTS, gamma, BALL, rng)
     distance = float(np.linalg.norm(start - best.v)) / ROOT2
     for local_steps in (1, 10):
-        given = {
+        given: dict[str, Any] = {
             "gamma": gamma,
             "rounds": 30,
             "local_steps": local_steps,

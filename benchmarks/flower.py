@@ -1,6 +1,6 @@
-"""Seconds a round on Flower, simulated and deployed on loopback, against the embedded engine; and bytes a round.
+"""Seconds per round on Flower, simulated and deployed on loopback, against the embedded engine; and bytes per round.
 
-    .venv/bin/python benchmarks/flower.py [--rounds 3] [--model mlr cnn]
+    .venv/bin/python benchmarks/flower.py [--smallest] [--rounds 3] [--model mlr cnn] [--only traffic]
 
 Ten clients of 200 random images of 28 x 28 on two nodes, FedAvg and DRFA, one local epoch. The opponent of each figure
 is the embedded engine on the same clients, whose parameters must come out the same.
@@ -8,17 +8,18 @@ is the embedded engine on the same clients, whose parameters must come out the s
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
+import options
 import wafl
 from wafl.algorithms import Query
 from wafl.core.random import Key, Purpose, uniform
@@ -39,7 +40,7 @@ CLIENTS, EXAMPLES, NODES = 10, 200, 2
 
 
 def clients() -> wafl.Federation:
-    """What every node makes anew, and takes its part of."""
+    """What every node makes for itself, and takes its part of."""
     x = uniform(Key.of(0), Purpose.SPLIT, CLIENTS * EXAMPLES * 784).float().view(CLIENTS, EXAMPLES, 1, 28, 28)
     y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10
     return wafl.Federation.from_arrays(zip(x, y, strict=True), num_classes=10)
@@ -92,7 +93,7 @@ def times(model: str, rounds: int, base: Path) -> None:
         for name, study in (("simulation", base / "simulated"), ("deployment", deployed)):
             took, apart = seconds(study, method), difference(base / "embedded", study, method)
             print(
-                f"{model} {method:<7} {name:<11} {took:7.2f} s a round, embedded {alone:7.3f} s: "
+                f"{model} {method:<7} {name:<11} {took:7.2f} s per round, embedded {alone:7.3f} s: "
                 f"{took / alone:6.0f} times; parameters differ by at most {apart:.1e}"
             )
 
@@ -111,7 +112,12 @@ def traffic(model: str) -> None:
     held = tuple(range(0, CLIENTS, NODES))
     scalars = {"learning_rate": 0.05, "momentum": 0.0, "weight_decay": 0.0}
     lanes = Lanes(ClientTask(task, None, LocalWork(2, None, 64), federation.train))
-    for method, step, kind in (("FedAvg", None, "train"), ("DRFA", 1, "train"), ("DRFA", None, "loss")):
+    cases: list[tuple[str, int | None, Literal["train", "loss"]]] = [
+        ("FedAvg", None, "train"),
+        ("DRFA", 1, "train"),
+        ("DRFA", None, "loss"),
+    ]
+    for method, step, kind in cases:
         weights = torch.ones(len(held), dtype=torch.float64)
         query = Query(kind, 0, 0, held, weights, start, scalars, step)
         for sums in (False, True) if kind == "train" else (False,):
@@ -123,25 +129,26 @@ def traffic(model: str) -> None:
             per = "node" if sums else "client"
             print(
                 f"{model} {method:<6} {kind:<5} {'partial sums' if sums else 'each update':<12} down "
-                f"{down / model_bytes:.3f} models a node; up {up / model_bytes / units:.3f} a {per}"
+                f"{down / model_bytes:.3f} models per node; up {up / model_bytes / units:.3f} per {per}"
                 + (f" ({vectors} vectors)" if vectors > 1 else "")
             )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", nargs="+", choices=("mlr", "cnn"), default=["mlr", "cnn"])
-    options = parser.parse_args()
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    parser.add_argument("--only", choices=("traffic", "times"), help="traffic starts no process")
+    given = options.read(parser, argv, rounds=2, model=["mlr"])
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the nodes find ``flower:clients``
     print(
         f"{CLIENTS} clients of {EXAMPLES} examples on {NODES} nodes; torch {torch.__version__}, {os.cpu_count()} cores"
     )
-    for model in options.model:
+    for model in given.model if given.only != "times" else ():
         traffic(model)
-    for model in options.model:
+    for model in given.model if given.only != "traffic" else ():
         with tempfile.TemporaryDirectory() as folder:
-            times(model, options.rounds, Path(folder))
+            times(model, given.rounds, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,54 +1,69 @@
 """Speed against a plain sequential PyTorch loop, and of a sweep against single runs.
 
-    .venv/bin/python benchmarks/speed.py
+    .venv/bin/python benchmarks/speed.py [--smallest]
 
 Work: 100 clients x 525 examples x 784 features, multinomial logistic regression, cohort 10, batch 64, 2 local
-epochs, 40 inner steps on both sides. Sides take turns within one process, and the ratio of medians is printed:
+epochs, 40 inner steps on both sides. The sides take turns within one process, and the ratio of the medians is printed:
 seconds alone mean little on a machine that does other things too.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypedDict, TypeVar
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+import options
 import sequential
 import wafl
 from wafl.core.random import Key
 from wafl.engine.batches import draw_batches
 from wafl.schedule import LocalWork
 
-CLIENTS, EXAMPLES, FEATURES, CLASSES = 100, 525, 784, 10
+FEATURES, CLASSES = 784, 10
 COHORT, BATCH, EPOCHS, RATE, STEPS, GAMMA = 10, 64, 2, 0.01, 40, 0.5
 
+Result = TypeVar("Result")
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+class Schedule(TypedDict):
+    cohort: int
+    local_epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+
+
+SCHEDULE: Schedule = {"cohort": COHORT, "local_epochs": EPOCHS, "batch_size": BATCH, "learning_rate": RATE, "seed": 0}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sweep", type=int, default=16, help="how many gammas the sweep has")
-    options = parser.parse_args()
-    clients = make_clients()
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--examples", type=int, default=525, help="per client")
+    given = options.read(parser, argv, rounds=1, repeats=1, sweep=2, clients=COHORT, examples=70)
+    clients = make_clients(given.clients, given.examples)
     table = Table("work", "plain PyTorch", "wafl", "ratio", "largest parameter difference")
     for name, method in (("FedAvg", wafl.FedAvg()), ("WAFL", wafl.WAFL(gamma=GAMMA, steps=STEPS, tolerance=0))):
-        ours, theirs, difference = duel(clients, method, options.rounds, options.repeats)
+        ours, theirs, difference = duel(clients, method, given.rounds, given.repeats)
         table.add_row(
-            f"{name}, {options.rounds} rounds",
+            f"{name}, {given.rounds} rounds",
             f"{theirs:.2f} s",
             f"{ours:.3f} s",
             f"{theirs / ours:.1f}x",
             f"{difference:.1e}",
         )
-    gammas = torch.logspace(-0.3, 2, options.sweep).tolist()
-    singles, swept = sweep_against_singles(clients, gammas, options.rounds, options.repeats)
+    gammas: list[float] = torch.logspace(-0.3, 2, given.sweep).tolist()
+    singles, swept = sweep_against_singles(clients, gammas, given.rounds, given.repeats)
     table.add_row(
         f"WAFL, {len(gammas)} gammas",
         f"{singles:.2f} s (single wafl runs)",
@@ -59,71 +74,79 @@ def main() -> None:
     Console().print(table, f"torch {torch.__version__}, {torch.get_num_threads()} threads", sep="\n")
 
 
-def make_clients() -> wafl.Federation:
+def make_clients(count: int, examples: int) -> wafl.Federation:
     """Gaussian classes with centers far enough apart to learn, pixels z-scored; each client has its own shift."""
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(CLASSES, FEATURES, generator=generator)
     pairs: list[tuple[Tensor, Tensor]] = []
-    for _ in range(CLIENTS):
-        y = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
+    for _ in range(count):
+        y = torch.randint(CLASSES, (examples,), generator=generator)
         shift = 0.3 * torch.randn(FEATURES, generator=generator)
-        pairs.append((0.2 * centers[y] + torch.randn(EXAMPLES, FEATURES, generator=generator) + shift, y))
-    return wafl.Federation.from_arrays(pairs, test_fraction=0)
+        pairs.append((0.2 * centers[y] + torch.randn(examples, FEATURES, generator=generator) + shift, y))
+    return wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=CLASSES)
 
 
 def duel(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: int) -> tuple[float, float, float]:
+    """Median seconds of both sides on the same work, and the largest difference between their parameters."""
     model = wafl.models.mlr(clients)
-    plan = wafl.fit(model, clients, method, rounds=rounds, **schedule())
+    plan = wafl.fit(model, clients, method, rounds=rounds, **SCHEDULE)
     cohorts = [list(record.cohort) for record in plan.history]
-    work = LocalWork(None, EPOCHS, BATCH)
-    drawn: dict[tuple[int, int], list[Tensor]] = {}
-    for round_, cohort in enumerate(cohorts):
-        for client in cohort:
-            key = Key(*(torch.tensor([value]) for value in (0, round_, client, 0)))
-            batches = draw_batches(work, key, torch.tensor([EXAMPLES]))
-            drawn[round_, client] = [batches.index[0, step][batches.real[0, step]] for step in range(batches.num_steps)]
-
-    def rows(round_: int, client: int) -> Iterator[Tensor]:
-        return iter(drawn[round_, client])
-
-    shards = [clients.train.of(client) for client in range(CLIENTS)]
+    rows = batches_of(clients, cohorts)
+    shards = [clients.train.of(client) for client in range(clients.num_clients)]
     gamma = GAMMA if method.adversary is not None else None
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
+    difference = 0.0
     for _ in range(repeats):
-        run, seconds = timed(lambda: wafl.fit(model, clients, method, rounds=rounds, **schedule()))
+        run, seconds = timed(lambda: wafl.fit(model, clients, method, rounds=rounds, **SCHEDULE))
         ours.append(seconds)
         plain, seconds = timed(lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS))
         theirs.append(seconds)
-    difference = max(float((run.params[name] - value).abs().max()) for name, value in plain.state_dict().items())
+        apart = [float((run.params[name] - value).abs().max()) for name, value in plain.state_dict().items()]
+        difference = max(difference, *apart)
     if difference > 1e-4:
         raise SystemExit(f"{method.name}: the two sides differ by {difference:.1e}, more than 1e-4")
     return statistics.median(ours), statistics.median(theirs), difference
 
 
+def batches_of(clients: wafl.Federation, cohorts: Sequence[Sequence[int]]) -> sequential.Rows:
+    """The rows of every local step, as wafl draws them."""
+    work = LocalWork(None, EPOCHS, BATCH)
+    drawn: dict[tuple[int, int], list[Tensor]] = {}
+    for round_, cohort in enumerate(cohorts):
+        for client in cohort:
+            key = Key(*(torch.tensor([value]) for value in (0, round_, client, 0)))
+            batches = draw_batches(work, key, torch.tensor([clients.num_examples[client]]), BATCH)
+            drawn[round_, client] = [batches.index[0, step][batches.real[0, step]] for step in range(batches.num_steps)]
+
+    def rows(round_: int, client: int) -> Iterator[Tensor]:
+        return iter(drawn[round_, client])
+
+    return rows
+
+
 def sweep_against_singles(
     clients: wafl.Federation, gammas: list[float], rounds: int, repeats: int
 ) -> tuple[float, float]:
+    """Median seconds of one run per gamma, and of one sweep over all of them."""
     model = wafl.models.mlr(clients)
     method = wafl.WAFL(steps=STEPS, tolerance=0)
-    singles, swept = [], []
+    singles: list[float] = []
+    swept: list[float] = []
     for _ in range(repeats):
         _, seconds = timed(
             lambda: [
-                wafl.fit(model, clients, method.with_options(gamma=gamma), rounds=rounds, **schedule())
+                wafl.fit(model, clients, method.with_options(gamma=gamma), rounds=rounds, **SCHEDULE)
                 for gamma in gammas
             ]
         )
         singles.append(seconds)
-        _, seconds = timed(lambda: wafl.sweep(model, clients, method, {"gamma": gammas}, rounds=rounds, **schedule()))
+        _, seconds = timed(lambda: wafl.sweep(model, clients, method, {"gamma": gammas}, rounds=rounds, **SCHEDULE))
         swept.append(seconds)
     return statistics.median(singles), statistics.median(swept)
 
 
-def schedule() -> dict[str, float | int]:
-    return {"cohort": COHORT, "local_epochs": EPOCHS, "batch_size": BATCH, "learning_rate": RATE, "seed": 0}
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     began = time.perf_counter()
     result = work()
     return result, time.perf_counter() - began

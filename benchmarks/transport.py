@@ -1,6 +1,6 @@
-"""`wafl.weights.mixture` at size: seconds, memory, value and proven gap, beside POT's own pairwise distances.
+"""`wafl.weights.mixture` at size: seconds, memory, value and proven gap, next to POT's own pairwise distances.
 
-    OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py
+    OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py [--smallest]
     OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py --data ../shared/data
 
 By default the clouds are Gaussian mixtures that share 30 components of rank 20, in proportions of their own; with
@@ -10,35 +10,36 @@ target, which is what the paper's linear program costs, timed in the same run.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import ot
 from numpy.typing import NDArray
 
+import options
 from wafl import weights
 
 Array = NDArray[np.float64]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
     parser.add_argument("--sources", type=int, default=20)
     parser.add_argument("--points", type=int, default=2000)
     parser.add_argument("--features", type=int, default=784)
     parser.add_argument("--tolerance", type=float, default=None)
     parser.add_argument("--data", type=Path, help="folder with mnist.npz")
-    options = parser.parse_args()
-    if options.data is None:
-        *sources, target = gaussian_mixtures(options.sources + 1, options.points, options.features)
+    given = options.read(parser, argv, sources=3, points=40, features=10)
+    if given.data is None:
+        *sources, target = gaussian_mixtures(given.sources + 1, given.points, given.features)
     else:
-        *sources, target = mnist(options.sources + 1, options.points, options.data / "mnist.npz")
+        *sources, target = mnist(given.sources + 1, given.points, given.data / "mnist.npz")
     before = peak_gigabytes()
     began = time.perf_counter()
-    result = weights.mixture(sources, target, sample=None, tolerance=options.tolerance)
+    result = weights.mixture(sources, target, sample=None, tolerance=given.tolerance)
     ours = time.perf_counter() - began
     peak = peak_gigabytes()
     began = time.perf_counter()

@@ -1,0 +1,54 @@
+"""Every benchmark still runs: each at its smallest size, where its figures mean nothing."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+QUICK = {
+    "bounds": ["--smallest"],
+    "checkpoint": ["--smallest"],
+    "flower": ["--smallest", "--only", "traffic"],
+    "memory": ["--smallest"],
+    "speed": ["--smallest"],
+    "transport": ["--smallest"],
+    "tune_demo": ["--smallest"],
+}
+SLOW = {"flower": ["--smallest"]}  # the rest of it starts Flower's processes
+PARTS = {"options", "sequential"}  # what other benchmarks import, and nobody runs
+
+
+def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("PYTHONPATH", "")  # which a benchmark may set: put back afterwards
+    try:
+        runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
+    finally:
+        for module in [*PARTS, *QUICK]:
+            sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(name, QUICK[name], monkeypatch)
+    assert capsys.readouterr().out.strip(), "it prints what it found"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_the_benchmark_runs_with_processes(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(name, SLOW[name], monkeypatch)
+    assert capsys.readouterr().out.strip(), "it prints what it found"
+
+
+def test_no_benchmark_is_left_out() -> None:
+    found = {path.stem for path in BENCHMARKS.glob("*.py")}
+    assert found == set(QUICK) | PARTS, "add it to QUICK above, or to PARTS if it is imported only"
