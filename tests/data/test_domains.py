@@ -1,4 +1,4 @@
-"""Data sets as domains: one client a source, all images of one shape, a target nobody trained on."""
+"""Data sets as domains: one client per source, all images of one shape, a target that no client trained on."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ COUNTS = {"mnist": (30, 12), "usps": (20, 8), "svhn": (16, 6), "mnist-m": (14, 1
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Tiny files in the format of the cache; each domain has a brightness of its own."""
+    """Tiny files in the format of the cache; each domain has its own brightness."""
     path = tmp_path_factory.mktemp("data")
     for place, (name, shape) in enumerate(SHAPES.items()):
         rng = np.random.default_rng(place)
@@ -33,7 +33,7 @@ def raw_of(folder, name: str) -> dict[str, np.ndarray]:
         return dict(content)
 
 
-def test_one_client_a_source_all_of_one_shape(folder):
+def test_each_source_is_one_client_and_all_have_one_shape(folder):
     task = wafl.domains(["mnist", "svhn", "mnist-m"], target="usps", data_dir=folder)
     assert task.clients.names == ("mnist", "svhn", "mnist-m")
     assert task.clients.train.num_examples.tolist() == [30, 16, 14]
@@ -47,7 +47,7 @@ def test_one_client_a_source_all_of_one_shape(folder):
         assert clients.left_out == 0
 
 
-def test_each_keeps_its_own_split_its_order_and_its_labels(folder):
+def test_each_source_keeps_its_split_its_order_and_its_labels(folder):
     sources = ["mnist", "usps", "svhn"]
     task = wafl.domains(sources, target="mnist-m", data_dir=folder)
     for place, name in enumerate(sources):
@@ -70,7 +70,7 @@ def test_gray_images_of_the_right_size_are_copied_to_three_channels(folder):
 
 
 def test_resizing_is_bilinear(folder):
-    """16 to 28 pixels: a weighted mean of the two nearest on each axis, in pixel centers."""
+    """16 to 28 pixels: a weighted mean of the two nearest pixel centers on each axis."""
     task = wafl.domains(["mnist", "svhn"], target="usps", data_dir=folder)
     image = raw_of(folder, "usps")["x_train"][3].astype(float)
     places = np.clip((np.arange(28) + 0.5) * 16 / 28 - 0.5, 0, 15)
@@ -83,7 +83,7 @@ def test_resizing_is_bilinear(folder):
         assert np.abs(channel - wanted).max() <= 1.0
 
 
-def test_colors_stay_apart(folder):
+def test_color_channels_are_not_mixed(folder):
     task = wafl.domains(["mnist", "svhn"], target="usps", data_dir=folder)
     x, _ = task.clients.train.of(1)
     raw = raw_of(folder, "svhn")["x_train"] / 255.0
@@ -93,7 +93,7 @@ def test_colors_stay_apart(folder):
         assert np.abs(image[0] - image[1]).max() > 0.05
 
 
-def test_the_target_is_prepared_with_the_sources_statistics(folder):
+def test_the_target_is_prepared_with_the_statistics_of_the_sources(folder):
     task = wafl.domains(["mnist", "svhn"], target="mnist-m", data_dir=folder, preprocess="zscore")
     raw = task.clients.train.raw.numpy().astype(np.float64)
     mean, deviation = raw.mean(0), raw.std(0)
@@ -106,7 +106,7 @@ def test_the_target_is_prepared_with_the_sources_statistics(folder):
     assert task.target.bounds is None
 
 
-def test_the_target_changes_nothing_of_the_sources(folder):
+def test_the_sources_do_not_depend_on_the_target(folder):
     one, other = (
         wafl.domains(["mnist", "svhn"], target=target, data_dir=folder, preprocess="zscore_pooled").clients
         for target in ("usps", "mnist-m")
@@ -114,7 +114,7 @@ def test_the_target_changes_nothing_of_the_sources(folder):
     assert torch.equal(one.train.x, other.train.x)
 
 
-def test_limit_and_size(folder):
+def test_limit_takes_the_first_examples_and_size_sets_the_shape(folder):
     task = wafl.domains(["mnist", "usps"], target="svhn", data_dir=folder, limit=7, size=20)
     assert task.clients.train.num_examples.tolist() == [7, 7]
     assert task.clients.test.num_examples.tolist() == [7, 7]
@@ -135,7 +135,7 @@ def test_the_folder_comes_from_the_environment(folder, monkeypatch):
     assert wafl.domains(["mnist"], target="usps").clients.names == ("mnist",)
 
 
-def test_a_task_trains_and_is_tested_on_its_target(folder):
+def test_a_model_trains_on_the_sources_and_is_tested_on_the_target(folder):
     task = wafl.domains(["mnist", "svhn"], target="usps", data_dir=folder)
     run = wafl.fit(wafl.models.mlr(task.clients), task.clients, wafl.FedAvg(), rounds=2, local_steps=2)
     score = wafl.evaluate(run, task.target)
@@ -149,12 +149,12 @@ def test_a_task_trains_and_is_tested_on_its_target(folder):
     [
         ([], "usps", r"sources=\[\] must be distinct data sets"),
         (["mnist", "mnist"], "usps", r"sources=\['mnist', 'mnist'\] must be distinct"),
-        (["mnist", "usps"], "usps", "target='usps' none of them"),
+        (["mnist", "usps"], "usps", "target='usps' must not be one of them"),
         (["mnist", "imagenet"], "usps", "unknown data set 'imagenet'"),
         (["mnist"], "imagenet", "unknown data set 'imagenet'"),
     ],
 )
-def test_errors(folder, sources, target, message):
+def test_sources_and_targets_that_cannot_be_used_are_refused(folder, sources, target, message):
     with pytest.raises(ValueError, match=message):
         wafl.domains(sources, target=target, data_dir=folder)
 
@@ -169,12 +169,12 @@ def test_errors(folder, sources, target, message):
     ],
     ids=str,
 )
-def test_bad_options(folder, options, message):
+def test_options_out_of_range_are_refused(folder, options, message):
     with pytest.raises(ValueError, match=message):
         wafl.domains(["mnist"], target="usps", data_dir=folder, **options)
 
 
-def test_classes_must_agree(folder, tmp_path):
+def test_data_sets_with_different_classes_are_refused(folder, tmp_path):
     for name in ("mnist", "usps"):
         (tmp_path / f"{name}.npz").write_bytes((folder / f"{name}.npz").read_bytes())
     images, labels = np.zeros((4, 28, 28), np.uint8), np.array([0, 30, 61, 5], np.uint8)

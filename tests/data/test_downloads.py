@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, one that can also lie, break off and be absent."""
+"""Downloads from a real local server, which can also send wrong files, drop the connection, or be absent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wafl.data.sources import SOURCES, RemoteFile
 
 @dataclass
 class Server:
-    """Files by path. ``broken`` says how many bytes of a path arrive, ``flaky`` how often; both count requests."""
+    """Files by path. ``broken`` says how many bytes of a file arrive, ``flaky`` how often it arrives cut in half."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -50,7 +50,7 @@ def server() -> Iterator[Server]:
             self.wfile.write(content[: state.broken.get(path, len(content) // 2)] if cut else content)
 
         def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         state = Server(f"http://127.0.0.1:{http.server_address[1]}")
@@ -75,7 +75,7 @@ def arrays() -> tuple[np.ndarray, ...]:
 
 
 def contents() -> list[bytes]:
-    """MNIST's four files, small."""
+    """MNIST's four files, only small."""
     packed: list[bytes] = []
     for array in arrays():
         head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
@@ -84,7 +84,7 @@ def contents() -> list[bytes]:
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, server: Server, mirrors: tuple[str, ...] = ("/good/",)) -> None:
-    """Let MNIST be the small files at these mirrors: a path is the server's, a whole address somebody else's."""
+    """Make MNIST the small files at these mirrors: a path is on this server, a full address is anywhere."""
     files: list[RemoteFile] = []
     for file, content in zip(SOURCES["mnist"].files, contents(), strict=True):
         bases = [mirror if mirror.startswith("http") else server.url + mirror for mirror in mirrors]
@@ -95,7 +95,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, server: Server, mirrors: tuple[str, .
 
 
 def nobody() -> str:
-    """An address on this machine where nothing listens."""
+    """A local address where nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}/"
@@ -104,7 +104,7 @@ def nobody() -> str:
 FIRST = "train-images-idx3-ubyte.gz"
 
 
-def test_a_good_download_is_kept_as_one_file_and_the_network_is_left_alone_after(
+def test_a_good_download_is_kept_as_one_file_and_not_downloaded_again(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     offer(monkeypatch, server)
@@ -125,25 +125,25 @@ def test_a_corrupt_download_is_an_error_and_leaves_nothing(
 ) -> None:
     offer(monkeypatch, server)
     server.files[f"/good/{FIRST}"] = server.files[f"/good/{FIRST}"][:-1] + b"!"
-    with pytest.raises(FileNotFoundError, match="what came is not the file: its MD5 is not the published") as caught:
+    with pytest.raises(FileNotFoundError, match="what arrived is not the file: its MD5 is not the published") as caught:
         load_raw("mnist", tmp_path)
     assert SOURCES["mnist"].files[0].md5 in str(caught.value)
     assert "WAFL_DATA" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_download_that_breaks_off_is_an_error_and_leaves_nothing(
+def test_a_lost_connection_is_an_error_and_leaves_nothing(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(monkeypatch, server)
     server.broken[f"/good/{FIRST}"] = 1000
-    with pytest.raises(FileNotFoundError, match="the connection broke off"):
+    with pytest.raises(FileNotFoundError, match="the connection was lost"):
         load_raw("mnist", tmp_path)
     assert server.requests == [f"/good/{FIRST}"] * sources.ROUNDS
     assert not list(tmp_path.iterdir())
 
 
-def test_a_last_file_that_fails_leaves_nothing_of_the_first(
+def test_if_the_last_file_fails_the_first_are_not_kept(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(monkeypatch, server)
@@ -153,7 +153,9 @@ def test_a_last_file_that_fails_leaves_nothing_of_the_first(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_broke_off_once_is_tried_again(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_failed_once_is_tried_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offer(monkeypatch, server)
     server.flaky[f"/good/{FIRST}"] = 1
     assert len(load_raw("mnist", tmp_path).x_train) == 9
@@ -161,7 +163,7 @@ def test_what_broke_off_once_is_tried_again(server: Server, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("bad", ["nobody", "/missing/", "/corrupt/", "/cut/"])
-def test_after_a_bad_mirror_comes_a_good_one(
+def test_after_a_bad_mirror_the_next_one_is_tried(
     bad: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(monkeypatch, server, (nobody() if bad == "nobody" else bad, "/good/"))
@@ -173,7 +175,7 @@ def test_after_a_bad_mirror_comes_a_good_one(
     assert [path.name for path in tmp_path.iterdir()] == ["mnist.npz"]
 
 
-def test_all_mirrors_dead_names_each_and_what_to_do(
+def test_if_all_mirrors_fail_the_error_names_each_and_what_to_do(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = nobody()
@@ -189,7 +191,9 @@ def test_all_mirrors_dead_names_each_and_what_to_do(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupt_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download_leaves_no_files(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offer(monkeypatch, server)
 
     def interrupted(file: RemoteFile, folder: Path) -> Path:
@@ -202,7 +206,7 @@ def test_an_interrupt_leaves_nothing(server: Server, tmp_path: Path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, server)
 
     def full(path: Path, **_: Any) -> None:
@@ -215,7 +219,7 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_terminal_sees_a_bar_for_each_file(
+def test_a_terminal_shows_one_progress_bar_per_file(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer(monkeypatch, server)

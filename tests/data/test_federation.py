@@ -1,4 +1,4 @@
-"""Packing and splitting: every example goes to exactly one place, next to its own label."""
+"""Packing and splitting: every example ends up in exactly one place, next to its own label."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def tags(x: torch.Tensor) -> list[int]:
     fraction=st.floats(0, 0.99),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_split_is_disjoint_complete_and_of_the_asked_size(sizes, fraction, seed):
+def test_the_split_is_disjoint_complete_and_of_the_requested_size(sizes, fraction, seed):
     clients = federation_of(sizes, test_fraction=fraction, seed=seed)
     assert clients.num_examples == sizes
     for client, size in enumerate(sizes):
@@ -48,13 +48,13 @@ def test_a_client_of_one_example_trains_on_it():
     assert clients.test.num_examples.tolist() == [0, 3]
 
 
-def test_no_test_examples_at_fraction_zero():
+def test_a_test_fraction_of_zero_holds_nothing_out():
     clients = federation_of([3, 2], test_fraction=0)
     assert clients.train.num_examples.tolist() == [3, 2]
     assert len(clients.test.x) == 0
 
 
-def test_clients_of_very_different_sizes():
+def test_clients_of_very_different_sizes_keep_their_own_rows():
     sizes = [1, 5000, 2, 37]
     clients = federation_of(sizes)
     assert clients.num_examples == sizes
@@ -62,14 +62,14 @@ def test_clients_of_very_different_sizes():
     assert [tags(clients.train.of(i)[0])[0] // 10_000 for i in range(4)] == [0, 1, 2, 3]
 
 
-def test_more_clients_than_one_block():
+def test_more_clients_than_fit_in_one_block_are_all_packed():
     count = 1500
     clients = wafl.Federation.from_arrays(([[float(i)], [i + 0.5]], [0, 1]) for i in range(count))
     assert clients.num_clients == count
     assert torch.equal(clients.train.x[:, 0].floor().unique(), torch.arange(count, dtype=torch.float64))
 
 
-def test_split_is_random_seeded_and_each_clients_own():
+def test_the_split_is_random_seeded_and_does_not_depend_on_other_clients():
     def held_out(sizes: list[int], seed: int) -> list[int]:
         return tags(federation_of(sizes, seed=seed).test.of(0)[0])
 
@@ -79,14 +79,14 @@ def test_split_is_random_seeded_and_each_clients_own():
     assert held_out([40], 3) != list(range(10)), "the first rows are not a random sample"
 
 
-def test_clients_of_one_size_are_split_differently():
+def test_clients_of_equal_size_are_split_differently():
     clients = federation_of([40, 40])
     first, second = ([tag % 10_000 for tag in tags(clients.test.of(i)[0])] for i in range(2))
     assert first != second
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch", "lists", "read-only", "reversed view"])
-def test_every_form_of_input_packs_the_same(form):
+def test_every_form_of_input_is_packed_the_same(form):
     pairs = [client_arrays(i, n) for i, n in enumerate([5, 8])]
     wanted = wafl.Federation.from_arrays(pairs)
     if form == "torch":
@@ -117,7 +117,7 @@ def test_a_generator_is_read_once():
     assert visits == [0, 1, 2]
 
 
-def test_the_federation_keeps_its_own_copy():
+def test_the_federation_does_not_change_with_the_arrays_it_was_made_from():
     x, y = client_arrays(1, 4)
     clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
     x[:] = -1.0
@@ -128,7 +128,7 @@ def test_the_federation_keeps_its_own_copy():
     ("given_type", "packed"),
     [("float32", torch.float32), ("float64", torch.float64), ("uint8", torch.float32), ("int64", torch.float32)],
 )
-def test_dtype_of_inputs(given_type, packed):
+def test_inputs_become_floats_and_labels_int64(given_type, packed):
     x = np.arange(8).reshape(4, 2).astype(given_type)
     clients = wafl.Federation.from_arrays([(x, np.array([0, 1, 0, 1], dtype="int8"))])
     assert clients.train.x.dtype == packed
@@ -136,7 +136,7 @@ def test_dtype_of_inputs(given_type, packed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_tensors_are_packed(dtype):
+def test_half_precision_inputs_are_packed_without_loss(dtype):
     x = torch.arange(8.0).view(4, 2)
     clients = wafl.Federation.from_arrays([(x.to(dtype), [0, 1, 0, 1])], test_fraction=0)
     assert clients.train.x.is_floating_point()
@@ -144,20 +144,20 @@ def test_half_precision_tensors_are_packed(dtype):
 
 
 @pytest.mark.parametrize("labels", [np.array([True, False, True]), np.array([1, 0, 1], dtype="uint8")])
-def test_integer_like_labels_are_classes(labels):
+def test_labels_of_every_integer_type_are_classes(labels):
     clients = wafl.Federation.from_arrays([(np.zeros((3, 1)), labels)], test_fraction=0)
     assert clients.train.y.tolist() == [1, 0, 1]
     assert clients.num_classes == 2
 
 
-def test_num_classes_is_found_over_all_clients_or_given():
+def test_num_classes_is_counted_over_all_clients_unless_given():
     pairs = [(np.zeros((2, 1)), [0, 1]), (np.zeros((2, 1)), [4, 0])]
     assert wafl.Federation.from_arrays(pairs).num_classes == 5
     assert wafl.Federation.from_arrays(pairs, num_classes=7).num_classes == 7
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3)])
-def test_regression_targets_stay_beside_their_inputs(shape):
+def test_regression_targets_stay_with_their_inputs(shape):
     x = np.arange(6, dtype=np.float32)[:, None]
     y = (np.arange(6, dtype=np.float64) * 10).reshape(6, *[1] * (len(shape) - 1)) * np.ones(shape)
     clients = wafl.Federation.from_arrays([(x, y)])
@@ -182,7 +182,7 @@ def test_names_unit_and_bounds_are_kept():
     assert federation_of([2, 2]).names == ("client 0", "client 1")
 
 
-def test_repr():
+def test_the_repr_shows_sizes_shape_and_task():
     wanted = "Federation(3 clients, 18 training and 6 test examples of shape (2,), 3 classes)"
     assert repr(federation_of([8, 8, 8])) == wanted
     regression = wafl.Federation.from_arrays([(np.zeros((4, 2, 2)), np.zeros(4))])

@@ -1,4 +1,4 @@
-"""Clients that know a few labels each."""
+"""Clients that hold a few labels each."""
 
 from collections import Counter
 
@@ -32,7 +32,7 @@ def cases(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(cases())
-def test_disjoint_complete_exact_and_balanced(case):
+def test_labels_per_client_is_disjoint_complete_exact_and_balanced(case):
     sizes, num_clients, count, seed = case
     data = dataset_of(sizes)
     clients = data.partition(num_clients, labels_per_client=count, seed=seed)
@@ -52,7 +52,7 @@ def test_disjoint_complete_exact_and_balanced(case):
     assert max(holders.values()) - min(holders.values()) <= 1
 
 
-def test_the_seed_decides():
+def test_the_seed_determines_the_partition():
     def shares(seed: int) -> list[list[int]]:
         rows = labels_per_client(torch.arange(400) % 5, 8, 2, 5, seed)
         return [sorted(part.tolist()) for part in rows]
@@ -61,8 +61,8 @@ def test_the_seed_decides():
     assert shares(1) != shares(2)
 
 
-def test_the_seed_decides_which_examples_not_only_how_many():
-    """Two clients share one label. Cut at different points of one and the same order, their shares would be nested."""
+def test_the_seed_determines_which_examples_and_not_only_how_many():
+    """Two clients share one label. If one order were cut at different points, their shares would be nested."""
     first, other = (set(labels_per_client(torch.zeros(400), 2, 1, 1, seed)[0].tolist()) for seed in (1, 2))
     assert not first <= other
     assert not other <= first
@@ -79,7 +79,7 @@ def test_sizes_are_unequal_as_in_the_paper():
     assert 313.4 * 0.75 < sum(spreads) / 3 < 313.4 * 1.25
 
 
-def test_digits_carry_their_unit():
+def test_a_partition_of_digits_has_their_unit_bounds_and_test_fraction():
     clients = wafl.load_dataset("digits").partition(10, labels_per_client=3, test_fraction=0.5, seed=4)
     assert sum(clients.num_examples) == 1797
     assert (clients.unit, clients.bounds, clients.num_classes) == ("pixels in [0, 1]", (0.0, 1.0), 10)
@@ -99,11 +99,11 @@ def test_digits_carry_their_unit():
         (40, 4, "label 0 has 6 examples for 40 clients: use fewer clients or labels"),
     ],
 )
-def test_impossible_partitions(num_clients, count, message):
+def test_impossible_partitions_are_refused(num_clients, count, message):
     with pytest.raises(ValueError, match=message):
         dataset_of([6, 6, 6, 6]).partition(num_clients, labels_per_client=count)
 
 
-def test_unknown_dataset():
-    with pytest.raises(ValueError, match="unknown data set 'imagenet': There is digits"):
+def test_an_unknown_data_set_is_refused_with_the_known_names():
+    with pytest.raises(ValueError, match="unknown data set 'imagenet': use one of digits"):
         wafl.load_dataset("imagenet")

@@ -1,4 +1,4 @@
-"""What is done to raw bytes before a model sees them, and that it is done a batch at a time."""
+"""What is done to raw bytes before a model sees them, and that it is done one batch at a time."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OPTIONS = {"rounds": 3, "local_steps": 3, "batch_size": 16, "learning_rate": 0.1
 
 
 def dataset(count: int = 200, seed: int = 0) -> wafl.Dataset:
-    """Noise whose test half is brighter; pixel (0, 0) never varies, (0, 1) only in the test half."""
+    """Noise with brighter test images; pixel (0, 0) never varies, (0, 1) only in the test images."""
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 200, (count, 1, 4, 4))
     cut = count * 3 // 4
@@ -39,14 +39,14 @@ def statistics(raw: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 # ---------------------------------------------------------------- the numbers
 
 
-def test_unit():
+def test_unit_maps_bytes_to_zero_one():
     clients = federation("unit")
     for pack in (clients.train, clients.test):
         np.testing.assert_allclose(pack.x.numpy(), pack.raw.numpy() / 255.0, atol=1e-7)
     assert (clients.unit, clients.bounds) == ("pixels in [0, 1]", (0.0, 1.0))
 
 
-def test_symmetric():
+def test_symmetric_maps_bytes_to_minus_one_one():
     clients = federation("symmetric")
     for pack in (clients.train, clients.test):
         np.testing.assert_allclose(pack.x.numpy(), 2.0 * pack.raw.numpy() / 255.0 - 1.0, atol=1e-6)
@@ -54,7 +54,7 @@ def test_symmetric():
 
 
 @pytest.mark.parametrize("name", ["zscore", "zscore_pooled"])
-def test_zscore(name):
+def test_zscore_centers_and_scales_each_pixel(name):
     clients = federation(name)
     raw = clients.train.raw if name == "zscore" else torch.cat([clients.train.raw, clients.test.raw])
     mean, deviation = statistics(raw)
@@ -69,8 +69,8 @@ def test_zscore(name):
     )
 
 
-def test_zscore_knows_nothing_of_the_test_examples():
-    """Brighter test images, same training images: the same preparation; pooled statistics do move."""
+def test_zscore_does_not_use_the_test_examples():
+    """Other test images, same training images: the same preparation; pooled statistics do change."""
     plain = dataset()
     bright = wafl.Dataset("noise", plain.x_train, plain.y_train, 255 - plain.x_test, plain.y_test, 3)
     for name, alike in (("zscore", True), ("zscore_pooled", False)):
@@ -94,14 +94,14 @@ def test_a_pixel_that_never_varies_is_only_centered():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 255), st.integers(1, 5000))
-def test_a_constant_has_no_deviation(value, count):
+def test_a_constant_pixel_has_deviation_zero(value, count):
     mean, deviation = pixel_statistics([torch.full((count, 1), value, dtype=torch.uint8)])
     assert (float(mean), float(deviation)) == (value, 0.0)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(1, 40), st.integers(0, 2**31))
-def test_statistics_whatever_the_chunk(sizes, chunk, seed):
+def test_pixel_statistics_do_not_depend_on_the_chunk(sizes, chunk, seed):
     rng = np.random.default_rng(seed)
     packs = [torch.from_numpy(rng.integers(0, 256, (size, 2, 3)).astype(np.uint8)) for size in sizes]
     mean, deviation = pixel_statistics(packs, chunk)
@@ -110,7 +110,7 @@ def test_statistics_whatever_the_chunk(sizes, chunk, seed):
     np.testing.assert_allclose(deviation.numpy(), wanted[1], atol=1e-5)
 
 
-def test_digits_have_another_scale():
+def test_digits_are_scaled_by_their_own_maximum():
     clients = wafl.load_dataset("digits").partition(5, iid=True)
     assert (float(clients.train.x.min()), float(clients.train.x.max())) == (0.0, 1.0)
     assert int(clients.train.raw.max()) == 16
@@ -118,14 +118,14 @@ def test_digits_have_another_scale():
     assert wafl.load_dataset("digits").partition(5, iid=True, preprocess="symmetric").train.span() == (-1.0, 1.0)
 
 
-def test_an_unknown_name():
+def test_an_unknown_preprocessing_is_refused():
     with pytest.raises(
         ValueError, match="unknown preprocessing 'z-score': use one of unit, symmetric, zscore, zscore_pooled"
     ):
         federation("z-score")
 
 
-def test_a_box_needs_no_statistics_and_nothing_changes_nothing():
+def test_unit_asks_for_no_statistics_and_the_default_changes_nothing():
     def never(pooled: bool):
         raise AssertionError("bounds need no statistics")
 
@@ -138,7 +138,7 @@ def test_a_box_needs_no_statistics_and_nothing_changes_nothing():
 # ---------------------------------------------------------------- bytes stay bytes
 
 
-def test_the_federation_keeps_bytes():
+def test_a_federation_stores_images_as_bytes():
     clients = federation("zscore")
     for pack, count in ((clients.train, 150), (clients.test, 50)):
         assert pack.raw.dtype == torch.uint8
@@ -149,7 +149,7 @@ def test_the_federation_keeps_bytes():
 
 
 @pytest.mark.parametrize("preprocess", ["unit", "symmetric", "zscore", "zscore_pooled"])
-def test_rows_and_clients_are_the_same_as_all_at_once(preprocess):
+def test_preparing_rows_or_clients_equals_preparing_all_at_once(preprocess):
     clients = federation(preprocess)
     x = clients.train.x
     index = torch.tensor([[5, 0, 149], [7, 7, 80]])
@@ -160,8 +160,8 @@ def test_rows_and_clients_are_the_same_as_all_at_once(preprocess):
     assert clients.train.span() == (float(x.min()), float(x.max()))
 
 
-def test_training_converts_a_batch_at_a_time(monkeypatch):
-    """No call prepares more than the cohort's batches, but for the checks that look at one part after another."""
+def test_training_converts_one_batch_at_a_time(monkeypatch):
+    """No call prepares more than the cohort's batches, except checks, which look at one part at a time."""
     clients = dataset(4000).partition(4, iid=True, preprocess="unit", test_fraction=0.1)
     asked: list[int] = []
     rows = Examples.rows
@@ -189,8 +189,8 @@ def as_floats(clients: wafl.Federation) -> wafl.Federation:
 @pytest.mark.parametrize(
     "method", [wafl.FedAvg(), wafl.WAFL(gamma=2.0), wafl.FedPGM(epsilon=0.1), wafl.DRFA()], ids=lambda m: m.name
 )
-def test_training_on_bytes_is_training_on_floats(preprocess, method):
-    """Also where an adversary moves the prepared examples."""
+def test_training_on_bytes_equals_training_on_floats(preprocess, method):
+    """Also if an adversary moves the prepared examples."""
     clients = federation(preprocess)
     runs = [
         wafl.fit(wafl.models.mlr(data), data, method, cohort=3, seed=2, **OPTIONS)
@@ -202,7 +202,7 @@ def test_training_on_bytes_is_training_on_floats(preprocess, method):
     assert runs[0].history.column("loss") == pytest.approx(runs[1].history.column("loss"), abs=1e-6)
 
 
-def test_a_network_too():
+def test_training_a_network_on_bytes_equals_training_it_on_floats():
     clients = federation("symmetric")
     runs = [
         wafl.fit(wafl.models.cnn(data, channels=(2, 2)), data, wafl.FedAvg(), **{**OPTIONS, "rounds": 2})
@@ -212,7 +212,7 @@ def test_a_network_too():
         torch.testing.assert_close(runs[1].params[name], value, atol=1e-6, rtol=0)
 
 
-def test_an_attack_is_told_in_the_unit_of_the_data():
+def test_a_score_reports_the_attack_in_the_unit_of_the_data():
     clients = federation("symmetric")
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), **OPTIONS)
     score = wafl.evaluate(run, clients, attack=wafl.FGSM(epsilon=0.1))

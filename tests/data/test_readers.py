@@ -1,4 +1,4 @@
-"""Data sets as they lie on disk: small real files in every layout, and every way they can be wrong."""
+"""Data sets on disk: small real files in every layout, and every way they can be wrong."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write_idx(folder: Path, arrays: Arrays, compressed: bool) -> None:
 
 
 def cifar10_batches(arrays: Arrays, dump: Callable[[dict[Any, Any]], bytes]) -> dict[str, bytes]:
-    """The training examples two to a batch, the rest in the fifth, pixels channel first, as the authors store them."""
+    """Two training examples per batch, the rest in the fifth, channels first, as the authors store them."""
     cuts = [0, 2, 4, 6, 8, len(arrays["x_train"])]
     parts = [(arrays["x_train"][a:b], arrays["y_train"][a:b]) for a, b in itertools.pairwise(cuts)]
     parts.append((arrays["x_test"], arrays["y_test"]))
@@ -75,7 +75,7 @@ def cifar10_batches(arrays: Arrays, dump: Callable[[dict[Any, Any]], bytes]) -> 
 
 
 def python2_dump(batch: dict[Any, Any]) -> bytes:
-    """What Python 2 and numpy of 2009 wrote, opcode by opcode, which is what the authors' files are."""
+    """What Python 2 and the numpy of 2009 wrote, opcode by opcode: the authors' files look like this."""
 
     def short(text: bytes) -> bytes:
         return b"U" + bytes([len(text)]) + text
@@ -110,7 +110,7 @@ def tar_gz(files: dict[str, bytes]) -> bytes:
 
 
 def libsvm(x: np.ndarray, y: np.ndarray) -> bytes:
-    """Pixels of a scale 0 .. 2000 as values with three digits; labels from 1."""
+    """Pixels in 0 .. 2000 as values with three decimals; labels from 1."""
     lines = (
         f"{label + 1} " + " ".join(f"{place}:{value / 1000 - 1:.6g}" for place, value in enumerate(row.ravel(), 1))
         for row, label in zip(x, y, strict=True)
@@ -126,7 +126,7 @@ def write_npz(folder: Path, name: str, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_npz_of_each_data_set(name: str, tmp_path: Path) -> None:
+def test_the_npz_of_each_data_set_is_read(name: str, tmp_path: Path) -> None:
     write_npz(tmp_path, name)
     raw = load_raw(name, str(tmp_path))
     same(raw, arrays_for(name))
@@ -136,14 +136,14 @@ def test_the_npz_of_each_data_set(name: str, tmp_path: Path) -> None:
     assert found.num_examples() == (12, 5)
 
 
-def test_writers_come_with_femnist_and_other_arrays_are_ignored(tmp_path: Path) -> None:
+def test_femnists_writers_are_read_and_other_arrays_are_ignored(tmp_path: Path) -> None:
     write_npz(tmp_path, "femnist", u_train=np.arange(12), u_test=np.arange(5), users=np.array(["a", "b"]))
     raw = load_raw("femnist", tmp_path)
     np.testing.assert_array_equal(raw.group_train, np.arange(12))
     np.testing.assert_array_equal(raw.group_test, np.arange(5))
 
 
-def test_the_folder_is_the_argument_else_wafl_data_else_the_users_cache(
+def test_the_folder_is_the_argument_or_wafl_data_or_the_users_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -161,7 +161,7 @@ def test_the_folder_is_the_argument_else_wafl_data_else_the_users_cache(
     ("name", "folder"),
     [("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw"), ("fashion-mnist", "fashion-mnist")],
 )
-def test_idx_files(name: str, folder: str, compressed: bool, tmp_path: Path) -> None:
+def test_idx_files_are_read_in_every_layout(name: str, folder: str, compressed: bool, tmp_path: Path) -> None:
     write_idx(tmp_path / folder, arrays_for(name), compressed)
     same(load_raw(name, tmp_path), arrays_for(name))
     assert not list(tmp_path.glob("*.npz"))
@@ -175,7 +175,7 @@ def test_the_data_folder_may_be_the_idx_folder_itself(tmp_path: Path) -> None:
         load_raw("mnist", folder)
 
 
-def test_npz_goes_before_other_layouts(tmp_path: Path) -> None:
+def test_an_npz_is_preferred_to_other_layouts(tmp_path: Path) -> None:
     write_idx(tmp_path / "MNIST/raw", arrays_for("mnist", 3, 3), compressed=False)
     write_npz(tmp_path, "mnist")
     assert len(load_raw("mnist", tmp_path).x_train) == 12
@@ -185,7 +185,9 @@ def test_npz_goes_before_other_layouts(tmp_path: Path) -> None:
     "dump", [python2_dump, lambda batch: pickle.dumps(batch, 2), lambda batch: pickle.dumps(batch, 4)]
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_cifar10(packed: bool, dump: Callable[[dict[Any, Any]], bytes], tmp_path: Path) -> None:
+def test_cifar10_is_read_from_the_archive_and_unpacked(
+    packed: bool, dump: Callable[[dict[Any, Any]], bytes], tmp_path: Path
+) -> None:
     arrays = arrays_for("cifar10")
     batches = cifar10_batches(arrays, dump)
     if packed:
@@ -199,7 +201,7 @@ def test_cifar10(packed: bool, dump: Callable[[dict[Any, Any]], bytes], tmp_path
     same(load_raw("cifar10", tmp_path), arrays)
 
 
-def test_svhn_with_ten_for_zero(tmp_path: Path) -> None:
+def test_svhns_label_ten_is_read_as_zero(tmp_path: Path) -> None:
     arrays = arrays_for("svhn")
     for part in ("train", "test"):
         labels = np.where(arrays[f"y_{part}"] == 0, 10, arrays[f"y_{part}"]).astype(np.uint8)[:, None]
@@ -219,7 +221,7 @@ def test_usps_values_become_bytes_rounded_down(tmp_path: Path) -> None:
     same(load_raw("usps", tmp_path), arrays)
 
 
-def test_mnist_m_images_follow_their_labels(tmp_path: Path) -> None:
+def test_mnist_m_images_are_read_in_the_order_of_their_labels(tmp_path: Path) -> None:
     arrays = arrays_for("mnist-m")
     files: dict[str, bytes] = {}
     for part in ("train", "test"):
@@ -242,15 +244,15 @@ class Malicious:
 @pytest.mark.parametrize(
     ("batch", "reason"),
     [
-        (Malicious(), "system, which data never need"),
+        (Malicious(), "system, which data never needs"),
         ({"data": np.zeros((1, 3072), np.float32), "labels": [0]}, "its images are not uint8"),
-        ({"data": np.array([Malicious()], object), "labels": [0]}, "system, which data never need"),
+        ({"data": np.array([Malicious()], object), "labels": [0]}, "system, which data never needs"),
         ({"labels": [0]}, "'data' is missing"),
         ([1, 2], "not a CIFAR-10 batch"),
         ({"data": np.zeros((1, 100), np.uint8), "labels": [0]}, "cannot reshape"),
     ],
 )
-def test_a_pickle_can_hold_data_and_nothing_else(
+def test_a_pickle_that_holds_anything_but_data_is_refused(
     batch: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -276,17 +278,17 @@ def test_a_pickle_can_hold_data_and_nothing_else(
         ("mnist", "MNIST/raw/t10k-labels-idx1-ubyte", b"<html>", "does not begin like an idx file"),
         ("mnist", "MNIST/raw/t10k-labels-idx1-ubyte", b"", "does not begin like an idx file"),
         ("usps", "usps.t.bz2", bz2.compress(b"1 1:0.5\n")[:20], "end-of-stream"),
-        ("usps", "usps.t.bz2", bz2.compress(b"1 1:7.5\n"), r"\[0, 7.5\] where \[-1, 1\] is expected"),
+        ("usps", "usps.t.bz2", bz2.compress(b"1 1:7.5\n"), r"\[0, 7.5\], but they must lie in \[-1, 1\]"),
         ("usps", "usps.t.bz2", bz2.compress(b"1 300:0.5\n"), "n_features"),
-        ("svhn", "test_32x32.mat", b"nothing of Matlab's", "cannot be used"),
+        ("svhn", "test_32x32.mat", b"not a MATLAB file", "cannot be used"),
         ("svhn", "test_32x32.mat", b"", "cannot be used"),
-        ("cifar10", "cifar-10-python.tar.gz", b"no archive", "cannot be used"),
+        ("cifar10", "cifar-10-python.tar.gz", b"not an archive", "cannot be used"),
         ("cifar10", "cifar-10-python.tar.gz", tar_gz({"readme.html": b""}), "'data_batch_1' is missing"),
         ("mnist-m", "mnist_m.tar.gz", tar_gz({"readme.html": b""}), "mnist_m_train_labels.txt' is missing"),
     ],
     ids=range(12),
 )
-def test_a_broken_file_is_named(name: str, file: str, content: bytes, reason: str, tmp_path: Path) -> None:
+def test_the_error_names_the_broken_file(name: str, file: str, content: bytes, reason: str, tmp_path: Path) -> None:
     if name == "mnist":
         write_idx(tmp_path / "MNIST/raw", arrays_for("mnist"), compressed=False)
     if name == "usps":
@@ -300,7 +302,7 @@ def test_a_broken_file_is_named(name: str, file: str, content: bytes, reason: st
     assert "Remove it and get it again" in str(caught.value)
 
 
-def test_a_cut_off_gz(tmp_path: Path) -> None:
+def test_a_truncated_gz_is_refused(tmp_path: Path) -> None:
     write_idx(tmp_path / "MNIST/raw", arrays_for("mnist"), compressed=True)
     path = tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-100])
@@ -308,7 +310,7 @@ def test_a_cut_off_gz(tmp_path: Path) -> None:
         load_raw("mnist", tmp_path)
 
 
-def test_a_layout_with_the_wrong_data_names_its_folder(tmp_path: Path) -> None:
+def test_the_error_names_the_folder_of_a_layout_with_wrong_data(tmp_path: Path) -> None:
     arrays = arrays_for("mnist")
     write_idx(tmp_path / "MNIST/raw", {**arrays, "x_test": arrays["x_test"][:, :8, :8]}, compressed=False)
     with pytest.raises(ValueError, match=r"MNIST/raw is not mnist: x_test has images of 8 x 8, but mnist has 28 x 28"):
@@ -335,7 +337,7 @@ def test_a_layout_with_the_wrong_data_names_its_folder(tmp_path: Path) -> None:
         ({"u_train": np.arange(12.0), "u_test": np.arange(5)}, "u_train has type float64"),
     ],
 )
-def test_a_wrong_npz_says_what_is_wrong(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_the_error_says_what_is_wrong_with_an_npz(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
     path = write_npz(tmp_path, "mnist", **changes)
     with pytest.raises(ValueError, match=reason) as caught:
         load_raw("mnist", tmp_path)
@@ -343,7 +345,7 @@ def test_a_wrong_npz_says_what_is_wrong(changes: dict[str, Any], reason: str, tm
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
-def test_a_cut_off_npz(keep: float, tmp_path: Path) -> None:
+def test_a_truncated_npz_is_refused(keep: float, tmp_path: Path) -> None:
     path = write_npz(tmp_path, "mnist")
     content = path.read_bytes()
     path.write_bytes(content[: int(keep if keep > 1 else keep * len(content))])
@@ -351,7 +353,7 @@ def test_a_cut_off_npz(keep: float, tmp_path: Path) -> None:
         load_raw("mnist", tmp_path)
 
 
-def test_an_npz_with_a_flipped_byte(tmp_path: Path) -> None:
+def test_an_npz_with_a_flipped_byte_is_refused(tmp_path: Path) -> None:
     path = write_npz(tmp_path, "mnist")
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 0xFF
@@ -364,19 +366,19 @@ def test_an_npz_with_a_flipped_byte(tmp_path: Path) -> None:
     ("name", "near"),
     [("mnsit", "mnist"), ("fashion_mnist", "fashion-mnist"), ("CIFAR-10", "cifar10"), ("MNIST_M", "mnist-m")],
 )
-def test_an_unknown_name_gets_the_nearest(name: str, near: str, tmp_path: Path) -> None:
+def test_an_unknown_name_suggests_the_nearest(name: str, near: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"unknown data set '{name}': did you mean '{near}'"):
         load_raw(name, tmp_path)
 
 
-def test_names_far_from_all_and_digits(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown data set 'xyz': There is digits, mnist"):
+def test_a_name_like_no_other_lists_all_and_digits_has_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown data set 'xyz': use one of digits, mnist"):
         load_raw("xyz", tmp_path)
     with pytest.raises(ValueError, match=r"use wafl.load_dataset\('digits'\)"):
         load_raw("digits", tmp_path)
 
 
-def test_no_file_and_no_network_says_what_to_put_where(tmp_path: Path) -> None:
+def test_without_file_and_network_the_error_says_what_to_put_where(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with pytest.raises(FileNotFoundError) as caught:
         load_raw("cifar10", folder)
@@ -392,14 +394,14 @@ def test_no_file_and_no_network_says_what_to_put_where(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_what_users_must_bring_says_so(tmp_path: Path) -> None:
+def test_a_data_set_without_downloads_says_what_users_must_bring(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no file to download for it") as caught:
         load_raw("femnist", tmp_path)
     assert "femnist.npz with x_train, y_train, x_test, y_test (uint8 images of 28 x 28;" in str(caught.value)
     assert "u_train, u_test: the writer, if known" in str(caught.value)
 
 
-def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
     path = write_npz(tmp_path, "mnist")
     with pytest.raises(NotADirectoryError, match=r"mnist.npz is a file, not a folder .*WAFL_DATA"):
         load_raw("mnist", path)
@@ -412,16 +414,14 @@ def without_permission(monkeypatch: pytest.MonkeyPatch, forbidden: int) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & forbidden and allowed(path, mode))
 
 
-def test_a_folder_one_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path, "mnist")
     without_permission(monkeypatch, os.R_OK)
     with pytest.raises(PermissionError, match=f"{tmp_path} cannot be read: .*WAFL_DATA"):
         load_raw("mnist", tmp_path)
 
 
-def test_a_folder_one_may_not_write_to_is_fine_until_something_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_folder_is_fine_until_something_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path, "mnist")
     without_permission(monkeypatch, os.W_OK)
     assert len(load_raw("mnist", tmp_path).x_train) == 12
@@ -429,7 +429,7 @@ def test_a_folder_one_may_not_write_to_is_fine_until_something_is_missing(
         load_raw("usps", tmp_path)
 
 
-def test_a_file_one_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path, "mnist")
     write_idx(tmp_path / "FashionMNIST/raw", arrays_for("fashion-mnist"), compressed=False)
 
@@ -439,12 +439,12 @@ def test_a_file_one_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     for name, file in (("mnist", "mnist.npz"), ("fashion-mnist", "train-images-idx3-ubyte")):
-        with pytest.raises(PermissionError, match=f"{file} cannot be read: permission denied. Give yourself"):
+        with pytest.raises(PermissionError, match=f"{file} cannot be read: permission denied. Make it readable"):
             load_raw(name, tmp_path)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_what_is_written_down_of_each_source_is_complete(source: sources.Source) -> None:
+def test_the_record_of_each_source_is_complete(source: sources.Source) -> None:
     assert source.description
     assert source.license
     assert source.citation

@@ -1,4 +1,4 @@
-"""The real data sets in ``WAFL_DATA``, the paper's partitions of them and a full run: ``make test-data``."""
+"""The real data sets in ``WAFL_DATA``, the paper's partitions of them, and a full run: ``make test-data``."""
 
 import functools
 import math
@@ -47,7 +47,7 @@ def channel_statistics(images: torch.Tensor) -> tuple[list[float], list[float]]:
     return means, deviations
 
 
-# Published for MNIST, and for CIFAR-10 by everybody who normalizes it; of the subsets, what their files hold.
+# Published for MNIST, and for CIFAR-10 by everybody who normalizes it; for the subsets, what their files contain.
 STATISTICS = {
     "mnist": (60_000, 10_000, (1, 28, 28), 10, [0.1307], [0.3081]),
     "usps": (7_291, 2_007, (1, 16, 16), 10, [0.2539], [0.3842]),
@@ -59,7 +59,7 @@ STATISTICS = {
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_loads_and_has_the_right_statistics(name):
+def test_each_data_set_loads_and_has_the_right_statistics(name):
     data = load(name)
     num_train, num_test, shape, classes, means, deviations = STATISTICS[name]
     assert data.num_classes == classes
@@ -75,7 +75,7 @@ def test_loads_and_has_the_right_statistics(name):
     assert (data.group_train is not None) == (name == "femnist")
 
 
-def test_mnist_has_its_labels():
+def test_mnist_has_the_published_label_counts():
     data = load("mnist")
     train = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     test = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -84,7 +84,7 @@ def test_mnist_has_its_labels():
     assert data.y_train[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
 
 
-def test_femnist_writers_are_clients():
+def test_femnists_writers_become_clients():
     data = load("femnist")
     clients = data.partition(by_group=True)
     assert clients.num_clients == 105
@@ -99,7 +99,7 @@ def test_femnist_writers_are_clients():
 # ---------------------------------------------------------------- the paper's partitions
 
 
-def test_the_papers_mnist():
+def test_a_partition_of_mnist_has_the_papers_sizes():
     """100 clients of 2 labels, mean 700 and standard deviation 313.4."""
     data = load("mnist")
     spreads = []
@@ -116,7 +116,7 @@ def test_the_papers_mnist():
     assert np.mean(spreads) == pytest.approx(313.4, rel=0.15)
 
 
-def test_the_papers_cifar10():
+def test_a_partition_of_cifar10_has_the_papers_sizes():
     """20 clients of 3 labels, mean near 2154 and standard deviation near 594: 43,098 of 60,000 examples."""
     clients = load("cifar10").partition(20, labels_per_client=3, sizes=(2154, 594))
     sizes = np.array(clients.num_examples)
@@ -128,7 +128,7 @@ def test_the_papers_cifar10():
     assert f"({clients.left_out:,} left out)" in clients.describe()
 
 
-def test_zscored_mnist():
+def test_zscore_normalizes_the_pixels_of_mnist():
     clients = load("mnist").partition(100, labels_per_client=2, preprocess="zscore")
     raw = clients.train.raw[:, 0].numpy()
     varies = raw.max(0) > raw.min(0)
@@ -144,7 +144,7 @@ def test_zscored_mnist():
 # ---------------------------------------------------------------- training
 
 
-def test_a_full_mnist_run_trains():
+def test_a_full_mnist_run_learns_and_attacks_lower_its_accuracy():
     clients = load("mnist").partition(100, labels_per_client=2, preprocess="zscore")
     run = wafl.fit(
         wafl.models.mlr(clients), clients, wafl.WAFL(gamma=0.05),
@@ -163,7 +163,7 @@ def test_a_full_mnist_run_trains():
     assert "standard deviations a pixel, over the training examples" in table.rows[0].score.attack
 
 
-def test_a_domain_task_beats_chance():
+def test_a_model_beats_chance_on_a_domain_it_never_saw():
     folder = need("mnist", "svhn", "usps")
     task = wafl.domains(["mnist", "svhn"], target="usps", data_dir=folder, limit=6000)
     assert task.clients.names == ("mnist", "svhn")

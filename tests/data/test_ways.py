@@ -14,7 +14,7 @@ from wafl.data.partition import dirichlet
 
 
 def dataset_of(labels, *, classes: int = 5, cut: int | None = None, groups=None) -> wafl.Dataset:
-    """Two pixels of bytes hold an example's number, so that it can be followed."""
+    """Two one-byte pixels hold each example's number, so that it can be tracked."""
     y = torch.as_tensor(labels)
     number = torch.arange(len(y))
     x = torch.stack([number // 256, number % 256], dim=1).to(torch.uint8).view(-1, 1, 1, 2)
@@ -34,7 +34,7 @@ def held_by(clients: wafl.Federation) -> list[tuple[list[int], list[int]]]:
 
 
 def check_disjoint(clients: wafl.Federation, data: wafl.Dataset) -> list[int]:
-    """Every example at most once, beside its own label, and what no client has is counted; gives those held."""
+    """Every example occurs at most once, next to its own label, and the rest is counted; returns the examples held."""
     truth = torch.cat([data.y_train, data.y_test]).tolist()
     seen: list[int] = []
     for client, parts in enumerate(held_by(clients)):
@@ -53,7 +53,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @settings(max_examples=40, deadline=None)
 @given(labels_of, st.integers(1, 12), st.sampled_from([0.01, 0.1, 1.0, 100.0]), seeds)
-def test_dirichlet_is_disjoint_complete_and_leaves_nobody_empty(labels, num_clients, alpha, seed):
+def test_dirichlet_is_disjoint_complete_and_leaves_no_client_empty(labels, num_clients, alpha, seed):
     data = dataset_of(labels)
     clients = data.partition(num_clients, dirichlet=alpha, seed=seed)
     assert len(check_disjoint(clients, data)) == len(labels)
@@ -84,7 +84,7 @@ def test_groups_stay_together(pairs, seed):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(3, 8), st.integers(2, 4), st.floats(10, 40), st.floats(0, 12), seeds)
-def test_drawn_sizes_are_disjoint_and_report_the_rest(num_clients, count, mean, std, seed):
+def test_drawn_sizes_are_disjoint_and_the_rest_is_counted(num_clients, count, mean, std, seed):
     data = dataset_of(torch.arange(2000) % 5)
     clients = data.partition(num_clients, labels_per_client=count, sizes=(mean, std), seed=seed)
     seen = check_disjoint(clients, data)
@@ -96,7 +96,7 @@ def test_drawn_sizes_are_disjoint_and_report_the_rest(num_clients, count, mean, 
         assert size >= mean / 10 - count / 2
 
 
-def test_drawn_sizes_have_the_asked_mean_and_deviation():
+def test_drawn_sizes_have_the_requested_mean_and_deviation():
     data = dataset_of(torch.arange(60_000) % 10, classes=10)
     sizes = np.concatenate(
         [data.partition(20, labels_per_client=3, sizes=(1800, 500), seed=s).num_examples for s in range(12)]
@@ -129,20 +129,20 @@ def test_the_standard_split_keeps_test_examples_for_testing():
     ],
     ids=str,
 )
-def test_the_seed_decides(way):
+def test_the_seed_determines_the_partition(way):
     data = dataset_of(torch.arange(400) % 5)
     first, again, other = (held_by(data.partition(6, seed=seed, **way)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-def test_iid_clients_look_like_the_whole():
+def test_iid_clients_have_the_label_shares_of_the_whole():
     clients = wafl.load_dataset("digits").partition(5, iid=True)
     counts = clients.label_counts().double()
     assert float((counts / counts.sum(1, keepdim=True)).sub(0.1).abs().max()) < 0.05
 
 
-def test_the_shares_are_dirichlet():
+def test_label_shares_follow_a_dirichlet_distribution():
     """A client's share of a label has mean 1/m and variance (m - 1) / (m^2 (m alpha + 1))."""
     num_clients, per_label = 5, 4000
     y = torch.arange(4 * per_label) % 4
@@ -159,10 +159,10 @@ def test_the_shares_are_dirichlet():
         off = 5 * np.sqrt(wanted / (60 * 4))
         assert np.abs(shares.reshape(60, 5, 4).mean((0, 2)) - 1 / num_clients).max() < off
         apart = np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]
-        assert abs(apart) < 0.25, "labels are drawn apart from one another"
+        assert abs(apart) < 0.25, "labels are drawn independently"
 
 
-def test_a_small_alpha_makes_clients_of_few_labels():
+def test_a_small_alpha_gives_clients_few_labels():
     data = wafl.load_dataset("digits")
     held = [
         float((data.partition(10, dirichlet=alpha).label_counts() > 0).double().sum(1).mean())
@@ -174,7 +174,7 @@ def test_a_small_alpha_makes_clients_of_few_labels():
 # ---------------------------------------------------------------- skew
 
 
-def test_skew_deals_the_shifts_in_turn_for_good():
+def test_skew_applies_the_shifts_to_clients_in_turn():
     data = wafl.load_dataset("digits")
     skew = [shifts.inversion(severity=1.0, bounds=(0.0, 1.0)), shifts.rotation(severity=0), shifts.blur(severity=1.0)]
     skewed, plain = (data.partition(7, iid=True, seed=1, skew=way) for way in (skew, None))
@@ -194,7 +194,7 @@ def test_skew_deals_the_shifts_in_turn_for_good():
     assert skewed.left_out == 0
 
 
-def test_skewed_statistics_are_those_of_what_the_clients_hold():
+def test_zscore_uses_the_statistics_of_skewed_examples():
     data = wafl.load_dataset("digits")
     clients = data.partition(4, iid=True, preprocess="zscore", skew=[shifts.inversion(severity=1.0, bounds=(0.0, 1.0))])
     x = clients.train.x.double()
@@ -203,8 +203,8 @@ def test_skewed_statistics_are_those_of_what_the_clients_hold():
     assert bool(((spread - 1).abs() < 1e-4).logical_or(spread == 0).all())
 
 
-def test_noisy_clients_are_noisy_each_in_its_own_way():
-    """The same image everywhere: no noise may appear twice, neither between clients nor in training and test."""
+def test_every_example_of_every_client_has_its_own_noise():
+    """The same image everywhere: no noise may appear twice, not across clients, nor across training and test."""
     x = torch.full((40, 1, 4, 4), 128, dtype=torch.uint8)
     data = wafl.Dataset("gray", x[:32], torch.arange(32) % 2, x[32:], torch.arange(8) % 2, 2)
     clients = data.partition(4, iid=True, skew=[shifts.gaussian_noise(severity=0.2)])
@@ -212,7 +212,7 @@ def test_noisy_clients_are_noisy_each_in_its_own_way():
     assert len(images.unique(dim=0)) == 40
 
 
-def test_a_federation_can_be_made_again_from_its_recipe():
+def test_a_federation_can_be_rebuilt_from_its_recipe():
     data = wafl.load_dataset("digits")
     clients = data.partition(5, dirichlet=0.5, preprocess="symmetric", seed=3)
     assert clients.recipe["dataset"] == "digits"
@@ -223,10 +223,10 @@ def test_a_federation_can_be_made_again_from_its_recipe():
     assert data.partition(5, iid=True, skew=[shifts.blur(severity=1.0)]).recipe is None
 
 
-# ---------------------------------------------------------------- what it shows of itself
+# ---------------------------------------------------------------- summaries
 
 
-def test_label_counts_are_counted():
+def test_label_counts_match_the_labels_of_each_client():
     clients = wafl.load_dataset("digits").partition(6, dirichlet=0.3, seed=5)
     counts = clients.label_counts()
     assert counts.shape == (6, 10)
@@ -238,14 +238,14 @@ def test_label_counts_are_counted():
         regression.label_counts()
 
 
-def test_describe_has_the_papers_numbers():
+def test_describe_has_the_statistics_of_the_papers_table():
     data = dataset_of(torch.arange(5000) % 5)
     clients = data.partition(4, labels_per_client=2, sizes=(301, 90), seed=2)
     sizes = np.array(clients.num_examples)
     lines = dict(
         line.split(maxsplit=1) if not line.startswith(" ") else ("range", line.strip())
         for line in clients.describe().replace("training / test", "training/test")
-        .replace("examples a client", "size").replace("labels a client", "labels").splitlines()
+        .replace("examples per client", "size").replace("labels per client", "labels").splitlines()
     )  # fmt: skip
     assert lines["clients"] == "4"
     assert lines["examples"] == f"{sizes.sum():,} ({5000 - sizes.sum():,} left out)"
@@ -257,11 +257,11 @@ def test_describe_has_the_papers_numbers():
     assert lines["unit"] == "pixels in [0, 1]"
     uneven = data.partition(6, dirichlet=0.05, seed=1)
     held = (uneven.label_counts() > 0).sum(1)
-    assert f"labels a client    {held.min()} to {held.max()} of 5" in uneven.describe()
+    assert f"labels per client    {held.min()} to {held.max()} of 5" in uneven.describe()
     assert "left out" not in uneven.describe()
 
 
-def test_plot_writes_a_picture(tmp_path):
+def test_plot_draws_each_clients_label_counts(tmp_path):
     clients = wafl.load_dataset("digits").partition(10, labels_per_client=2)
     path = tmp_path / "labels.png"
     figure = clients.plot(path)
@@ -283,15 +283,15 @@ def test_plot_writes_a_picture(tmp_path):
         (4, {"iid": True, "dirichlet": 1.0}, "give one of .*, not dirichlet and iid"),
         (4, {"labels_per_client": 2, "by_group": True}, "give one of .*, not labels_per_client and by_group"),
         (4, {}, "give one of labels_per_client, dirichlet, iid, by_group, not none"),
-        (None, {"iid": True}, "iid wants num_clients"),
-        (None, {"dirichlet": 1.0}, "dirichlet wants num_clients"),
+        (None, {"iid": True}, "iid needs num_clients"),
+        (None, {"dirichlet": 1.0}, "dirichlet needs num_clients"),
         (0, {"iid": True}, "num_clients=0 must be at least 1"),
         (0, {"dirichlet": 1.0}, "num_clients=0 must be at least 1"),
         (4, {"dirichlet": 0.0}, "dirichlet=0.0 must be positive"),
         (4, {"dirichlet": -1.0}, "dirichlet=-1.0 must be positive"),
         (4, {"dirichlet": float("inf")}, "dirichlet=inf must be positive and finite"),
-        (4, {"iid": True, "sizes": (10, 1)}, r"sizes=\(mean, std\) goes with labels_per_client"),
-        (4, {"dirichlet": 1.0, "sizes": (10, 1)}, r"sizes=\(mean, std\) goes with labels_per_client"),
+        (4, {"iid": True, "sizes": (10, 1)}, r"sizes=\(mean, std\) can only be used with labels_per_client"),
+        (4, {"dirichlet": 1.0, "sizes": (10, 1)}, r"sizes=\(mean, std\) can only be used with labels_per_client"),
         (4, {"labels_per_client": 3, "sizes": (900, 1)}, r"sizes=\(900, 1\) asks for \d+ examples of label \d"),
         (4, {"labels_per_client": 3, "sizes": (-5, 1)}, "mean size=-5 must be positive"),
         (4, {"labels_per_client": 3, "sizes": (30, -1)}, "standard deviation of the sizes, -1, must be at least 0"),
@@ -305,12 +305,12 @@ def test_plot_writes_a_picture(tmp_path):
         (1798, {"dirichlet": 1.0}, "1797 examples for 1798 clients: use fewer clients"),
     ],
 )
-def test_errors(num_clients, options, message):
+def test_partitions_that_cannot_be_made_are_refused(num_clients, options, message):
     with pytest.raises(ValueError, match=message):
         wafl.load_dataset("digits").partition(num_clients, **options)
 
 
-def test_group_errors():
+def test_more_clients_than_groups_are_refused():
     data = dataset_of(torch.arange(40) % 5, groups=torch.arange(40) % 4)
     assert data.partition(3, by_group=True).names == ("writer 0", "writer 1", "writer 2")
     assert data.partition(3, by_group=True).left_out == 10
@@ -319,13 +319,13 @@ def test_group_errors():
 
 
 @pytest.mark.parametrize("num_clients", [0, -1])
-def test_no_groups_at_all(num_clients):
+def test_fewer_than_one_group_is_refused(num_clients):
     data = dataset_of(torch.arange(40) % 5, groups=torch.arange(40) % 4)
     with pytest.raises(ValueError, match=f"num_clients={num_clients} must be at least 1"):
         data.partition(num_clients, by_group=True)
 
 
-def test_a_client_without_training_examples():
+def test_a_client_without_training_examples_is_refused():
     data = dataset_of(torch.arange(50) % 5, cut=3)
     with pytest.raises(ValueError, match="would have no training example"):
         data.partition(10, iid=True, split="standard")

@@ -1,4 +1,12 @@
-"""Data sets, and the ways to spread them over clients."""
+"""Clients' data: data sets by name, and the ways to spread them over clients.
+
+- ``federation.py``: many clients' examples in one tensor, and ``Federation.from_arrays`` for your own data;
+- ``preprocessing.py``: what is done to raw values, and the unit they end up in;
+- ``datasets.py``: ``load_dataset``, and ``Dataset.partition``; the partitions: ``partition.py``, ``packing.py``;
+- ``domains.py``: several data sets as one client each, and a target;
+- ``sources.py``, ``cache.py``, ``readers.py``: where data sets come from, where they are kept, what reads their files;
+- ``contact_sheet.py``: a picture of a data set.
+"""
 
 from wafl.data.datasets import Dataset, load_dataset
 from wafl.data.domains import Domains, domains

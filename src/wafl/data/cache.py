@@ -1,6 +1,7 @@
-"""One folder, one file a data set: ``<folder>/<name>.npz`` with ``x_train, y_train, x_test, y_test``.
+"""One folder, one file per data set: ``<folder>/<name>.npz`` with ``x_train, y_train, x_test, y_test``.
 
-What is missing is read from torchvision's layouts in the same folder, or downloaded, checked and written there once.
+A data set without such a file is read from torchvision's layout in the same folder, or downloaded, checked and written
+there once.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ GROUP_KEYS = ("u_train", "u_test")
 
 @dataclass(frozen=True, eq=False)
 class RawDataset:
-    """Images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, and labels; checked against what the data set should be.
+    """Images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, and labels, checked against what the data set should be.
 
-    ``group_train`` and ``group_test`` say who an example is from, where that is known (FEMNIST: the writer).
+    ``group_train`` and ``group_test`` say who each example is from, if that is known (FEMNIST: the writer).
     """
 
     name: str
@@ -55,7 +56,7 @@ class RawDataset:
 
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, NDArray[Any]]) -> RawDataset:
-        """From arrays under the names they have in the file; others are ignored."""
+        """Build one from arrays under the names they have in the file; other arrays are ignored."""
         if missing := [key for key in KEYS if key not in arrays]:
             raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
         return cls(name, *(arrays[key] for key in KEYS), *(arrays.get(key) for key in GROUP_KEYS))
@@ -91,7 +92,7 @@ class Location:
             raise ValueError(f"{self.where} is not {self.name}: {error}") from error
 
     def num_examples(self) -> tuple[int, int] | None:
-        """Training and test examples, without reading the images; of a layout, what is published."""
+        """The numbers of training and test examples, without reading the images; for a layout, the published ones."""
         if self.layout is not None:
             return SOURCES[self.name].num_examples
         labels = _read_npz(self.paths[0], ("y_train", "y_test"))
@@ -99,9 +100,9 @@ class Location:
 
 
 def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
-    """A data set by name, from ``data_dir``, else the folder in ``WAFL_DATA``, else a folder of this user's.
+    """Load a data set by name from ``data_dir``, or the folder in ``WAFL_DATA``, or the user's cache.
 
-    If it is not there, it is downloaded, and kept there for the next time.
+    If it is not there, it is downloaded and kept there for the next time.
     """
     source, folder = source_of(name), data_folder(data_dir)
     found = locate(name, folder)
@@ -114,12 +115,12 @@ def source_of(name: str) -> Source:
     if name == "digits":
         raise ValueError("digits comes with scikit-learn and has no file: use wafl.load_dataset('digits')")
     near = difflib.get_close_matches(name.lower().replace("_", "-"), [*SOURCES, "digits"], n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown data set {name!r}: {hint}There is digits, {', '.join(SOURCES)}")
+    hint = f"did you mean {near[0]!r}? If not, " if near else ""
+    raise ValueError(f"unknown data set {name!r}: {hint}use one of digits, {', '.join(SOURCES)}")
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """The folder data sets are kept in; it need not exist yet."""
+    """The folder that data sets are kept in; it need not exist yet."""
     chosen = data_dir or os.environ.get("WAFL_DATA")
     if not chosen:
         import pooch
@@ -142,28 +143,28 @@ def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
 
 
 def _download(source: Source, folder: Path) -> RawDataset:
-    """Fetch, parse and write once; all of it in a folder of its own that goes away whatever happens."""
+    """Fetch, parse and write, all in a temporary folder that is removed whatever happens."""
     if not source.files:
         message = f"{source.name} is not in {folder}, and there is no file to download for it."
         raise FileNotFoundError(f"{message}\n{_remedy(source)}")
-    with _workplace(source, folder) as workplace:
+    with _temporary_folder(source, folder) as temporary:
         try:
-            paths = [download(file, workplace) for file in source.files]
+            paths = [download(file, temporary) for file in source.files]
         except DownloadError as error:
             message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
             raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
         raw = RawDataset.from_arrays(source.name, READERS[source.name](paths))
-        part = workplace / f"{source.name}.npz"
+        part = temporary / f"{source.name}.npz"
         np.savez_compressed(part, **raw.to_arrays())  # pyright: ignore[reportArgumentType]
         part.replace(folder / part.name)
     return raw
 
 
 @contextmanager
-def _workplace(source: Source, folder: Path) -> Generator[Path, None, None]:
-    """A temporary folder beside the final file, so that a rename is all that is left to do.
+def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, None]:
+    """A temporary folder next to the final file, so that only a rename is left to do at the end.
 
-    Whether it can be written to is found out before the download rather than after it.
+    Checks that the folder can be written to before the download rather than after it.
     """
     new = not os.path.exists(folder)
     try:
@@ -172,10 +173,10 @@ def _workplace(source: Source, folder: Path) -> Generator[Path, None, None]:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     except OSError as error:
         message = f"{source.name} is not in {folder}, and nothing can be written there ({error.strerror})"
-        raise type(error)(f"{message}: give yourself the right to, or {_ELSEWHERE}") from error
+        raise type(error)(f"{message}: make it writable, or {_ELSEWHERE}") from error
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=folder) as workplace:
-            yield Path(workplace)
+        with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=folder) as temporary:
+            yield Path(temporary)
     except BaseException:
         if new:
             with suppress(OSError):
@@ -184,7 +185,7 @@ def _workplace(source: Source, folder: Path) -> Generator[Path, None, None]:
 
 
 def _read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """The arrays that are there, each read whole, so that a cut-off file is noticed here and not in training."""
+    """The arrays that are there, each read in full, so that a truncated file is noticed here and not in training."""
     with reading(path), path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError("it is cut off, or not an npz file")
@@ -217,21 +218,21 @@ def _check_integers(key: str, values: Any, count: int) -> None:
         kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
         raise ValueError(f"{key} has type {kind}, but it must be integers: save {key}.astype('uint8')")
     if values.shape != (count,):
-        raise ValueError(f"{key} has shape {values.shape}, but there are {count} images: one number an image")
+        raise ValueError(f"{key} has shape {values.shape}, but there are {count} images: give one number per image")
 
 
 def _check_readable(folder: Path) -> None:
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise NotADirectoryError(f"{folder} is a file, not a folder for data sets: {_ELSEWHERE}")
     if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
-        raise PermissionError(f"{folder} cannot be read: give yourself the right to, or {_ELSEWHERE}")
+        raise PermissionError(f"{folder} cannot be read: make it readable, or {_ELSEWHERE}")
 
 
 _ELSEWHERE = "name another folder with data_dir (--data-dir) or the environment variable WAFL_DATA"
 
 
 def _remedy(source: Source) -> str:
-    """What to put where, for somebody who has the files or can get them elsewhere."""
+    """What to put where, for a user who has the files or can get them elsewhere."""
     size, last = " x ".join(map(str, source.image_shape)), source.num_classes - 1
     groups = f"; {', '.join(GROUP_KEYS)}: the {source.group}, if known" if source.group else ""
     kinds = f"uint8 images of {size}; integer labels 0 .. {last}{groups}"

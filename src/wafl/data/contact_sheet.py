@@ -1,4 +1,4 @@
-"""A picture of a data set: a row of examples for every class, to see with one's own eyes what was loaded."""
+"""A picture of a data set: one row of examples per class, to see with your own eyes what was loaded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 DPI = 200
 ROWS = 16
-"""More classes than this go side by side."""
+"""More classes than this are drawn in several columns."""
 TILE = 84
-"""About how many pixels high an example is drawn; each of its own pixels becomes a whole number of ours."""
+"""The approximate height of an example in the picture; each of its pixels becomes a whole number of pixels there."""
 MARGIN, HEADING = 12, 80
 GROUT, PAPER = 190, 255
 
@@ -28,9 +28,9 @@ def contact_sheet(
     title: str,
     examples_per_class: int = 10,
 ) -> Path:
-    """Write ``examples_per_class`` images of each class as a PNG, taken evenly from the whole data set.
+    """Write a PNG with ``examples_per_class`` images of each class, taken evenly from the whole data set.
 
-    Evenly, because neighbors are often from one writer or one street: the first ten would show too little.
+    Evenly, because neighboring examples are often from one writer or one street: the first ten would show too little.
     """
     from matplotlib.figure import Figure
 
@@ -58,7 +58,7 @@ def contact_sheet(
 
 
 def _strip(images: NDArray[np.uint8], labels: NDArray[Any], label: int, count: int) -> NDArray[np.uint8]:
-    """One class: ``count`` framed images in a row, in color and enlarged; a place without an image stays white."""
+    """One class: ``count`` framed images in a row, in color and enlarged; missing images are left white."""
     rows = np.flatnonzero(labels == label)
     rows = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)]
     scale = max(1, round(TILE / images.shape[1]))

@@ -1,4 +1,4 @@
-"""Named data sets, and how one becomes a federation."""
+"""Data sets by name, and how a data set becomes a federation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wafl.data.packing import Skew, pack
 class Dataset:
     """Images ``[N, channels, height, width]`` as bytes in ``0 .. max_value``, and their labels.
 
-    ``group_train`` and ``group_test`` say who an example is from, where that is known (FEMNIST: the writer).
+    ``group_train`` and ``group_test`` say who each example is from, if that is known (FEMNIST: the writer).
     """
 
     name: str
@@ -50,17 +50,25 @@ class Dataset:
     ) -> Federation:
         """Spread the examples over clients, in one of four ways.
 
-        - ``labels_per_client=k``: each client knows k labels, and has an amount of its own of each; ``sizes=(mean,
-          std)`` draws the clients' sizes instead, and leaves the rest of the data out;
-        - ``dirichlet=alpha``: each client's label shares are drawn from a Dirichlet distribution;
-        - ``iid=True``: every client gets a random equal part;
-        - ``by_group=True``: one client a group (a writer), as the data came.
+        Exactly one of ``labels_per_client``, ``dirichlet``, ``iid`` and ``by_group`` must be given.
 
-        ``skew`` is a list of shifts (:mod:`wafl.shifts`) dealt to the clients in turn, which their examples, training
-        and test, pass through for good. ``preprocess`` is ``unit`` ([0, 1]), ``symmetric`` ([-1, 1]), ``zscore`` (a
-        pixel's mean and deviation over the training examples) or ``zscore_pooled`` (over all). Training and test
-        examples are pooled, and each client holds ``test_fraction`` of its own out, unless ``split="standard"`` keeps
-        the data set's own test examples for testing.
+        Args:
+            num_clients: how many clients; with ``by_group``, how many of the groups (by default all).
+            labels_per_client: each client holds this many labels, and a random amount of each.
+            dirichlet: each label is spread over the clients in shares drawn from a Dirichlet distribution with this
+                alpha.
+            iid: every client gets an equal random part.
+            by_group: one client per group (writer), as the data came.
+            sizes: with ``labels_per_client``, the mean and standard deviation that the clients' sizes are drawn with;
+                the rest of the data is left out.
+            skew: shifts (:mod:`wafl.shifts`) dealt to the clients in turn; they change a client's training and test
+                examples for good.
+            preprocess: ``unit`` ([0, 1]), ``symmetric`` ([-1, 1]), ``zscore`` (each pixel's mean and deviation over
+                the training examples) or ``zscore_pooled`` (over all examples).
+            split: ``per_client`` pools training and test examples, and each client holds out a part of its own;
+                ``standard`` keeps the data set's own test examples for testing.
+            test_fraction: the part that each client holds out under ``per_client``.
+            seed: what all random choices are drawn from.
         """
         check_seed(seed)
         y = torch.cat([self.y_train, self.y_test])
@@ -77,7 +85,7 @@ class Dataset:
         if by_group:
             shares, names = self._groups(num_clients)
         elif num_clients is None:
-            raise ValueError(f"{chosen[0]} wants num_clients")
+            raise ValueError(f"{chosen[0]} needs num_clients")
         elif labels_per_client is not None:
             shares = ways.labels_per_client(y, num_clients, labels_per_client, self.num_classes, seed, sizes)
         elif dirichlet is not None:
@@ -85,7 +93,7 @@ class Dataset:
         else:
             shares = ways.iid(len(y), num_clients, seed)
         if sizes is not None and labels_per_client is None:
-            raise ValueError("sizes=(mean, std) goes with labels_per_client")
+            raise ValueError("sizes=(mean, std) can only be used with labels_per_client")
         if split not in ("per_client", "standard"):
             raise ValueError(f"split={split!r} must be 'per_client' or 'standard'")
         clients = pack(
@@ -101,7 +109,7 @@ class Dataset:
             names=names,
             seed=seed,
         )
-        # What a later evaluation needs to make the same clients again; shifts are not plain values.
+        # What a later evaluation needs to rebuild the same clients; shifts are not plain values.
         options = {**given, "num_clients": num_clients, "sizes": sizes, "preprocess": preprocess, "split": split}
         options |= {"test_fraction": test_fraction, "seed": seed}
         plain = {name: value for name, value in options.items() if value is not None}
@@ -125,11 +133,14 @@ class Dataset:
 
 
 def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """A data set by name: digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist.
+    """Load a data set by name.
 
     ``digits`` comes with scikit-learn. The others are read from ``<data_dir>/<name>.npz`` (or torchvision's layout in
-    that folder) and downloaded if they are not there; without ``data_dir`` the folder is ``$WAFL_DATA``, or a cache of
-    the user's.
+    that folder) and downloaded if they are not there.
+
+    Args:
+        name: digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist.
+        data_dir: the folder; by default ``$WAFL_DATA``, or the user's cache.
 
     >>> load_dataset("digits")
     Dataset(digits, 1437 training and 360 test images of shape (1, 8, 8))

@@ -1,4 +1,4 @@
-"""Several data sets of the same classes as domains: one client a source, and a target that none has seen."""
+"""Several data sets of the same classes as domains: one client per source, and a target that no client has seen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wafl.data.packing import pack
 
 @dataclass(frozen=True)
 class Domains:
-    """``clients`` has one client a source; ``target`` is a federation of one client, prepared as the sources are."""
+    """``clients`` has one client per source; ``target`` is a federation of one client, prepared like the sources."""
 
     clients: Federation
     target: Federation
@@ -33,13 +33,23 @@ def domains(
     limit: int | None = None,
     seed: int = 0,
 ) -> Domains:
-    """Every image becomes ``3 x size x size``; each data set keeps its own split into training and test examples.
+    """Load data sets as domains: one client per source, and a target for testing.
 
-    ``limit`` takes only that many training and test examples of each, in the order of the files. Statistics of a
-    ``zscore`` come from the sources alone.
+    Each data set keeps its own split into training and test examples.
+
+    Args:
+        sources: names of the data sets that become clients.
+        target: name of the data set to test on; it must have the same classes.
+        data_dir: the folder with the data sets, as in :func:`wafl.load_dataset`.
+        size: every image becomes ``3 x size x size``.
+        preprocess: as in :meth:`wafl.Dataset.partition`; statistics of a ``zscore`` come from the sources alone.
+        limit: take only this many training and test examples of each data set, in the order of the files.
+        seed: has no effect, as nothing is drawn at random.
     """
     if target in sources:
-        raise ValueError(f"sources={list(sources)} must be distinct data sets, and target={target!r} none of them")
+        raise ValueError(
+            f"sources={list(sources)} must be distinct data sets, and target={target!r} must not be one of them"
+        )
     clients = federation_of(
         sources, data_dir=data_dir, size=size, preprocess=preprocess, limit=limit, seed=seed, like=(target,)
     )
@@ -62,7 +72,7 @@ def federation_of(
     seed: int = 0,
     like: Sequence[str] = (),
 ) -> Federation:
-    """One client a data set, as in :func:`domains`; those in ``like`` must have the same classes."""
+    """One client per data set, as in :func:`domains`; the data sets in ``like`` must have the same classes."""
     if not sources or len(set(sources)) != len(sources):
         raise ValueError(f"sources={list(sources)} must be distinct data sets, at least one")
     if size < 1 or (limit is not None and limit < 1):
@@ -96,7 +106,7 @@ def _same_shape(dataset: Dataset, size: int, limit: int | None) -> Dataset:
 
 
 def _resized(x: Tensor, max_value: int, size: int, chunk: int = 4096) -> Tensor:
-    """Bytes in 0 .. 255, three channels, ``size`` by ``size``: bilinear, smoothed where it shrinks."""
+    """Bytes in 0 .. 255, three channels, ``size`` by ``size``: bilinear, antialiased when shrinking."""
     out = torch.empty(len(x), 3, size, size, dtype=torch.uint8)
     for begin in range(0, len(x), chunk):
         part = x[begin : begin + chunk].to(torch.float32) * (255.0 / max_value)

@@ -1,4 +1,4 @@
-"""Clients' examples, packed in one tensor with offsets."""
+"""Clients' examples, packed into one tensor with offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wafl.data.preprocessing import Preprocessing
 class Examples:
     """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
 
-    ``raw`` is how they are kept (images as bytes); ``rows`` prepares those that are asked for, ``x`` all of them.
+    ``raw`` is how they are stored (images as bytes); ``rows`` prepares the rows that are asked for, ``x`` all of them.
     """
 
     raw: Tensor
@@ -33,17 +33,17 @@ class Examples:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of prepared examples: float32 unless the raw ones are float64."""
+        """The type of prepared examples: float32 unless the raw ones are float64."""
         return self.raw.dtype if self.raw.is_floating_point() else torch.float32
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one example."""
+        """The shape of one example."""
         return tuple(self.raw.shape[1:])
 
     @property
     def x(self) -> Tensor:
-        """All examples as the model sees them: a copy, if they are kept as bytes."""
+        """All examples as the model sees them: a copy, if they are stored as bytes."""
         return self.prepare(self.raw, self.dtype)
 
     def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -74,11 +74,11 @@ class Examples:
 
 @dataclass(frozen=True)
 class Federation:
-    """Many clients, each with training and test examples of its own.
+    """Many clients, each with its own training and test examples.
 
-    ``unit`` says what the numbers in ``x`` mean and ``bounds`` between which values they lie, because
-    every gamma, radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client
-    has; ``recipe`` says how to make the federation again, where a name and numbers are enough.
+    ``unit`` says what the numbers in ``x`` mean and ``bounds`` gives the range they lie in, because every gamma,
+    radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client has; ``recipe``
+    says how to rebuild the federation, if a name and numbers are enough for that.
     """
 
     train: Examples
@@ -102,10 +102,19 @@ class Federation:
         num_classes: int | None = None,
         seed: int = 0,
     ) -> Federation:
-        """Pack one ``(x, y)`` pair a client; hold ``test_fraction`` of each client's examples out for testing.
+        """Pack your own data, one ``(x, y)`` pair per client.
 
         Integer labels make a classification task, floating-point targets a regression. Each client keeps at
         least one training example.
+
+        Args:
+            arrays: one ``(x, y)`` pair per client, arrays of numpy or torch or lists; read once.
+            test_fraction: the part of each client's examples that is held out for testing.
+            names: one name per client; by default ``client 0``, ``client 1``, ...
+            unit: what the numbers in ``x`` mean, such as ``volts``.
+            bounds: the range that all values of ``x`` lie in, if there is one.
+            num_classes: by default one more than the highest label.
+            seed: what the held-out examples are drawn from.
 
         >>> import numpy as np, wafl
         >>> pairs = [(np.random.rand(8, 4), np.arange(8) % 2) for _ in range(3)]
@@ -149,7 +158,7 @@ class Federation:
 
     @property
     def num_outputs(self) -> int:
-        """Of a model for these clients: one a class, or as many as an example has targets."""
+        """How many outputs a model for these clients has: one per class, or per target of a regression."""
         return self.num_classes if self.num_classes is not None else math.prod(self.train.y.shape[1:])
 
     def label_counts(self) -> Tensor:
@@ -169,18 +178,18 @@ class Federation:
             ("clients", f"{self.num_clients}"),
             ("examples", f"{int(sizes.sum()):,}" + (f" ({self.left_out:,} left out)" if self.left_out else "")),
             ("training / test", f"{len(self.train.y):,} / {len(self.test.y):,}"),
-            ("examples a client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
+            ("examples per client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
             ("", f"min {int(sizes.min())}, max {int(sizes.max())}"),
         ]
         if self.num_classes is not None:
             held = (self.label_counts() > 0).sum(1)
             spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
-            rows.append(("labels a client", f"{spread} of {self.num_classes}"))
+            rows.append(("labels per client", f"{spread} of {self.num_classes}"))
         rows += [("shape", f"{self.input_shape}"), ("unit", self.unit)]
-        return "\n".join(f"{name:<18} {value}" for name, value in rows)
+        return "\n".join(f"{name:<20} {value}" for name, value in rows)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """The labels-by-client picture, a matplotlib figure; with ``path`` also written there."""
+        """The picture of labels by client, as a matplotlib figure; it is also written to ``path``, if given."""
         from wafl.plotting import labels_by_client
 
         return labels_by_client(self.label_counts(), None if path is None else Path(path))
@@ -201,7 +210,7 @@ def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     if x.ndim < 2 or y.ndim < 1:
         raise ValueError(
             f"client {client} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
-            "x wants examples with at least one feature dimension, y one label an example"
+            "x must have at least one feature dimension, and y one label per example"
         )
     if not x.is_floating_point():
         x = x.to(torch.float32)
@@ -228,7 +237,7 @@ def _read_array(values: Any) -> Tensor:
         array = np.asarray(values)
         writable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
         tensor = torch.from_numpy(array if writable else array.copy())
-    # Half precision is for storage, not for an ascent.
+    # Half precision is for storage, not for ascent.
     return tensor.to(torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
@@ -271,7 +280,7 @@ class _Agreement:
 
 
 class _Packer:
-    """Rows appended to one array that grows in place, so that packing never holds the data twice."""
+    """Appends rows to one array that grows in place, so that packing never holds the data twice."""
 
     def __init__(self) -> None:
         self._arrays: list[np.ndarray[Any, Any]] = []
@@ -301,7 +310,7 @@ def _blocks(arrays: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple
 
 
 def split_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Training and test rows of consecutive clients, each a random part of the client's own, in ascending order."""
+    """Training and test rows of consecutive clients, a random split of each client's own rows, in ascending order."""
     num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
     clients = torch.arange(first, first + len(sizes))
     key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))

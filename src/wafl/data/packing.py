@@ -1,4 +1,4 @@
-"""Rows of a data set packed as a federation, images kept as bytes."""
+"""Rows of a data set packed into a federation, with images kept as bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Skew(Protocol):
     """What makes a client's features its own, such as a shift of :mod:`wafl.shifts`."""
 
     def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
-        """The moved ``x [N, ...]``, values of [0, 1]; random draws go by the numbers in ``rows``."""
+        """The moved ``x [N, ...]``, with values in [0, 1]; random draws are keyed by the numbers in ``rows``."""
         ...
 
 
@@ -34,9 +34,10 @@ def pack(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """One client for each of ``shares``, the rows of ``x`` and ``y`` that it has.
+    """One client for each of ``shares``, which are the rows of ``x`` and ``y`` that it has.
 
-    With ``num_train`` the rows from there on are for testing; else each client holds ``test_fraction`` of its own out.
+    With ``num_train``, the rows from there on are for testing; otherwise each client holds out ``test_fraction`` of its
+    own rows.
     """
     if not 0.0 <= test_fraction < 1.0:
         raise ValueError(f"test_fraction={test_fraction} must lie in [0, 1): 0.25 holds a quarter out")
@@ -68,7 +69,7 @@ def _pick(x: Tensor, y: Tensor, rows: list[Tensor]) -> Examples:
 
 
 def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, first: int) -> Examples:
-    """Client i's images through shift ``i mod len(skew)``, in place and back to bytes; ``first`` numbers them."""
+    """Move client i's images by shift ``i mod len(skew)``, in place and back to bytes; numbered from ``first``."""
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())
         numbers = first + torch.arange(rows.start, rows.stop)

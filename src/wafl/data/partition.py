@@ -1,4 +1,4 @@
-"""Ways to spread a data set over clients: each returns the rows of every client."""
+"""Ways to spread a data set over clients: each function returns the rows of every client."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from wafl.core.checks import check_positive
 from wafl.core.random import Key, Purpose, bits, normal, permutation, uniform
 
 SIZE_SPREAD = 0.6
-"""Standard deviation of the logarithm of a client's share of a label; gives the paper's spread of sizes on MNIST."""
+"""Standard deviation of the log of a client's share of a label; reproduces the paper's spread of sizes on MNIST."""
 
 
 def labels_per_client(
     y: Tensor, num_clients: int, count: int, num_classes: int, seed: int, sizes: tuple[float, float] | None = None
 ) -> list[Tensor]:
-    """Each client holds ``count`` labels, and of each a random share: disjoint, complete, unequal.
+    """Each client holds ``count`` labels, and a random share of each: disjoint, complete, unequal.
 
-    Labels are dealt so that each is held by equally many clients, up to one. With ``sizes=(mean, std)`` the clients'
-    sizes are drawn from a normal distribution instead, equally over their labels, and the rest is left out.
+    Labels are dealt so that each is held by the same number of clients, give or take one. With ``sizes=(mean, std)``
+    the clients' sizes are drawn from a normal distribution instead, split equally over their labels, and the rest is
+    left out.
     """
     check_clients(num_clients)
     if not 1 <= count <= num_classes:
@@ -27,7 +28,7 @@ def labels_per_client(
         raise ValueError(
             f"{num_clients} clients with {count} labels each cannot hold all {num_classes} labels: raise one of the two"
         )
-    share = num_clients * count // num_classes  # of the clients that hold a label, before anything is dealt
+    share = num_clients * count // num_classes  # how many clients hold a label, before anything is dealt
     for label in range(num_classes):
         if (size := int((y == label).sum())) < share:
             raise ValueError(f"label {label} has {size} examples for {share} clients: use fewer clients or labels")
@@ -48,7 +49,7 @@ def labels_per_client(
                 raise ValueError(
                     f"sizes={sizes} asks for {sum(parts)} examples of label {label}, which has {len(members)}: lower it"
                 )
-            if sum(parts) > len(members):  # drawn a little too large together: all who share the label get less
+            if sum(parts) > len(members):  # slightly too many in total: every client that holds the label gets less
                 parts = _sizes(torch.tensor([wanted[owner] for owner in owners]), len(members))
         for owner, part in zip(owners, members[: sum(parts)].split(parts), strict=True):
             rows[owner].append(part)
@@ -58,7 +59,7 @@ def labels_per_client(
 def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed: int) -> list[Tensor]:
     """Each label is spread over the clients in shares drawn from a symmetric Dirichlet distribution.
 
-    A small alpha makes clients that know few labels. Every client ends with at least one example: one that drew none
+    With a small alpha clients know few labels. Every client ends up with at least one example: a client that drew none
     is given one of the largest client's.
     """
     check_clients(num_clients)
@@ -81,7 +82,7 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
 
 
 def iid(total: int, num_clients: int, seed: int) -> list[Tensor]:
-    """Equal random parts, up to one example."""
+    """Random parts of equal size, give or take one example."""
     check_clients(num_clients)
     if total < num_clients:
         raise ValueError(f"{total} examples for {num_clients} clients: use fewer clients")
@@ -98,7 +99,7 @@ def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:
 
 
 def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[float]:
-    """Normal draws, scaled to just this mean and spread; nobody gets less than a tenth of the mean."""
+    """Normal draws, scaled to exactly this mean and spread; no client gets less than a tenth of the mean."""
     check_positive("mean size", mean)
     if not std >= 0:
         raise ValueError(f"the standard deviation of the sizes, {std}, must be at least 0")
@@ -108,7 +109,7 @@ def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[fl
 
 
 def _gamma(alpha: float, count: int, seed: int, label: int) -> Tensor:
-    """Gamma(alpha, 1) draws by inverting the distribution function: normalised, a Dirichlet draw."""
+    """Gamma(alpha, 1) draws by inverting the distribution function; normalized, they are a Dirichlet draw."""
     from scipy.special import gammaincinv
 
     u = uniform(Key.of(seed, round=3, client=label), Purpose.SIZES, count).clamp_min(2.0**-25)
@@ -116,7 +117,7 @@ def _gamma(alpha: float, count: int, seed: int, label: int) -> Tensor:
 
 
 def _deal_labels(num_clients: int, count: int, num_classes: int, seed: int) -> list[list[int]]:
-    """Client by client, the labels held by fewest so far, ties at random; gives each label's clients."""
+    """Deal each client in turn the labels held by the fewest so far, ties at random; returns each label's clients."""
     held: list[list[int]] = [[] for _ in range(num_classes)]
     for client in range(num_clients):
         ties = bits(Key.of(seed, client=client), Purpose.LABELS, num_classes).tolist()

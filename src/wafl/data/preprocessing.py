@@ -1,4 +1,4 @@
-"""What is done to raw examples before a model sees them; every epsilon and radius is in its unit."""
+"""What is done to raw examples before a model sees them; every epsilon and radius is in the resulting unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ("unit", "symmetric", "zscore", "zscore_pooled")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """``(raw - shift) / scale``, one number or one a pixel; ``bounds`` is the box the values lie in, if it is known."""
+    """``(raw - shift) / scale``, one number or one per pixel; ``bounds`` is the box the values lie in, if known."""
 
     name: str = "none"
     unit: str = "input units"
@@ -32,10 +32,10 @@ class Preprocessing:
 def make_preprocessing(
     name: str, max_value: float, statistics: Callable[[bool], tuple[Tensor, Tensor]]
 ) -> Preprocessing:
-    """By name, for raw values in ``[0, max_value]``; ``statistics(pooled)`` gives mean and deviation a pixel.
+    """By name, for raw values in ``[0, max_value]``; ``statistics(pooled)`` gives each pixel's mean and deviation.
 
-    ``zscore`` takes the statistics of the training examples, ``zscore_pooled`` of all examples, as the code released
-    with the paper does. A pixel that never varies is only centered.
+    ``zscore`` uses the statistics of the training examples, ``zscore_pooled`` those of all examples, like the code
+    released with the paper. A pixel that never varies is only centered.
     """
     if name == "unit":
         return Preprocessing(name, "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(max_value))
@@ -52,7 +52,7 @@ def make_preprocessing(
 
 
 def pixel_statistics(packs: list[Tensor], chunk: int = 4096) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation a pixel, float64, without a float copy of the data."""
+    """Each pixel's mean and standard deviation, float64, without a float copy of the data."""
     count = sum(len(pack) for pack in packs)
     total = square = torch.zeros(packs[0].shape[1:], dtype=torch.float64)
     for pack in packs:

@@ -1,7 +1,7 @@
 """Read data sets as their authors and torchvision leave them on disk.
 
-Every reader takes the paths of a layout's files and gives plain arrays. No file is trusted: a pickle can only yield
-bytes, numbers, texts, lists and dictionaries, and whatever else goes wrong inside a file names that file.
+Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle can only yield
+bytes, numbers, strings, lists and dictionaries, and an error inside a file names that file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 @dataclass(frozen=True)
 class Layout:
-    """Files in a folder below the data folder, or in the data folder itself where it has that name."""
+    """Files in a folder below the data folder, or in the data folder itself if it has that name."""
 
     folder: str
     files: tuple[str, ...]
@@ -43,7 +43,7 @@ class Layout:
     endings: tuple[str, ...] = ("",)
 
     def find(self, data_dir: Path) -> tuple[Path, ...] | None:
-        """The paths of all files, or None where one is missing."""
+        """The paths of all files, or None if one is missing."""
         for folder in (data_dir / self.folder, *([data_dir] if data_dir.name == self.folder else [])):
             options = ([folder / (name + ending) for ending in self.endings] for name in self.files)
             paths = [next((path for path in paths if path.is_file()), None) for paths in options]
@@ -70,7 +70,7 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
         shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
         values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
         if values.size != math.prod(shape):
-            raise ValueError(f"it holds {values.size} bytes where its header promises {math.prod(shape)}")
+            raise ValueError(f"it holds {values.size} bytes, but its header promises {math.prod(shape)}")
         return values.reshape(shape).copy()
 
 
@@ -114,7 +114,7 @@ def _join_cifar10(batches: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Array
 
 
 class _PickledArray:
-    """Stands in for a numpy array inside a pickle, so that no code of numpy ever sees the file's state."""
+    """Stands in for a numpy array inside a pickle, so that numpy's code never sees the file's state."""
 
     def __init__(self, *_: Any) -> None:
         self._state: Any = None
@@ -156,17 +156,17 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A pickle may ask for any function to be called; this one lets it build arrays of bytes and nothing else."""
+    """A pickle may ask for any function to be called; this class lets it build arrays of bytes and nothing else."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:
             return _ALLOWED[module_name, global_name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which data never need") from None
+            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which data never needs") from None
 
 
 def read_svhn(paths: Sequence[Path]) -> Arrays:
-    """SVHN's cropped digits: Matlab files, images last, and the digit 0 written as 10."""
+    """SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10."""
     from scipy.io import loadmat
 
     arrays: Arrays = {}
@@ -181,8 +181,8 @@ def read_svhn(paths: Sequence[Path]) -> Arrays:
 def read_usps(paths: Sequence[Path]) -> Arrays:
     """USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
 
-    Values become bytes rounded down, as in torchvision. The small addend is for values such as -0.6, which stand for a
-    whole byte (51) but are stored a hair below it.
+    Values become bytes, rounded down, as in torchvision. The small addend is for values such as -0.6, which stand for
+    a whole byte (51) but are stored slightly below it.
     """
     from sklearn.datasets import load_svmlight_file  # pyright: ignore[reportUnknownVariableType]
 
@@ -192,7 +192,7 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
             sparse, labels = load_svmlight_file(str(path), n_features=256)[:2]
             values: NDArray[np.float64] = sparse.toarray()
             if len(values) and not (values.min() >= -1.0 and values.max() <= 1.0):
-                raise ValueError(f"it has values in [{values.min():g}, {values.max():g}] where [-1, 1] is expected")
+                raise ValueError(f"it has values in [{values.min():g}, {values.max():g}], but they must lie in [-1, 1]")
             arrays[f"x_{part}"] = np.floor((values + 1.0) * 127.5 + 1e-6).astype(np.uint8).reshape(-1, 16, 16)
             arrays[f"y_{part}"] = labels.astype(np.int64) - 1
     return arrays
@@ -220,7 +220,7 @@ def read_mnist_m(paths: Sequence[Path]) -> Arrays:
 
 
 def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """The files of an archive in the order they are stored, which is the only quick one."""
+    """The files of an archive in the order they are stored, which is the only fast one."""
     with tarfile.open(path, "r:*") as archive:
         for member in archive:
             if (file := archive.extractfile(member)) is not None:
@@ -229,17 +229,15 @@ def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
 
 @contextmanager
 def reading(path: Path) -> Generator[None, None, None]:
-    """Errors of many libraries, turned into one that names the file and the remedy."""
+    """Turn the errors of many libraries into one that names the file and the remedy."""
     try:
         yield
     except MemoryError:
         raise
     except PermissionError as error:
-        raise PermissionError(
-            f"{path} cannot be read: permission denied. Give yourself the right to read it"
-        ) from error
+        raise PermissionError(f"{path} cannot be read: permission denied. Make it readable") from error
     except KeyError as error:
-        raise ValueError(f"{path} cannot be used: {error} is missing in it. Remove it and get it again") from error
+        raise ValueError(f"{path} cannot be used: {error} is missing from it. Remove it and get it again") from error
     except Exception as error:
         raise ValueError(f"{path} cannot be used: {error}. Remove it and get it again") from error
 
@@ -256,7 +254,7 @@ READERS: dict[str, Reader] = {
     "mnist-m": read_mnist_m,
     "cifar10": read_cifar10_archive,
 }
-"""What reads the files that are downloaded."""
+"""What reads downloaded files."""
 
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "mnist": (_idx("MNIST/raw"), _idx("mnist")),
@@ -269,4 +267,4 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         Layout(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),
     ),
 }
-"""What is read where it lies; a data set that is not here has its ``.npz`` only."""
+"""What is read in place; a data set that is not listed has only its ``.npz``."""

@@ -1,7 +1,7 @@
 """Where each data set comes from: its files, their published checksums, its license, and how a file is fetched.
 
-The checksums are those torchvision publishes, and for MNIST-M those of pytorch-adapt; Fashion-MNIST's and CIFAR-10's
-are also on their own pages. None of these addresses was reachable where this file was written, so no source is marked
+The checksums are those that torchvision publishes, or pytorch-adapt for MNIST-M; Fashion-MNIST's and CIFAR-10's are
+also on their own pages. None of these addresses was reachable where this file was written, so no source is marked
 ``fetched_by_us``: a wrong address ends in an error, and a wrong file never gets past its checksum.
 """
 
@@ -28,9 +28,9 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set before it is here.
+    """What is known about a data set before it is downloaded.
 
-    No ``files`` means that users bring their own. ``group`` is what its examples come in groups of, if anything.
+    No ``files`` means that users bring their own. ``group`` is what its examples are grouped by, if anything.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Source:
 
 
 class DownloadError(OSError):
-    """No mirror gave the file; the message has one line a mirror."""
+    """No mirror served the file; the message has one line per mirror."""
 
 
 def _mirrored(bases: tuple[str, ...], *files: tuple[str, str, int]) -> tuple[RemoteFile, ...]:
@@ -191,7 +191,7 @@ PAUSE = 1.0
 
 
 def download(file: RemoteFile, folder: Path) -> Path:
-    """Fetch one file into ``folder``; a file that is cut off or has another checksum is not kept."""
+    """Fetch one file into ``folder``; a file that is truncated or has the wrong checksum is not kept."""
     import pooch
     import requests
 
@@ -220,12 +220,12 @@ def _reason(error: Exception, file: RemoteFile) -> str:
     if isinstance(error, exceptions.Timeout):
         return "no answer in time"
     if isinstance(error, exceptions.ChunkedEncodingError):
-        return "the connection broke off"
+        return "the connection was lost"
     if isinstance(error, exceptions.ConnectionError):
         return "no connection"
     if isinstance(error, exceptions.RequestException):
         return str(error)
-    return f"what came is not the file: its MD5 is not the published {file.md5}"
+    return f"what arrived is not the file: its MD5 is not the published {file.md5}"
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def _quiet(logger: Any) -> Generator[None, None, None]:
 
 @contextmanager
 def _progress(file: RemoteFile) -> Generator[Any, None, None]:
-    """A bar in the shape pooch asks for, or False where nobody is watching."""
+    """A progress bar with the interface that pooch expects, or False if nobody is watching."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -254,7 +254,7 @@ def _progress(file: RemoteFile) -> Generator[Any, None, None]:
 
 
 class _Bar:
-    """Pooch sets ``total`` at the start of each try, so that is where the bar goes back to nothing."""
+    """Pooch sets ``total`` at the start of each attempt, so that is where the bar is reset."""
 
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task = progress, task
