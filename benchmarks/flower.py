@@ -140,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", nargs="+", choices=("mlr", "cnn"), default=["mlr", "cnn"])
     parser.add_argument("--only", choices=("traffic", "times"), help="traffic starts no process")
     given = options.read(parser, argv, rounds=2, model=["mlr"])
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the nodes find ``flower:clients``
+    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)  # where the nodes find ``flower:clients``
     print(
         f"{CLIENTS} clients of {EXAMPLES} examples on {NODES} nodes; torch {torch.__version__}, {os.cpu_count()} cores"
     )

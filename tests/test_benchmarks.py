@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ PARTS = {"options", "sequential"}  # what other benchmarks import, and nobody ru
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setenv("PYTHONPATH", "")  # which a benchmark may set: put back afterwards
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a benchmark may set it: put back afterwards
     try:
         runpy.run_path(str(BENCHMARKS / f"{name}.py"), run_name="__main__")
     finally:

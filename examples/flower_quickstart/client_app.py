@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from task import accuracy, load_data, make_loader, make_model, moved
+from torch.utils.data import TensorDataset
 
 import wafl.flower
 
@@ -13,20 +16,27 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    data, _ = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
-    loader = make_loader(data, context.run_config["batch-size"], seed=message.content["config"]["server-round"])
+    data, _ = own_data(context)
+    round_ = cast(int, message.content.config_records["config"]["server-round"])
+    loader = make_loader(data, int(context.run_config["batch-size"]), seed=round_)
     return wafl.flower.train(make_model(), loader, message, context)  # WAFL: was a training loop and a reply
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     model = make_model()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    _, data = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+    _, data = own_data(context)
     x, y = data.tensors
-    metrics = {
-        "eval_acc": accuracy(model, x, y),
-        "eval_acc_moved": accuracy(model, moved(model, x, y), y),
-        "num-examples": len(x),
-    }
-    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+    metrics = MetricRecord(
+        {
+            "eval_acc": accuracy(model, x, y),
+            "eval_acc_moved": accuracy(model, moved(model, x, y), y),
+            "num-examples": len(x),
+        }
+    )
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+def own_data(context: Context) -> tuple[TensorDataset, TensorDataset]:
+    return load_data(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]))

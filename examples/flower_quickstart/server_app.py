@@ -15,17 +15,17 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    strategy = wafl.flower.WAFL(gamma=config["gamma"])  # WAFL: was FedAvg()
+    strategy = wafl.flower.WAFL(gamma=float(config["gamma"]))  # WAFL: was FedAvg()
     if config["dp"]:
         strategy = DifferentialPrivacyServerSideFixedClipping(
             strategy,
-            noise_multiplier=config["dp-noise-multiplier"],
-            clipping_norm=config["dp-clipping-norm"],
+            noise_multiplier=float(config["dp-noise-multiplier"]),
+            clipping_norm=float(config["dp-clipping-norm"]),
             num_sampled_clients=len(list(grid.get_node_ids())),
         )
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(make_model().state_dict()),
-        train_config=ConfigRecord({"lr": config["lr"]}),
-        num_rounds=config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": float(config["lr"])}),
+        num_rounds=int(config["num-server-rounds"]),
     )
