@@ -1,3 +1,5 @@
+"""PGD, FGSM and the worst Wasserstein shift, against closed forms, duals and plain loops."""
+
 import math
 
 import numpy as np
@@ -56,7 +58,7 @@ def test_the_shift_spends_its_radius_in_float32():
         assert 0.98 * radius**2 <= cost <= radius**2 * (1 + 1e-5)
 
 
-def test_within_bounds_the_shift_stays_in_the_box():
+def test_a_shift_with_bounds_stays_in_the_box():
     rng, weight, bias, _, share = population(1)
     x, y = rng.uniform(size=(40, 4)), rng.integers(3, size=40)
     for norm in NORMS:
@@ -69,7 +71,7 @@ def test_within_bounds_the_shift_stays_in_the_box():
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("radius", [0.01, 0.3, 3.0])
-def test_the_worst_squared_error_of_one_output_is_known(norm, radius):
+def test_the_worst_squared_error_of_one_output_matches_its_closed_form(norm, radius):
     """``sqrt(worst) = sqrt(E r^2) + rho ||w||_*``."""
     rng, weight, bias, x, share = population(2, classes=1)
     y = rng.normal(size=len(x))
@@ -81,7 +83,7 @@ def test_the_worst_squared_error_of_one_output_is_known(norm, radius):
 
 
 @pytest.mark.parametrize("radius", [0.1, 1.0, 10.0])
-def test_the_worst_squared_error_of_several_outputs_is_the_dual(radius):
+def test_the_worst_squared_error_of_several_outputs_equals_the_dual(radius):
     rng, weight, bias, x, share = population(3)
     y = rng.normal(size=(len(x), 3))
     moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, loss="squared_error")
@@ -91,33 +93,33 @@ def test_the_worst_squared_error_of_several_outputs_is_the_dual(radius):
 
 
 @pytest.mark.parametrize("radius", [0.05, 0.2, 0.4])
-def test_the_worst_cross_entropy_is_the_dual(radius):
+def test_the_worst_cross_entropy_equals_the_dual(radius):
     rng, weight, bias, x, share = population(4)
     y = rng.integers(3, size=len(x))
     moved = shift(oracles.linear_model(weight, bias), x, y, share, radius)
     lowest = max(float(np.sum((a - b) ** 2)) for a in weight for b in weight) / 8.0
     dual, gamma = oracles.cross_entropy_worst_case(weight, bias, x, y, share, radius, lowest)
-    assert gamma > 1.01 * lowest  # the whole population is moved by a concave problem
+    assert gamma > 1.01 * lowest  # so the inner problem is concave for the whole population
     assert mean_cross_entropy(weight, bias, moved, y, share) == pytest.approx(dual, rel=1e-4)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_shift_beats_random_ones_of_the_same_cost(norm):
+def test_the_shift_beats_random_shifts_of_the_same_cost(norm):
     rng, weight, bias, x, share = population(5, size=12)
     y, radius = rng.integers(3, size=12), 0.7
     moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm)
     reached = mean_cross_entropy(weight, bias, moved, y, share)
     delta = rng.normal(size=(5000, 12, 4)) * rng.exponential(size=(5000, 12, 1))
     slopes = weight[rng.integers(3, size=(2500, 12))] - weight[y]
-    delta[:2500] = slopes * rng.exponential(size=(2500, 12, 1)) + 0.3 * delta[:2500]  # half of them towards a class
+    delta[:2500] = slopes * rng.exponential(size=(2500, 12, 1)) + 0.3 * delta[:2500]  # half of them toward a class
     cost = np.linalg.norm(delta, ord=norm, axis=-1) ** 2 @ share
     others = x + delta * (radius / np.sqrt(cost))[:, None, None]
     losses = np.stack([oracles.cross_entropy(weight, bias, others[:, i], int(y[i])) for i in range(12)], 1) @ share
     assert reached > losses.max()
 
 
-def test_where_the_cost_jumps_only_some_examples_move():
-    """Fifty equal examples: at one gamma each would either stay on its side of the boundary or cross it."""
+def test_if_the_cost_jumps_only_some_examples_move():
+    """Fifty equal examples: at any one gamma, either all stay on their side of the boundary or all cross it."""
     model, x, y = oracles.linear_model(np.array([[4.0], [0.0]])), np.full((50, 1), 0.6), np.zeros(50, dtype=int)
     radius = 0.8
     moved = WassersteinShift(radius, steps=2000)(model, x, y).numpy()[:, 0]
@@ -129,8 +131,8 @@ def test_where_the_cost_jumps_only_some_examples_move():
 
 
 @pytest.mark.parametrize(("position", "radius"), [(1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (2.0, 2.0), (2.0, 3.0)])
-def test_a_population_that_the_model_is_sure_of_is_shifted_too(position, radius):
-    """Gradients are all but zero, yet the dual knows how bad the ball is."""
+def test_a_population_that_the_model_is_sure_of_is_still_shifted(position, radius):
+    """Gradients are almost zero, yet the dual shows how bad the ball is."""
     model = oracles.linear_model(np.array([[4.0], [0.0]]))
     x, y = np.full((50, 1), position), np.zeros(50, dtype=int)
     moved = WassersteinShift(radius)(model, x, y).numpy()[:, 0]
@@ -150,18 +152,18 @@ def test_a_flat_loss_moves_nothing():
 
 
 @pytest.mark.parametrize("radius", [-1.0, math.inf, math.nan])
-def test_a_bad_radius_gets_a_message(radius):
+def test_a_radius_that_is_negative_or_not_finite_is_refused(radius):
     with pytest.raises(ValueError, match="must be finite and at least 0"):
         WassersteinShift(radius)
 
 
-def test_attacks_say_what_they_are():
+def test_attacks_describe_their_norm_size_and_unit():
     assert PGD(0.3).describe("z-score") == "l_inf PGD, epsilon 0.3 (z-score), 40 steps"
     assert FGSM(0.25, norm=2).describe("pixels in [0, 1]") == "l2 FGSM, epsilon 0.25 (pixels in [0, 1])"
     assert WassersteinShift(2).describe("pixels") == "worst l2 Wasserstein shift, radius 2 (pixels)"
 
 
-def test_an_attack_refuses_what_it_cannot_read():
+def test_an_attack_refuses_mismatched_labels_and_non_finite_examples():
     model = nn.Linear(4, 2)
     with pytest.raises(ValueError, match="3 examples and 2 labels"):
         PGD(0.1)(model, np.zeros((3, 4)), [0, 1])
@@ -182,7 +184,7 @@ def federation(classes=3, clients=8, **options):
     return Federation.from_arrays(pairs, **options), oracles.linear_model(weight, bias), weight, bias
 
 
-def test_scores_are_those_of_a_plain_loop():
+def test_scores_equal_those_of_a_plain_loop():
     clients, model, weight, bias = federation()
     score = evaluate(model, clients)
     right, losses, sizes = [], [], []
@@ -204,10 +206,10 @@ def test_scores_are_those_of_a_plain_loop():
 
 
 def test_attacked_clients_are_tested_on_moved_examples():
-    clients, model, weight, bias = federation(unit="metres")
+    clients, model, weight, bias = federation(unit="meters")
     attack = PGD(0.3)
     clean, score = evaluate(model, clients), evaluate(model, clients, attack=attack, attacked=0.5, seed=4)
-    assert score.attack == "l_inf PGD, epsilon 0.3 (metres), 40 steps"
+    assert score.attack == "l_inf PGD, epsilon 0.3 (meters), 40 steps"
     assert sum(row.attacked for row in score.per_client) == 4
     for client, row in enumerate(score.per_client):
         x, y = clients.test.of(client)
@@ -217,7 +219,7 @@ def test_attacked_clients_are_tested_on_moved_examples():
         assert (row.loss > clean.per_client[client].loss) == row.attacked
 
 
-def test_a_wasserstein_shift_moves_all_attacked_clients_as_one():
+def test_a_wasserstein_shift_moves_all_attacked_clients_as_one_distribution():
     clients, model, weight, bias = federation()
     score = evaluate(model, clients, attack=WassersteinShift(0.7))
     moved = WassersteinShift(0.7)(model, clients.test.x, clients.test.y).numpy()
@@ -238,7 +240,7 @@ def test_a_smaller_attacked_share_is_part_of_a_larger_one():
             before = names
 
 
-def test_no_attacked_clients_is_clean():
+def test_an_attacked_share_of_zero_gives_the_clean_score():
     clients, model, _, _ = federation()
     clean, score = evaluate(model, clients), evaluate(model, clients, attack=PGD(0.3), attacked=0.0)
     assert (score.accuracy, score.loss, score.per_client) == (clean.accuracy, clean.loss, clean.per_client)

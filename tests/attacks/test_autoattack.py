@@ -1,3 +1,5 @@
+"""AutoAttack: its strength, its ball and its box, and what it leaves untouched."""
+
 import logging
 import math
 import sys
@@ -31,7 +33,7 @@ def train(model, x, y, steps=80):
 
 
 def trained(classes, size):
-    """A model of the first digits, with test examples and the label of each."""
+    """A model of the first ``classes`` digits, with test examples and their labels."""
     images, targets = load_digits(return_X_y=True)
     known = targets < classes
     x = torch.from_numpy(images[known] / 16.0).float().view(-1, 1, 8, 8)
@@ -46,7 +48,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def three():
-    """Two targets, and so an attack in a second."""
+    """Only two targets, so that an attack takes a second."""
     return trained(3, 60)
 
 
@@ -68,11 +70,11 @@ def check_strength(digits, attack):
 
 
 @pytest.mark.slow
-def test_it_stays_in_its_ball_and_is_as_strong_as_pgd(digits):
+def test_autoattack_stays_in_its_ball_and_is_as_strong_as_pgd(digits):
     check_strength(digits, AutoAttack(epsilon=0.1, bounds=UNIT, queries=50))
 
 
-def test_it_stays_in_its_l2_ball_and_is_as_strong_as_pgd(three):
+def test_autoattack_stays_in_its_l2_ball_and_is_as_strong_as_pgd(three):
     check_strength(three, AutoAttack(epsilon=0.7, norm=2, bounds=UNIT, queries=50))
 
 
@@ -82,7 +84,7 @@ def test_the_standard_ensemble_is_as_strong_as_pgd(digits, norm, epsilon):
     check_strength(digits, AutoAttack(epsilon=epsilon, norm=norm, bounds=UNIT))
 
 
-def test_only_examples_that_it_turns_are_moved(three):
+def test_only_examples_that_are_flipped_are_moved(three):
     model, x, y = three
     moved = AutoAttack(epsilon=0.2, bounds=UNIT, queries=10)(model, x, y)
     changed = (moved != x).flatten(1).any(1)
@@ -91,7 +93,7 @@ def test_only_examples_that_it_turns_are_moved(three):
     assert bool((changed == (before & ~after)).all())
 
 
-def test_the_unit_of_the_data_does_not_matter(three):
+def test_the_attack_does_not_depend_on_the_unit_of_the_data(three):
     """The same model in [-1, 1] with twice the epsilon is attacked at the same points."""
     model, x, y = three
 
@@ -110,7 +112,7 @@ def test_the_unit_of_the_data_does_not_matter(three):
     assert float(scaled.abs().max()) <= 1.0
 
 
-def test_it_depends_on_its_seed_alone_and_leaves_the_world_alone(three):
+def test_the_attack_depends_on_its_seed_alone_and_leaves_global_state_untouched(three):
     model, x, y = three
     attack = AutoAttack(epsilon=0.2, bounds=UNIT, queries=10)
     torch.manual_seed(1)
@@ -126,7 +128,7 @@ def test_it_depends_on_its_seed_alone_and_leaves_the_world_alone(three):
 
 @pytest.mark.parametrize("classes", [2, 3, 4])
 @pytest.mark.parametrize("norm", [2, math.inf])
-def test_few_classes_and_plain_vectors(classes, norm, caplog):
+def test_few_classes_and_plain_vectors_can_be_attacked(classes, norm, caplog):
     rng = np.random.default_rng(0)
     y = torch.from_numpy(rng.integers(classes, size=30))
     x = torch.from_numpy(rng.uniform(size=(30, classes))) * 0.5
@@ -143,7 +145,7 @@ def test_few_classes_and_plain_vectors(classes, norm, caplog):
     assert "classes" not in caplog.text
 
 
-def test_evaluate_takes_it(three):
+def test_evaluate_accepts_autoattack(three):
     model, x, y = three
     clients = Federation.from_arrays([(x[::2], y[::2]), (x[1::2], y[1::2])], test_fraction=0.5, bounds=UNIT)
     score = evaluate(model, clients, attack=AutoAttack(epsilon=0.2, bounds=UNIT, queries=5), attacked=0.5)
@@ -152,7 +154,7 @@ def test_evaluate_takes_it(three):
     assert score.attack == "l_inf AutoAttack, epsilon 0.2 (input units), 5 queries"
 
 
-def test_no_epsilon_moves_nothing(three):
+def test_an_epsilon_of_zero_moves_nothing(three):
     model, x, y = three
     assert torch.equal(AutoAttack(epsilon=0.0, bounds=UNIT)(model, x, y), x)
 
@@ -169,21 +171,21 @@ def test_no_epsilon_moves_nothing(three):
         ({"queries": 0}, r"queries=0 must be at least 1; the standard is 5000"),
     ],
 )
-def test_bad_settings_say_what_is_wanted(settings, message):
+def test_bad_settings_are_refused_with_the_remedy(settings, message):
     with pytest.raises(ValueError, match=message):
         AutoAttack(**{"epsilon": 0.1, "bounds": UNIT, **settings})
 
 
-def test_bad_data_say_what_is_wanted(three):
+def test_data_outside_the_bounds_and_regressions_are_refused(three):
     model, x, y = three
     attack = AutoAttack(epsilon=0.1, bounds=(0.0, 0.5))
     with pytest.raises(ValueError, match=r"x lies in \[0, 1\], outside bounds=\(0.0, 0.5\): give the bounds"):
         attack(model, x, y)
-    with pytest.raises(ValueError, match="cannot attack a regression"):
+    with pytest.raises(ValueError, match="cannot attack a regression: use PGD"):
         attack(nn.Linear(2, 1), torch.zeros(3, 2), torch.zeros(3, 1), loss="squared_error")
 
 
-def test_a_missing_package_names_the_command(monkeypatch):
+def test_if_the_package_is_missing_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     with pytest.raises(ImportError, match=r"pip install 'wafl-learn\[autoattack\]'"):
         AutoAttack(epsilon=0.1, bounds=UNIT)

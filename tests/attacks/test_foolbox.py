@@ -1,4 +1,4 @@
-"""Our PGD and FGSM against those of foolbox 3 on the same model, data and settings."""
+"""Our PGD and FGSM against those of foolbox 3, on the same models, data and settings."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from wafl import FGSM, PGD
 from wafl.models import MLR
 
 with warnings.catch_warnings():
-    # foolbox 3.3.4 imports gaussian_filter from where scipy had it before 1.8.
+    # foolbox 3.3.4 imports gaussian_filter from its place before scipy 1.8.
     warnings.filterwarnings("ignore", "Please import `gaussian_filter` from the `scipy.ndimage`", DeprecationWarning)
     import foolbox
 
@@ -33,7 +33,7 @@ def conv_net():
 
 @cache
 def trained(name):
-    """A model trained for a moment on the first half of the digits, with the second half."""
+    """A model trained briefly on the first half of the digits, and the second half."""
     images, targets = load_digits(return_X_y=True)
     x, y = torch.from_numpy(images / 16.0).float().view(-1, 1, 8, 8), torch.from_numpy(targets).long()
     model = MLR((1, 8, 8), 10) if name == "mlr" else conv_net()
@@ -51,7 +51,7 @@ def in_dtype(name, dtype):
 
 
 def theirs(attack, model, x, y, epsilon, seed=0):
-    """What foolbox makes of the examples; it draws from torch's global generator."""
+    """The examples as foolbox moves them; it draws from torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         _, moved, _ = attack(foolbox.PyTorchModel(model, bounds=BOUNDS), x, y, epsilons=epsilon)
@@ -93,8 +93,8 @@ def test_fgsm_moves_every_example_as_foolbox_does(name, dtype, norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "conv"])
-def test_from_random_starts_pgd_is_as_strong_as_foolbox(name, norm):
-    """The mean of three draws each: one draw's accuracy has a std of 0.2 to 0.3 points."""
+def test_with_random_starts_pgd_is_as_strong_as_foolbox(name, norm):
+    """The mean of three draws each, as the accuracy of a single draw has a std of 0.2 to 0.3 points."""
     model, x, y = trained(name)
     epsilon, step_size = NORMS[norm]
     attack = PGD(epsilon, step_size, steps=20, norm=norm, random_start=True, bounds=BOUNDS)

@@ -1,3 +1,5 @@
+"""Natural shifts: what holds for all of them, and each against its definition, SciPy or its distribution."""
+
 import math
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import nn
 
 from tests.oracles.adversary import quick
 from wafl import Federation, evaluate, shifts
+from wafl.attacks.shifts import values
 from wafl.attacks.shifts.values import poisson_quantile
 
 BOUNDS = (0.0, 1.0)
@@ -41,7 +44,7 @@ def test_severity_0_is_the_identity_even_outside_the_bounds(name, shape, seed):
 
 
 @pytest.mark.parametrize("name", [*MOVING, "label_shift"])
-def test_severity_0_is_the_identity_for_a_model_too(name):
+def test_severity_0_is_the_identity_when_called_as_an_attack(name):
     x, y = images(5, 1, 4, 4), torch.tensor([0, 1, 0, 1, 1])
     shift = shifts.label_shift(severity=0.0) if name == "label_shift" else make(name, 0.0)
     assert torch.equal(shift(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), x, y, seed=3), x)
@@ -49,7 +52,7 @@ def test_severity_0_is_the_identity_for_a_model_too(name):
 
 @quick
 @given(name=st.sampled_from(MOVING), shape=shapes, severity=severities, double=st.booleans())
-def test_shape_and_dtype_are_kept_and_bounds_respected(name, shape, severity, double):
+def test_shifts_keep_shape_and_dtype_and_stay_within_bounds(name, shape, severity, double):
     x = images(*shape, dtype=torch.float64 if double else torch.float32, low=-1.0, high=2.0)
     moved = make(name, severity, (-1.0, 2.0)).apply(x)
     assert moved.shape == x.shape
@@ -59,14 +62,14 @@ def test_shape_and_dtype_are_kept_and_bounds_respected(name, shape, severity, do
 
 
 @pytest.mark.parametrize("name", OF_VALUES)
-def test_shifts_of_values_take_plain_vectors_as_flat_images(name):
+def test_shifts_of_values_treat_plain_vectors_as_flat_images(name):
     x = images(6, 2, 3, 4)
     shift = make(name, 0.4)
     assert torch.equal(shift.apply(x.flatten(1), 5), shift.apply(x, 5).flatten(1))
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_an_example_depends_on_its_place_and_the_seed_alone(name, monkeypatch):
+def test_a_moved_example_depends_on_its_number_and_the_seed_alone(name, monkeypatch):
     x = images(9, 3, 6, 5)
     shift = make(name, 0.4)
     moved = shift.apply(x, seed=7)
@@ -78,7 +81,7 @@ def test_an_example_depends_on_its_place_and_the_seed_alone(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_no_global_generator_is_touched(name):
+def test_shifts_do_not_touch_the_global_generator(name):
     before = torch.get_rng_state()
     make(name, 0.4).apply(images(3, 1, 5, 5), seed=1)
     assert torch.equal(torch.get_rng_state(), before)
@@ -92,7 +95,7 @@ def test_more_severity_moves_further(name):
 
 
 @pytest.mark.parametrize("name", [*MOVING, "label_shift"])
-def test_evaluate_takes_every_shift(name):
+def test_evaluate_accepts_every_shift(name):
     rng = np.random.default_rng(0)
     data = [(images(20, 1, 5, 5, seed=seed), rng.integers(2, size=20)) for seed in range(3)]
     clients = Federation.from_arrays(data, test_fraction=0.5, bounds=BOUNDS)
@@ -104,7 +107,7 @@ def test_evaluate_takes_every_shift(name):
 
 @pytest.mark.parametrize("severity", [-0.1, math.nan, math.inf])
 @pytest.mark.parametrize("name", [*MOVING, "label_shift"])
-def test_a_bad_severity_says_what_is_wanted(name, severity):
+def test_a_severity_that_is_negative_or_not_finite_is_refused(name, severity):
     with pytest.raises(ValueError, match=rf"severity={severity} must .*: 0 leaves the data as they are"):
         shifts.label_shift(severity=severity) if name == "label_shift" else make(name, severity)
 
@@ -125,7 +128,7 @@ def test_a_bad_severity_says_what_is_wanted(name, severity):
         (lambda: make("affine", 1.0).apply(torch.zeros(3, 4), seed=-1), r"seed=-1 must lie in"),
     ],
 )
-def test_bad_input_says_what_is_wanted(build, message):
+def test_bad_settings_and_examples_are_refused_with_the_remedy(build, message):
     with pytest.raises(ValueError, match=message):
         build()
 
@@ -135,7 +138,7 @@ def test_bad_input_says_what_is_wanted(build, message):
 
 @quick
 @given(contrast=st.floats(-1.0, 1.0), brightness=st.floats(-1.0, 1.0), linear=st.floats(-1.0, 1.0), severity=severities)
-def test_affine_is_an_affine_map_whose_size_is_its_severity(contrast, brightness, linear, severity):
+def test_affine_is_an_affine_map_whose_size_is_proportional_to_its_severity(contrast, brightness, linear, severity):
     shift = shifts.affine(severity=severity, contrast=contrast, brightness=brightness, linear=linear)
     basis = torch.eye(12, dtype=torch.float64)
     offset = shift.apply(torch.zeros(1, 12, dtype=torch.float64), seed=3)
@@ -158,22 +161,22 @@ def test_the_linear_map_of_affine_is_gaussian_with_variance_1_over_the_dimension
 
 @quick
 @given(shape=shapes, quarters=st.integers(0, 8))
-def test_rotation_by_quarters_is_rot90(shape, quarters):
+def test_rotation_by_quarter_turns_equals_rot90(shape, quarters):
     x = images(*shape[:3], shape[2])
     expected = np.rot90(x.numpy(), quarters, axes=(2, 3))
     assert np.allclose(shifts.rotation(severity=float(quarters)).apply(x), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("severity", [4.0, 8.0])
-def test_rotation_all_the_way_round_is_the_identity(severity):
+def test_rotation_by_full_turns_is_the_identity(severity):
     x = images(3, 2, 7, 9)
     assert torch.allclose(shifts.rotation(severity=severity).apply(x), x, atol=1e-5)
 
 
 @quick
 @given(severity=st.floats(0.0, 4.0), height=st.integers(9, 14), width=st.integers(9, 14))
-def test_rotation_between_quarters_is_scipy_s(severity, height, width):
-    """Inside the circle that stays in the image; what scipy puts around it differs."""
+def test_rotation_between_quarter_turns_equals_scipys(severity, height, width):
+    """Inside the circle that stays in the image; around it, scipy fills in other values."""
     x = images(1, 1, height, width, dtype=torch.float64)
     moved = shifts.rotation(severity=severity).apply(x)[0, 0].numpy()
     expected = ndimage.rotate(x[0, 0].numpy(), 90.0 * severity, reshape=False, order=1, mode="nearest")
@@ -196,7 +199,7 @@ def test_translation_by_whole_pixels_repeats_the_edge(shape, down, right, severi
 
 @quick
 @given(severity=st.floats(0.01, 5.0), down=st.floats(-1.0, 1.0))
-def test_translation_between_pixels_is_scipy_s(severity, down):
+def test_translation_between_pixels_equals_scipys(severity, down):
     x = images(1, 1, 8, 6, dtype=torch.float64)
     moved = shifts.translation(severity=severity, direction=(down, 1.0)).apply(x)[0, 0]
     expected = ndimage.shift(x[0, 0].numpy(), (severity * down, severity), order=1, mode="nearest")
@@ -205,7 +208,7 @@ def test_translation_between_pixels_is_scipy_s(severity, down):
 
 @quick
 @given(severity=st.floats(0.01, 100.0), shape=shapes)
-def test_blur_is_scipy_s_and_leaves_a_constant_as_it_is(severity, shape):
+def test_blur_equals_scipys_and_leaves_a_constant_image_as_it_is(severity, shape):
     blur = shifts.blur(severity=severity)
     x = images(*shape, dtype=torch.float64)
     expected = ndimage.gaussian_filter(x.numpy(), (0, 0, severity, severity), mode="nearest", truncate=4.0)
@@ -225,7 +228,7 @@ def test_gaussian_noise_is_normal_with_its_severity_as_std(severity):
 
 @quick
 @given(rate=st.floats(0.0, 30.0), draws=st.lists(st.integers(0, 2**24 - 1), min_size=1, max_size=50))
-def test_photons_are_counted_as_poisson_does(rate, draws):
+def test_photon_counts_are_poisson_quantiles(rate, draws):
     u = (np.array(draws) + 0.5) * 2.0**-24
     ours = poisson_quantile(torch.full((len(draws),), rate, dtype=torch.float64), torch.from_numpy(u))
     assert np.array_equal(ours, stats.poisson.ppf(u, rate))
@@ -233,7 +236,7 @@ def test_photons_are_counted_as_poisson_does(rate, draws):
 
 @pytest.mark.parametrize("severity", [0.01, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("light", [0.05, 0.5])
-def test_shot_noise_has_the_moments_of_poisson(severity, light):
+def test_shot_noise_has_the_mean_and_variance_of_poisson(severity, light):
     """In [-1, 1], with bounds so high that nothing is clipped: mean v and variance severity^2 v."""
     low, high = -1.0, 1.0 + 2.0 * 100
     scale = math.sqrt(101.0)
@@ -244,7 +247,7 @@ def test_shot_noise_has_the_moments_of_poisson(severity, light):
     assert share.var() == pytest.approx((severity / scale) ** 2 * light, rel=0.04)
 
 
-def test_shot_noise_leaves_the_darkest_dark_and_counts_whole_photons():
+def test_shot_noise_leaves_the_darkest_value_and_counts_whole_photons():
     x = torch.cat([torch.zeros(50, 50), images(50, 50)])
     moved = shifts.shot_noise(severity=0.5, bounds=BOUNDS).apply(x)
     assert not moved[:50].any()
@@ -252,17 +255,17 @@ def test_shot_noise_leaves_the_darkest_dark_and_counts_whole_photons():
     assert float((shifts.shot_noise(severity=1e-200, bounds=BOUNDS).apply(x) - x).abs().max()) <= 1e-6
 
 
-def test_bright_shot_noise_is_within_a_photon_of_poisson():
+def test_bright_shot_noise_is_within_one_photon_of_poisson():
     u = torch.arange(1, 1000, dtype=torch.float64) / 1000
     for rate in (30.5, 100.0, 5000.0):
         severity = 1.0 / math.sqrt(rate)
-        ours = rate * shifts.values._shot(torch.ones(999, dtype=torch.float64), severity, u)
+        ours = rate * values._shot(torch.ones(999, dtype=torch.float64), severity, u)
         assert np.abs(ours.numpy() - stats.poisson.ppf(u.numpy(), rate)).max() <= 1.0
 
 
 @quick
 @given(low=st.floats(-5.0, 5.0), width=st.floats(0.1, 10.0), severity=severities)
-def test_inversion_is_its_formula_and_twice_the_identity(low, width, severity):
+def test_inversion_follows_its_formula_and_twice_is_the_identity(low, width, severity):
     bounds = (low, low + width)
     x = images(3, 2, 4, 4, dtype=torch.float64, low=bounds[0], high=bounds[1])
     expected = (1.0 - severity) * x + severity * (2.0 * low + width - x)
@@ -279,7 +282,7 @@ labels = st.lists(st.integers(0, 4), min_size=1, max_size=40)
 
 @quick
 @given(y=labels, severity=st.floats(0.0, 1e308), seed=st.integers(0, 2**32 - 1))
-def test_label_weights_sum_to_1_and_are_the_same_within_a_label(y, severity, seed):
+def test_label_weights_sum_to_1_and_are_equal_within_a_label(y, severity, seed):
     weights = shifts.label_shift(severity=severity).weights(y, 5, seed)
     assert float(weights.sum()) == pytest.approx(1.0)
     assert float(weights.min()) >= 0.0
@@ -301,7 +304,7 @@ def test_the_odds_of_two_labels_are_tilted_by_the_severity():
     assert torch.allclose(odds[2] - odds[2][0], 3.0 * (odds[1] - odds[1][0]))
 
 
-def test_with_more_severity_labels_are_further_from_where_they_were():
+def test_more_severity_moves_the_label_distribution_further():
     y = torch.arange(1000) % 10
     for seed in range(5):
         marginals = [
@@ -317,7 +320,7 @@ def test_with_more_severity_labels_are_further_from_where_they_were():
         assert distances[4] == pytest.approx(0.9, abs=0.05)
 
 
-def test_the_tilt_is_a_flat_dirichlet_draw():
+def test_label_shares_are_a_flat_dirichlet_draw():
     """Each label's share of one draw is Beta(1, classes - 1)."""
     y = torch.arange(4)
     shares = torch.stack([shifts.label_shift(severity=1.0).weights(y, 4, seed) for seed in range(500)]).numpy()
@@ -335,6 +338,6 @@ def test_the_tilt_is_a_flat_dirichlet_draw():
         ([], r"at least one example"),
     ],
 )
-def test_bad_labels_say_what_is_wanted(y, message):
+def test_labels_that_are_not_classes_are_refused(y, message):
     with pytest.raises(ValueError, match=message):
         shifts.label_shift(severity=1.0).weights(y, 3)

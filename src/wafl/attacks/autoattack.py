@@ -1,4 +1,4 @@
-"""AutoAttack, so that nobody has to trust our own PGD: the ensemble of its authors, from their package.
+"""AutoAttack, so that nobody has to rely on our own PGD: its authors' ensemble, from their package.
 
 Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free attacks"
 (ICML 2020). The package, pyautoattack, is the optional extra ``wafl-learn[autoattack]``.
@@ -28,12 +28,18 @@ _BATCH = 500
 class AutoAttack(Attack):
     """The standard ensemble within ``||delta|| <= epsilon`` (norm inf or 2) and ``bounds``, in the units of the data.
 
-    One after the other, each on what the others left correct: APGD on the cross-entropy, APGD on the targeted DLR
-    loss, targeted FAB, and the Square attack (``queries`` of the model each; the standard is 5,000). The targeted
-    DLR loss needs four classes, Square images of at least 5x5 pixels: without, they are left out.
+    Four attacks in turn, each on the examples that are still classified correctly: APGD on the cross-entropy, APGD on
+    the targeted DLR loss, targeted FAB, and the Square attack. The targeted DLR loss needs at least four classes, and
+    Square needs images of at least 5x5 pixels; otherwise they are left out.
 
-    It looks for mistakes, not for large losses: an example that is wrong already, or that no attack could turn,
-    stays where it is. So the accuracy is the attack's result; the loss is not the worst.
+    It looks for mistakes, not for large losses: an example that is already misclassified, or that no attack could
+    flip, stays where it is. So the accuracy is the attack's result; the loss is not the worst case.
+
+    Args:
+        epsilon: the radius of the ball.
+        bounds: a box ``(low, high)`` that moved examples stay in, both finite.
+        norm: inf or 2.
+        queries: how often Square may query the model per example; the standard is 5,000.
     """
 
     epsilon: float
@@ -59,7 +65,7 @@ class AutoAttack(Attack):
         low, high = self.bounds
         x, examples, labels = population.x, population.x[0], population.y[0]
         if labels.is_floating_point() or labels.ndim != 1:
-            raise ValueError("AutoAttack looks for wrong classes: it cannot attack a regression, use PGD")
+            raise ValueError("AutoAttack looks for wrong classes and cannot attack a regression: use PGD")
         if bool((examples < low).any() or (examples > high).any()):
             raise ValueError(
                 f"x lies in [{float(examples.min()):g}, {float(examples.max()):g}], outside bounds={self.bounds}: "
@@ -94,7 +100,7 @@ class AutoAttack(Attack):
         return f"{norm_name(self.norm)} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}"
 
     def _project(self, x: Tensor, moved: Tensor) -> Tensor:
-        """Back into the ball and the box, which rounding between the two units may have left by a hair."""
+        """Back into the ball and the box, which rounding between the two units may have left slightly."""
         delta = (moved - x).flatten(1)
         if self.norm == math.inf:
             delta = delta.clamp(-self.epsilon, self.epsilon)
@@ -105,7 +111,7 @@ class AutoAttack(Attack):
 
 
 def _ensemble(classes: int, shape: tuple[int, ...]) -> list[str]:
-    """The attacks that this many classes and this shape of example allow."""
+    """The attacks that work with this many classes and examples of this shape."""
     targeted = ["apgd-t"] if classes >= 4 else []
     square = ["square"] if len(shape) == 3 and min(shape[1:]) >= 5 else []
     return ["apgd-ce", *targeted, "fab-t", *square]
@@ -123,7 +129,7 @@ def _package() -> Any:
 
 @contextmanager
 def _undisturbed() -> Generator[None]:
-    """The package seeds torch's generators and switches tracing (coverage, a debugger) off: put both back."""
+    """Undo what the package does: it seeds torch's generators and turns off tracing (coverage, a debugger)."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     trace = sys.gettrace()
     try:

@@ -18,11 +18,18 @@ from wafl.core.task import Problem
 
 @dataclass(frozen=True)
 class WassersteinShift(Attack):
-    """The worst distribution within ``radius`` of the population: the case the theory speaks of.
+    """The worst distribution within ``radius`` of the population: the case that the theory is about.
 
-    One gamma serves the whole weighted population. It is found by bisection, so that the weighted mean squared
-    distance is at most ``radius**2``; where that mean jumps at a gamma, only some of the examples move on, those
-    that gain most for their cost.
+    One gamma is used for the whole weighted population. It is found by bisection, so that the weighted mean squared
+    distance is at most ``radius**2``; if that mean jumps at some gamma, only some of the examples move on: those that
+    gain the most for their cost.
+
+    Args:
+        radius: of the W_2 ball, in the units of the data.
+        norm: the norm that distances are measured in: 1, 2 or inf.
+        steps: the most ascent steps at each gamma.
+        tolerance: an example stops this close to its fixed point, relative to its move.
+        bounds: a box ``(low, high)`` that moved examples stay in.
     """
 
     pointwise: ClassVar[bool] = False
@@ -59,14 +66,14 @@ class WassersteinShift(Attack):
         while spent(far) <= budget:
             high, near = low, far
             low /= 2.0
-            if low < 1e-12:  # even for free the examples go no further: the loss is flat, or the box is full
+            if low < 1e-12:  # examples go no further even for free: the loss is flat, or the box is full
                 return far.x_adv
             far = at(low)
         for turn in range(60):
             if high / low < 1.0 + 1e-6 or spent(near) > budget * (1.0 - 1e-6):
                 break
-            # Every other time where a power law through both ends would spend the budget: where nothing jumps, what is
-            # spent nearly is one.
+            # Every other time, try where a power law through both ends would spend the budget: without jumps, what is
+            # spent almost follows one.
             cheap, dear = math.log(max(spent(near), 1e-300) / budget), math.log(spent(far) / budget)
             way = 0.5 if turn % 2 else min(max(dear / (dear - cheap), 1e-3), 1.0 - 1e-3)
             middle = low * (high / low) ** way
@@ -87,10 +94,10 @@ class WassersteinShift(Attack):
 
 
 def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Tensor:
-    """At a jump of gamma, take examples from their near to their far point while the budget lasts.
+    """If the cost jumps at gamma, move examples from their near to their far point while the budget lasts.
 
-    The first that no longer fits goes part of the way: the squared distance is convex, so a share t of the way costs
-    at most t of the difference.
+    The first that no longer fits goes part of the way: the squared distance is convex, so going a fraction t of the way
+    costs at most a fraction t of the difference.
     """
     gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
     extra = share * (far.cost[0] - near.cost[0])

@@ -1,4 +1,10 @@
-"""How the world changes data between training and use: shifts that need no model, each with a severity."""
+"""How the world changes data between training and use: shifts that need no model, each with a severity.
+
+- ``shift.py``: what all shifts share;
+- ``geometry.py``: rotation, translation, blur;
+- ``values.py``: affine maps, Gaussian and shot noise, inversion;
+- ``labels.py``: a shift of how common each label is.
+"""
 
 from wafl.attacks.shifts.geometry import Blur, Rotation, Translation, blur, rotation, translation
 from wafl.attacks.shifts.labels import LabelShift, label_shift

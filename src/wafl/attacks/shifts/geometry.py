@@ -1,4 +1,4 @@
-"""Shifts of where things are in an image: rotation, translation, blur. Beyond its edge an image goes on as it ends."""
+"""Shifts of where things are in an image: rotation, translation, blur. Beyond its edges an image repeats them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class Rotation(Shift):
 def rotation(*, severity: float, bounds: tuple[float, float] | None = None) -> Rotation:
     """Turn every image counterclockwise by ``90 * severity`` degrees about its center (bilinear).
 
+    Args:
+        severity: the angle in quarter turns; 0 is the identity.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+
     >>> quarter = rotation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
     >>> quarter.round().tolist()
     [[[[2.0, 4.0], [1.0, 3.0]]]]
@@ -67,6 +71,11 @@ def translation(
 ) -> Translation:
     """Move every image by ``severity * direction`` pixels, down and right (bilinear between whole pixels).
 
+    Args:
+        severity: how far, in multiples of ``direction``; 0 is the identity.
+        direction: pixels down and pixels right.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+
     >>> translation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0, 3.0]]]])).round().tolist()
     [[[[1.0, 1.0, 2.0]]]]
     """
@@ -88,7 +97,7 @@ class Blur(Shift):
         return vertical @ x @ horizontal.mT
 
     def _matrix(self, size: int) -> Tensor:
-        """One dimension's blur ``[size, size]``, with the weight that falls over the edge added to the edge."""
+        """One dimension's blur ``[size, size]``, with the weight that falls outside the image added to the edge."""
         radius = int(4.0 * self.severity + 0.5)
         offsets = torch.arange(-radius, radius + 1)
         weights = torch.exp(-0.5 * (offsets.double() / self.severity) ** 2)
@@ -100,6 +109,10 @@ class Blur(Shift):
 def blur(*, severity: float, bounds: tuple[float, float] | None = None) -> Blur:
     """Average every pixel with its neighbors under a Gaussian of std ``severity`` pixels, cut off at four stds.
 
+    Args:
+        severity: the std in pixels, at most 100; 0 is the identity.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+
     >>> blur(severity=1.0).apply(torch.ones(1, 1, 4, 4)).mean()
     tensor(1.)
     """
@@ -107,7 +120,7 @@ def blur(*, severity: float, bounds: tuple[float, float] | None = None) -> Blur:
 
 
 def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each pixel's place from the center of the image, in pixels: ``[H, 1]`` down, ``[1, W]`` right."""
+    """Each pixel's offset from the center of the image, in pixels: ``[H, 1]`` down, ``[1, W]`` right."""
     height, width = x.shape[-2:]
     down = torch.arange(height, dtype=torch.float64, device=x.device) - 0.5 * (height - 1)
     right = torch.arange(width, dtype=torch.float64, device=x.device) - 0.5 * (width - 1)
@@ -115,10 +128,10 @@ def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sample(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Each pixel's new value, read off ``x`` at this place from its center."""
+    """Each pixel's new value, read from ``x`` at this offset from its center."""
     height, width = x.shape[-2:]
     places = torch.broadcast_tensors(right / (0.5 * width), down / (0.5 * height))
-    # Every image is read at the same places: all of them are channels of one.
+    # Every image is read at the same places, so all of them can be channels of one.
     images = x.reshape(1, -1, height, width)
     grid = torch.stack(places, dim=-1)[None].to(x.dtype)
     return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False).view_as(x)

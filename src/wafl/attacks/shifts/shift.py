@@ -1,4 +1,4 @@
-"""What all shifts share: a severity, a box to stay in, and draws that belong to one example each."""
+"""What all shifts share: a severity, a box to stay in, and random draws that depend on one example alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 2**20
 
 
 class Draw(IntEnum):
-    """The step of a key: shifts of different kinds draw independently, and from 1, as 0 chooses the clients."""
+    """The step of a key, so that different shifts draw independently; it starts at 1, as 0 is for drawing clients."""
 
     AFFINE = 1
     GAUSSIAN = 2
@@ -32,7 +32,7 @@ class Draw(IntEnum):
 
 @dataclass(frozen=True)
 class Shift(Attack):
-    """``severity`` 0 is exactly the identity; what is moved is clipped into ``bounds``, where they are given."""
+    """``severity`` 0 is exactly the identity; moved examples are clipped to ``bounds``, if given."""
 
     severity: float
     bounds: tuple[float, float] | None = None
@@ -45,14 +45,14 @@ class Shift(Attack):
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.needs_bounds and (self.bounds is None or not all(map(math.isfinite, self.bounds))):
             raise ValueError(
-                f"bounds={self.bounds}: {type(self).__name__} needs the darkest and the brightest value there is: "
+                f"bounds={self.bounds}: {type(self).__name__} needs the darkest and the brightest possible value: "
                 "give bounds=(low, high), two finite numbers"
             )
 
     def apply(self, x: Any, seed: int = 0, rows: Tensor | None = None) -> Tensor:
-        """The moved ``x [N, ...]``: an example depends on itself, its number in ``rows`` and the seed alone.
+        """The moved ``x [N, ...]``: each result depends only on the example, its number in ``rows`` and the seed.
 
-        Without ``rows`` they are numbered from 0.
+        Without ``rows``, examples are numbered from 0.
 
         >>> from wafl import shifts
         >>> shifts.inversion(severity=1.0, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
@@ -87,14 +87,14 @@ def check_images(x: Tensor, name: str) -> None:
     if x.ndim < 3:
         raise ValueError(
             f"{name} moves images [N, C, H, W], not examples of shape {tuple(x.shape[1:])}: reshape them, "
-            "or take a shift of values (affine, gaussian_noise, shot_noise, inversion)"
+            "or use a shift of values (affine, gaussian_noise, shot_noise, inversion)"
         )
 
 
 def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
-    """``make(places, keys)`` for all ``rows``, some at a time; a row is as wide as those of ``like``.
+    """``make(places, keys)`` for all ``rows``, some at a time; each row is as wide as those of ``like``.
 
-    The key is of the row's number, so that what is drawn for it depends on no other.
+    The key is made from the row's number, so that what is drawn for it depends on no other row.
     """
     places = torch.arange(len(rows), device=like.device)
 

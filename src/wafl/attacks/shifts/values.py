@@ -1,4 +1,4 @@
-"""Shifts of what values are: affine maps, Gaussian and shot noise, inversion; for images and for plain vectors."""
+"""Shifts of the values themselves: affine maps, Gaussian and shot noise, inversion; for images and plain vectors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Affine(Shift):
         return (flat + self.severity * change).view_as(x)
 
     def _mapped(self, flat: Tensor, seed: int) -> Tensor:
-        """``G x``, some rows of G at a time: a color image's G would not fit beside it."""
+        """``G x``, some rows of G at a time: a color image's whole G would not fit into memory."""
         features = flat.shape[1]
 
         def products(rows: Tensor, key: Key) -> Tensor:
@@ -58,12 +58,19 @@ def affine(
     linear: float = 0.2,
     bounds: tuple[float, float] | None = None,
 ) -> Affine:
-    """FedRobust's model of a shift, one map for all examples: ``x -> A x + b``.
+    """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
 
     ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term
     changes an example's differences from its own mean; G has independent normal entries of variance ``1 / D``,
     drawn from the seed, so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data.
     ``||A - I||`` and ``||b||`` are thus proportional to the severity.
+
+    Args:
+        severity: the size of the shift; 0 is the identity.
+        contrast: how much differences from the mean grow; negative values shrink them.
+        brightness: what is added to every value.
+        linear: the size of the random linear map.
+        bounds: a box ``(low, high)`` that moved examples stay in.
 
     Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
 
@@ -92,6 +99,10 @@ class GaussianNoise(Shift):
 def gaussian_noise(*, severity: float, bounds: tuple[float, float] | None = None) -> GaussianNoise:
     """``x + severity n`` with n standard normal: the severity is the noise's std in the units of the data.
 
+    Args:
+        severity: the std; 0 is the identity.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+
     >>> moved = gaussian_noise(severity=0.1).apply(torch.zeros(100, 100))
     >>> round(float(moved.std()), 2)
     0.1
@@ -115,17 +126,21 @@ class ShotNoise(Shift):
 
         def counted(places: Tensor, key: Key) -> Tensor:
             light = (flat[places].double() - low).clamp_min(0.0) / (high - low)
-            u = uniform(key, PURPOSE, flat.shape[1]) + 2.0**-25  # the middle of its 2**-24, which may start at 0
+            u = uniform(key, PURPOSE, flat.shape[1]) + 2.0**-25  # the middle of its interval, which may start at 0
             return (low + (high - low) * _shot(light, self.severity, u)).to(flat)
 
         return torch.cat(each_row(rows, flat, seed, Draw.SHOT, counted)).view_as(x)
 
 
 def shot_noise(*, severity: float, bounds: tuple[float, float]) -> ShotNoise:
-    """Light counted in photons: ``v -> severity^2 Poisson(v / severity^2)``, with v the value's place in the bounds.
+    """Count light in photons: ``v -> severity^2 Poisson(v / severity^2)``, where v in [0, 1] is the place in the box.
 
-    The brightest value is ``1 / severity^2`` photons on average and has the std ``severity``, as a share of the
-    range ``high - low``; a darker one has ``severity sqrt(v)``, the darkest has none.
+    The brightest value is ``1 / severity^2`` photons on average and has the std ``severity``, as a fraction of the
+    range ``high - low``; a darker one has ``severity sqrt(v)``, and the darkest has no noise.
+
+    Args:
+        severity: the std at the brightest value, as a fraction of the range; 0 is the identity.
+        bounds: the darkest and the brightest value, both finite.
 
     >>> shot_noise(severity=0.5, bounds=(0.0, 1.0)).apply(torch.zeros(1, 3))
     tensor([[0., 0., 0.]])
@@ -136,8 +151,8 @@ def shot_noise(*, severity: float, bounds: tuple[float, float]) -> ShotNoise:
 def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
     """``severity^2`` times the u-quantile of ``Poisson(light / severity^2)``.
 
-    Up to 30 photons by counting them; beyond, ``rate + sqrt(rate) z + (z^2 - 1) / 6`` of the normal quantile z
-    (Cornish and Fisher's expansion), which is within a photon.
+    Up to 30 photons are counted; beyond that, ``rate + sqrt(rate) z + (z^2 - 1) / 6`` with the normal quantile z
+    (Cornish and Fisher's expansion) is within one photon.
     """
     z = torch.special.ndtri(u)
     noisy = light + severity * light.sqrt() * z + severity**2 * (z.square() - 1.0) / 6.0
@@ -149,7 +164,7 @@ def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
 
 
 def poisson_quantile(rate: Tensor, u: Tensor) -> Tensor:
-    """The least k with ``P(K <= k) > u`` for K ~ Poisson(rate), by adding up probabilities."""
+    """The least k with ``P(K <= k) > u`` for K ~ Poisson(rate), by summing probabilities."""
     count = torch.zeros_like(rate)
     probability = torch.exp(-rate)
     total = probability
@@ -179,6 +194,10 @@ class Inversion(Shift):
 
 def inversion(*, severity: float = 1.0, bounds: tuple[float, float]) -> Inversion:
     """``x -> (1 - severity) x + severity (low + high - x)``: all gray at 1/2, the negative at 1.
+
+    Args:
+        severity: from 0, the identity, to 1, the negative.
+        bounds: the darkest and the brightest value, both finite.
 
     >>> inversion(severity=0.5, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
     tensor([[0.5000, 0.5000]])
