@@ -1,4 +1,4 @@
-"""Optimal transport straight from its definitions, by SciPy's linear programming and assignment: slow and obvious."""
+"""Optimal transport straight from its definitions, by SciPy's linear programs and assignment: slow and obvious."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Array = NDArray[np.float64]
 
 
 def w2_by_assignment(x: Array, y: Array) -> float:
-    """W_2^2 of equally many points of equal weight."""
+    """W_2^2 between equal numbers of points of equal weight."""
     cost = cdist(x, y, "sqeuclidean")
     return float(cost[linear_sum_assignment(cost)].mean())
 
 
 def w2_on_the_line(x: Array, y: Array) -> float:
-    """W_2^2 of points on the line: the integral of the squared difference of the quantile functions."""
+    """W_2^2 between points on the line: the integral of the squared difference of the quantile functions."""
     repeat = np.lcm(len(x), len(y))
     ordered = (np.repeat(np.sort(values.ravel()), repeat // len(values)) for values in (x, y))
     return float(np.mean(np.subtract(*ordered) ** 2))
@@ -38,10 +38,10 @@ def cost_matrix(x: Array, y: Array) -> Array:
 
 
 def least_largest_distance(costs: Sequence[Sequence[Array]], weights: Array | None = None) -> float:
-    """``min over lambda of max_j W_2^2(P_lambda, Q_j)``, as one linear program; ``costs[j][i]`` from P_i to Q_j.
+    """``min over lambda of max_j W_2^2(P_lambda, Q_j)``, as one linear program; ``costs[j][i]`` is from P_i to Q_j.
 
-    Unknown are lambda, the largest distance t, and for each target and source a plan with row sums
-    ``lambda_i / n_i``, the plans to one target having column sums ``1 / n_j`` together. ``weights`` fixes lambda.
+    The unknowns are lambda, the largest distance t, and a plan for each target and source with row sums
+    ``lambda_i / n_i``; the plans to one target together have column sums ``1 / n_j``. ``weights`` fixes lambda.
     """
     sources = len(costs[0])
     plans = [(j, i) for j in range(len(costs)) for i in range(sources)]
@@ -84,7 +84,7 @@ def least_largest_distance(costs: Sequence[Sequence[Array]], weights: Array | No
 
 
 def simplex_grid(corners: int, cells: int) -> list[Array]:
-    """All points of the simplex with coordinates in multiples of ``1 / cells``."""
+    """All points of the simplex whose coordinates are multiples of ``1 / cells``."""
     if corners == 1:
         return [np.array([1.0])]
     return [

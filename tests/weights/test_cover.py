@@ -32,7 +32,7 @@ def largest_distance(clients, at):
 
 @settings(max_examples=10)
 @given(clients_on_a_grid)
-def test_equals_the_full_linear_program(clients):
+def test_cover_equals_the_full_linear_program(clients):
     found = weights.cover(clients)
     assert found.value == pytest.approx(least_largest_distance(costs(clients)), rel=1e-6, abs=1e-6)
     assert found.gap <= 1e-6
@@ -44,7 +44,7 @@ def test_equals_the_full_linear_program(clients):
         assert wanted - 1e-6 <= distance <= wanted + 1e-6
 
 
-def test_is_no_larger_than_around_other_centers():
+def test_the_ball_is_no_larger_than_around_other_centers():
     generator = np.random.default_rng(0)
     clients = [
         generator.normal(size=(n, 2)) * s + 2.0 * i for i, (n, s) in enumerate(((6, 1), (8, 2), (5, 0.5), (7, 1)))
@@ -66,10 +66,10 @@ def test_every_mixture_of_the_clients_is_in_the_ball():
         assert inside <= found.value + 1e-9
 
 
-def test_the_middle_of_three_gaussians():
-    """Equally spaced, of equal covariance: the middle one covers all, at a radius of the spacing.
+def test_the_middle_of_three_gaussians_covers_all():
+    """Equally spaced, with equal covariance: the middle one covers all, and the radius is the spacing.
 
-    A mixture of the outer two is no nearer: each half of it lies twice the spacing from the other side.
+    A mixture of the outer two is no nearer: half of it lies twice the spacing away from the other side.
     """
     generator = np.random.default_rng(0)
     step = np.array([3.0, 4.0])
@@ -81,7 +81,7 @@ def test_the_middle_of_three_gaussians():
 
 
 @pytest.mark.slow
-def test_standard_errors_are_those_of_drawing_again_at_the_same_weights():
+def test_standard_errors_match_the_spread_of_new_draws_at_the_same_weights():
     """Within a quarter of the standard deviation over 60 draws. Client 1 is drawn once for both sides."""
     generator = np.random.default_rng(0)
     clients = [generator.normal(size=(2000, 2)) * s + c for s, c in ((1, 0), (1.5, 3), (1, 5))]
@@ -104,7 +104,7 @@ def test_one_client_covers_itself():
 
 @settings(max_examples=20)
 @given(clients_on_a_grid, st.integers(0, 2**32 - 1))
-def test_barycenter_ends_at_a_client(clients, seed):
+def test_barycenter_always_ends_at_a_single_client(clients, seed):
     """The trivial minimum that the paper's program has at every client."""
     found = weights.barycenter(clients, seed=seed)
     assert sorted(found.weights) == [0.0] * (len(clients) - 1) + [1.0]
@@ -115,7 +115,7 @@ def test_barycenter_ends_at_a_client(clients, seed):
     assert found == weights.barycenter(clients, seed=seed)
 
 
-def test_barycenter_is_the_client_nearest_to_that_of_all():
+def test_barycenter_returns_the_client_nearest_to_the_barycenter_of_all():
     """Point masses: the barycenter of all is their mean, 3, so the client at 4 is taken, not the covering one at 5."""
     clients = [np.full((3, 1), center) for center in (0.0, 1.0, 0.0, 4.0, 10.0)]
     assert weights.barycenter(clients).weights == (0.0, 0.0, 0.0, 1.0, 0.0)

@@ -25,7 +25,7 @@ def cloud(seed, points, features=2, spread=1.0, center=0.0):
 
 @settings(max_examples=30)
 @given(seeds, sizes, st.integers(1, 4))
-def test_exact_equals_the_assignment(seed, points, features):
+def test_the_exact_distance_equals_the_best_assignment(seed, points, features):
     x, y = cloud(seed, points, features), cloud(seed + 1, points, features, 2.0)
     x[0] = x[-1]  # a repeated point
     assert distance(x, y).value == pytest.approx(w2_by_assignment(x, y), rel=1e-9, abs=1e-12)
@@ -33,17 +33,17 @@ def test_exact_equals_the_assignment(seed, points, features):
 
 @settings(max_examples=30)
 @given(seeds, sizes, sizes)
-def test_exact_equals_the_quantiles_on_the_line(seed, n, m):
+def test_the_exact_distance_on_the_line_equals_that_of_the_quantiles(seed, n, m):
     x, y = cloud(seed, n, 1), cloud(seed + 1, m, 1, 3.0, 1.0)
     assert distance(x, y).value == pytest.approx(w2_on_the_line(x, y), rel=1e-9, abs=1e-12)
 
 
-def test_far_from_the_origin_digits_are_kept():
+def test_points_far_from_the_origin_lose_no_precision():
     x, y = cloud(0, 40, 3), cloud(1, 40, 3)
     assert distance(x + 1e6, y + 1e6).value == pytest.approx(distance(x, y).value, rel=1e-6)
 
 
-def test_more_pivots_than_pot_allows_by_default():
+def test_problems_that_need_more_pivots_than_pots_default_are_solved():
     """ot.emd stops after 100,000 pivots unless told otherwise, with a wrong answer and a warning."""
     x, y = cloud(0, 900, 20), cloud(1, 900, 20)
     value = distance(x, y).value
@@ -53,8 +53,8 @@ def test_more_pivots_than_pot_allows_by_default():
 
 
 @pytest.mark.parametrize(("method", "regularization"), [("exact", 0.05), ("entropic", 0.05)])
-def test_gaussians(method, regularization):
-    """In two dimensions 800 points come within a twentieth of the formula."""
+def test_the_distance_between_gaussians_matches_the_formula(method, regularization):
+    """In two dimensions, 800 points come within 5% of the formula."""
     stretch = np.array([[2.0, 0.3], [0.0, 0.5]])
     x, y = cloud(0, 800), cloud(1, 800) @ stretch + np.array([3.0, 1.0])
     wanted = w2_of_gaussians(np.zeros(2), np.eye(2), np.array([3.0, 1.0]), stretch.T @ stretch)
@@ -63,7 +63,7 @@ def test_gaussians(method, regularization):
 
 @pytest.mark.parametrize("method", ["exact", "entropic"])
 @pytest.mark.parametrize("sample", [None, 30])
-def test_a_distribution_is_at_distance_0_from_itself(method, sample):
+def test_a_distribution_has_distance_0_to_itself(method, sample):
     x, y = cloud(0, 70, 4), np.arange(70) % 3
     for labels in (False, True):
         found = distance((x, y), (x.copy(), y.copy()), method=method, sample=sample, label_aware=labels)
@@ -71,7 +71,7 @@ def test_a_distribution_is_at_distance_0_from_itself(method, sample):
         assert found.standard_error == pytest.approx(0.0, abs=1e-9)
 
 
-def test_entropic_is_debiased_and_tends_to_the_exact():
+def test_the_entropic_distance_tends_to_the_exact_one():
     x, y = cloud(0, 80), cloud(1, 60, center=1.0)
     exact = distance(x, y).value
     errors = [abs(distance(x, y, method="entropic", regularization=r).value - exact) for r in (1.0, 0.1, 0.01)]
@@ -79,41 +79,41 @@ def test_entropic_is_debiased_and_tends_to_the_exact():
     assert errors[2] < 0.03 * exact
 
 
-def test_entropic_equals_pots_own_debiased_value():
+def test_the_entropic_distance_equals_pots_debiased_value():
     x, y = cloud(0, 40), cloud(1, 30, center=1.0)
     epsilon = 0.2 * cost_matrix(x, y).mean()
     wanted = ot.solve_sample(x, y, reg=epsilon, debias=True, max_iter=100_000).value
     assert distance(x, y, method="entropic", regularization=0.2).value == pytest.approx(wanted, rel=1e-4)
 
 
-def test_too_little_regularization_is_said():
+def test_too_little_regularization_raises_an_error():
     with pytest.raises(RuntimeError, match=r"did not converge at epsilon=.*: raise regularization"):
         distance(cloud(0, 12), cloud(1, 12, center=1.0), method="entropic", regularization=1e-6)
 
 
 @pytest.mark.parametrize(("population", "drawn"), [(20_000, 200), (400, 200)])
-def test_standard_error_is_that_of_drawing_again(population, drawn):
-    """Within a quarter of the standard deviation over 60 draws, also where half of all points are drawn."""
+def test_the_standard_error_matches_the_spread_of_new_draws(population, drawn):
+    """Within a quarter of the standard deviation over 60 draws, even if half of all points are drawn."""
     x, y = cloud(0, population, 2, 1.0), cloud(1, population, 2, 1.5, 2.0)
     found = [distance(x, y, sample=drawn, seed=seed) for seed in range(60)]
     spread = np.std([each.value for each in found], ddof=1)
     assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.25)
 
 
-def test_drawing_makes_distances_larger():
+def test_distances_grow_as_fewer_points_are_drawn():
     x, y = cloud(0, 2000, 5), cloud(1, 2000, 5)
     means = [np.mean([distance(x, y, sample=n, seed=seed).value for seed in range(5)]) for n in (50, 200, 800)]
     assert means[0] > means[1] > means[2] > distance(x, y, sample=None).value
 
 
-def test_label_aware_cost_by_a_double_loop():
+def test_the_label_aware_distance_equals_that_of_a_double_loop():
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(12, 2)), np.repeat([0, 1, 5], 4)
     x_other, y_other = generator.normal(size=(10, 2)) + 1.0, np.repeat([3, 1], 5)
     cost = cost_matrix(x, x_other)
     for i, j in itertools.product(range(12), range(10)):
         a, b = x[y == y[i]], x_other[y_other == y_other[j]]
-        repeats = np.lcm(len(a), len(b))  # equally many copies, so that an assignment is the transport
+        repeats = np.lcm(len(a), len(b))  # equal numbers of copies, so that an assignment is the transport
         cost[i, j] += w2_by_assignment(np.repeat(a, repeats // len(a), 0), np.repeat(b, repeats // len(b), 0))
     rows, columns = np.repeat(np.arange(12), 5), np.repeat(np.arange(10), 6)
     from scipy.optimize import linear_sum_assignment
@@ -125,14 +125,14 @@ def test_label_aware_cost_by_a_double_loop():
     assert found > distance(x, x_other).value
 
 
-def test_names_of_labels_do_not_matter():
+def test_the_label_aware_distance_does_not_depend_on_the_names_of_labels():
     x, y = cloud(0, 30), np.arange(30) % 3
     assert distance((x, y), (x + 1.0, (y + 1) % 3), label_aware=True).value == pytest.approx(
         distance((x, y), (x + 1.0, y + 7), label_aware=True).value
     )
 
 
-def test_features_are_what_is_compared():
+def test_features_are_compared_instead_of_examples():
     images = torch.from_numpy(cloud(0, 20, 12)).view(20, 3, 4)
     seen = []
 
@@ -145,7 +145,7 @@ def test_features_are_what_is_compared():
     assert seen == [(20, 3, 4), (20, 3, 4)]
 
 
-def test_bytes_tensors_and_arrays_are_read_alike():
+def test_bytes_tensors_arrays_and_lists_give_the_same_distance():
     x, y = np.random.default_rng(0).integers(0, 255, (2, 9, 2, 2), dtype=np.uint8)
     wanted = w2_by_assignment(x.reshape(9, 4).astype(float), y.reshape(9, 4).astype(float))
     for read in (
@@ -158,7 +158,7 @@ def test_bytes_tensors_and_arrays_are_read_alike():
         assert distance(read(x), read(y)).value == pytest.approx(wanted)
 
 
-def test_draws_are_keyed_by_the_source_alone():
+def test_a_draw_does_not_depend_on_the_other_sources():
     first, second, other = cloud(0, 50), cloud(1, 60), cloud(2, 70)
     draw = lambda clients, seed=0: [c.x - c.x.mean(0) for c in read_clients(clients, Sampling(20, seed))]  # noqa: E731
     alone = draw([first])[0]
@@ -169,7 +169,7 @@ def test_draws_are_keyed_by_the_source_alone():
     assert not torch.equal(*draw([first, first]))
 
 
-def test_draws_are_without_replacement_and_from_the_counter_based_generator():
+def test_points_are_drawn_without_replacement_by_the_counter_based_generator():
     numbers = np.arange(100.0)[:, None]
     (drawn,) = read_clients([numbers], Sampling(30, seed=7))
     order = bits(Key.of(7), Purpose.TRANSPORT, 100).argsort(stable=True)[:30].sort().values
@@ -178,7 +178,7 @@ def test_draws_are_without_replacement_and_from_the_counter_based_generator():
     assert (len(drawn), drawn.total) == (30, 100)
 
 
-def test_a_federation_is_its_training_examples():
+def test_a_federation_stands_for_its_training_examples():
     pairs = [(cloud(i, 12, 3).astype(np.float32), np.arange(12) % 2) for i in range(3)]
     clients = wafl.Federation.from_arrays(pairs)
     arrays = [clients.train.of(i)[0] for i in range(3)]

@@ -1,4 +1,4 @@
-"""The nearest source and the nearest mixture: against one linear program, against other weights, and at size."""
+"""The nearest source and the nearest mixture: against one linear program, against other weights, and at scale."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def mixture_by_lp(sources, target, at=None):
 
 @settings(max_examples=60)
 @given(st.lists(clouds, min_size=1, max_size=9), clouds, st.sampled_from([1e-5, 1.0, 1e4]))
-def test_equals_the_full_linear_program(sources, target, unit):
+def test_mixture_equals_the_full_linear_program(sources, target, unit):
     """Unequal sizes, repeated points, one source, one point, more sources than points; in any unit."""
     found = weights.mixture([unit * source for source in sources], unit * target)
     found = replace(found, value=found.value / unit**2, gap=found.gap / unit**2)
@@ -52,7 +52,7 @@ def test_the_gap_encloses_the_minimum(sources, target, tolerance):
     assert found.value - found.gap - 1e-7 <= mixture_by_lp(sources, target) <= found.value + 1e-7
 
 
-def test_is_never_worse_than_other_weights():
+def test_the_mixture_is_no_farther_than_with_any_other_weights():
     generator = np.random.default_rng(0)
     sources = [generator.normal(size=(n, 2)) + 3 * np.array([i % 2, i // 2]) for i, n in enumerate((6, 9, 5))]
     target = generator.normal(size=(8, 2)) + 1.0
@@ -65,7 +65,7 @@ def test_is_never_worse_than_other_weights():
     assert found.value < mixture_by_lp(sources, target, np.full(3, 1 / 3))
 
 
-def test_nearest_is_the_linear_programs_vertex():
+def test_nearest_puts_all_weight_on_the_nearest_source():
     generator = np.random.default_rng(0)
     sources = [generator.normal(size=(20, 3)) + center for center in (4.0, 1.0, 2.0)]
     target = generator.normal(size=(15, 3))
@@ -78,7 +78,7 @@ def test_nearest_is_the_linear_programs_vertex():
     assert weights.nearest(sources, target, method="entropic").kind == "entropic"
 
 
-def test_a_source_as_target_is_found():
+def test_a_target_that_is_a_source_gets_all_the_weight():
     generator = np.random.default_rng(0)
     sources = [generator.normal(size=(50, 3)) + i for i in range(4)]
     for rule in (weights.nearest, weights.mixture):
@@ -89,7 +89,7 @@ def test_a_source_as_target_is_found():
         assert min(found.standard_errors[:2]) > 0
 
 
-def test_small_units_keep_their_digits():
+def test_tiny_units_lose_no_precision():
     """POT's tolerances are absolute."""
     generator = np.random.default_rng(61)
     sources = [generator.normal(size=(n, 2)) for n in (8, 11, 5, 13, 9, 10, 7, 12)]
@@ -102,7 +102,7 @@ def test_small_units_keep_their_digits():
     assert tiny.gap <= 1e-8 * tiny.value
 
 
-def test_recovers_the_shares_of_a_mixture():
+def test_mixture_recovers_the_shares_of_a_mixed_target():
     generator = np.random.default_rng(0)
     centers = 10.0 * np.eye(4)
     sources = [generator.normal(size=(150, 4)) + center for center in centers]
@@ -112,7 +112,7 @@ def test_recovers_the_shares_of_a_mixture():
 
 
 def test_label_aware_mixture_follows_the_labels():
-    """Two sources with the same points but other labels: only the label-aware cost can tell them apart."""
+    """Two sources with the same points but different labels: only the label-aware cost can tell them apart."""
     generator = np.random.default_rng(0)
     x = np.concatenate([generator.normal(size=(30, 2)), generator.normal(size=(30, 2)) + 6.0])
     by_place, at_random = np.repeat([0, 1], 30), np.arange(60) % 2
@@ -122,7 +122,7 @@ def test_label_aware_mixture_follows_the_labels():
     assert weights.nearest(sources, target).weights == (1.0, 0.0)
 
 
-def test_every_potential_gives_a_cut_below():
+def test_every_potential_gives_a_cut_below_the_distance():
     generator = np.random.default_rng(0)
     sources = [generator.normal(size=(n, 2)) + i for i, n in enumerate((4, 6, 3))]
     target = generator.normal(size=(5, 2))
@@ -138,8 +138,8 @@ def test_every_potential_gives_a_cut_below():
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
-def test_few_arcs_are_enough(tolerance):
-    """Where far more arcs are closed than open the value still is that of POT on all of them."""
+def test_searching_among_few_arcs_finds_the_exact_value(tolerance):
+    """With far more arcs closed than open, the value is still that of POT on all of them."""
     generator = np.random.default_rng(0)
     sources = [
         generator.normal(size=(150, 8)) * generator.uniform(0.5, 2, 8) + generator.normal(size=8) for _ in range(6)
@@ -155,7 +155,7 @@ def test_few_arcs_are_enough(tolerance):
 
 
 @pytest.mark.slow
-def test_at_size():
+def test_mixture_reaches_its_gap_with_many_sources_in_many_dimensions():
     """20 sources of 500 points in 784 dimensions: a proven gap of a thousandth."""
     generator = np.random.default_rng(0)
     centers, factors = generator.normal(size=(10, 784)), generator.normal(size=(10, 8, 784)) / 3
@@ -180,7 +180,7 @@ def test_at_size():
         lambda clients: weights.cover(clients, private=True),
     ],
 )
-def test_fit_takes_the_result_and_the_run_keeps_it(make, tmp_path):
+def test_fit_accepts_the_weights_and_the_run_keeps_them(make, tmp_path):
     generator = np.random.default_rng(0)
     pairs = [(generator.normal(size=(24, 3)).astype(np.float32) + i, np.arange(24) % 2) for i in range(3)]
     clients = wafl.Federation.from_arrays(pairs)

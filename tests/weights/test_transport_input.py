@@ -43,16 +43,16 @@ def _no_work(monkeypatch):
         ([good], good, {"sample": 0}, "sample=0 must be a whole number of at least 1 point, or None for all"),
         ([good], good, {"sample": 2.5}, "sample=2.5 must be a whole number"),
         ([good], good, {"seed": -1}, "seed=-1 must lie in 0"),
-        ([good], good, {"label_aware": True}, "source 0 has no labels: label_aware=True wants one integer label"),
+        ([good], good, {"label_aware": True}, "source 0 has no labels: label_aware=True needs one integer label"),
         ([(good, np.zeros(4))], good, {"label_aware": True}, r"source 0 has labels of shape \(4,\) and type"),
         ([(good, np.zeros(3, int))], good, {"label_aware": True}, r"source 0 has labels of shape \(3,\)"),
         ([(good, np.zeros(4, int))], good, {"label_aware": True}, "the target has no labels"),
         ([good], good, {"features": lambda x: x[:1]}, r"source 0: features made \(1, 2\) numbers of 4 examples"),
         ([good], good, {"features": lambda x: x / 0}, "source 0: features made .* NaN or infinity"),
-        ([(good, np.zeros(4, int))], good, {"private": True, "label_aware": True}, "label_aware=True does not go"),
+        ([(good, np.zeros(4, int))], good, {"private": True, "label_aware": True}, "label_aware=True cannot be used"),
     ],
 )  # fmt: skip
-def test_sources_and_target(rule, sources, target, options, message):
+def test_bad_sources_and_targets_are_refused(rule, sources, target, options, message):
     with pytest.raises(ValueError, match=message):
         rule(sources, target, **options)
 
@@ -68,7 +68,7 @@ def test_sources_and_target(rule, sources, target, options, message):
         ([good], {"seed": 2**32}, "seed=4294967296 must lie in"),
     ],
 )
-def test_clients(rule, clients, options, message):
+def test_bad_clients_are_refused(rule, clients, options, message):
     with pytest.raises(ValueError, match=message):
         rule(clients, **options)
 
@@ -76,7 +76,7 @@ def test_clients(rule, clients, options, message):
 @pytest.mark.parametrize(
     "call", [lambda **o: weights.nearest([good], good, **o), lambda **o: distance(good, good, **o)]
 )
-def test_methods(call):
+def test_bad_methods_and_regularizations_are_refused(call):
     with pytest.raises(ValueError, match="method='sinkhorn' must be 'exact' or 'entropic'"):
         call(method="sinkhorn")
     for regularization in (0.0, -1.0, float("nan")):
@@ -84,13 +84,13 @@ def test_methods(call):
             call(method="entropic", regularization=regularization)
 
 
-def test_entropic_is_not_private():
-    with pytest.raises(ValueError, match="method='entropic' does not go with private=True"):
+def test_the_private_entropic_distance_is_refused():
+    with pytest.raises(ValueError, match="method='entropic' cannot be used with private=True"):
         weights.nearest([good], good, method="entropic", private=True)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1e-3, float("nan"), float("inf")])
-def test_tolerance(tolerance):
+def test_a_tolerance_that_is_not_positive_and_finite_is_refused(tolerance):
     for call in (
         lambda t: weights.mixture([good], good + 1, tolerance=t),
         lambda t: weights.cover([good], tolerance=t),
@@ -109,7 +109,7 @@ def test_tolerance(tolerance):
         (lambda x: weights.barycenter([x, x], sample=None), 2.0),
     ],
 )
-def test_huge(call, factor):
-    message = rf"4e\+08 costs between points are more than the 1e\+08 that are held: draw {factor} times fewer points"
+def test_too_many_costs_are_refused_with_the_remedy(call, factor):
+    message = rf"4e\+08 costs between points are more than the limit of 1e\+08: draw {factor} times fewer points"
     with pytest.raises(ValueError, match=message):
         call(torch.zeros(20_000, 1))

@@ -1,4 +1,13 @@
-"""Client weights from optimal transport: how far the clients' data lie from a target, or from each other."""
+"""Client weights from optimal transport: how far the clients' data lie from a target, or from each other.
+
+- ``nearest.py``, ``mixture.py``: the nearest source, or mixture of sources, to a target;
+- ``cover.py``, ``barycenter.py``: without a target, a center for all clients;
+- ``result.py``: what these four return;
+- ``distances.py``: W_2 between two data sets, exact or entropic; the ground cost and POT's solver: ``costs.py``;
+- ``clouds.py``: points read from whatever a user has, checked and sampled;
+- ``cutting.py``, ``mixture_distance.py``: the solver of ``mixture`` and ``cover``;
+- ``private.py``: distances without sending examples, and what they leak.
+"""
 
 from wafl.weights.transport.barycenter import barycenter
 from wafl.weights.transport.cover import cover

@@ -1,4 +1,4 @@
-"""The paper's weights for covering all clients: alternate minimisation in the weights and a barycenter."""
+"""The paper's weights for covering all clients: alternating minimization over the weights and a barycenter."""
 
 from __future__ import annotations
 
@@ -27,11 +27,19 @@ def barycenter(
     """``min over lambda and Q of sum_i lambda_i W_2^2(P_i, Q)``, each in turn, as in the paper's appendix.
 
     The program has a trivial minimum at every client: ``Q = P_i``, ``lambda = e_i``, value 0. The alternation always
-    ends at one: from equal weights Q is the barycenter of all clients; the best weights for it are a vertex, as they
-    solve a linear program; the barycenter of that single client is itself. So this returns the client nearest to the
-    barycenter of all, and ``value`` 0, which says nothing about the others: ``distances``, from ``Q`` to each client,
-    do. For a ball that holds all clients use :func:`wafl.weights.cover`. Options are those of
-    :func:`wafl.weights.nearest`.
+    ends at one: from equal weights, Q is the barycenter of all clients; the best weights for it are a vertex, as they
+    solve a linear program; the barycenter of that single client is the client itself. For a ball that holds all
+    clients use :func:`wafl.weights.cover`.
+
+    Args:
+        clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+
+    Returns:
+        The client nearest to the barycenter of all, and a ``value`` of 0, which says nothing about the others:
+        ``distances``, from ``Q`` to each client, do.
 
     >>> import numpy as np
     >>> result = barycenter([np.full((3, 1), center) for center in (0.0, 4.0, 5.0)])
@@ -42,7 +50,7 @@ def barycenter(
     check_size(max(len(cloud) for cloud in clouds) ** 2)
     weights = [1.0 / len(clouds)] * len(clouds)
     while True:
-        center = _minimiser(clouds, weights, seed)
+        center = _minimizer(clouds, weights, seed)
         found = [exact_distance(cloud, center) for cloud in clouds]
         before, closest = weights, min(range(len(found)), key=lambda i: found[i].value)
         weights = [float(i == closest) for i in range(len(found))]
@@ -59,8 +67,8 @@ def barycenter(
     )
 
 
-def _minimiser(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> Cloud:
-    """The Q of least ``sum_i lambda_i W_2^2(P_i, Q)``: for a single client itself, else POT's local solution."""
+def _minimizer(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> Cloud:
+    """The Q of least ``sum_i lambda_i W_2^2(P_i, Q)``: a single client itself, otherwise POT's local solution."""
     if max(weights) == 1.0:
         return clouds[weights.index(1.0)]
     import ot

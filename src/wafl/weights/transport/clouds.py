@@ -1,4 +1,4 @@
-"""Clouds of equally weighted points: read from whatever a user has, checked, and drawn from."""
+"""Clouds of equally weighted points: read from whatever a user has, checked, and sampled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Features = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points ``x`` ``[n, k]`` in float64 and, if asked for, their labels; drawn from ``total`` points."""
+    """Points ``x [n, k]`` in float64 and, if asked for, their labels; drawn from ``total`` points."""
 
     x: Tensor
     y: Tensor | None
@@ -32,7 +32,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which points of a data set are used, and as what: ``sample`` of them (None: all), mapped by ``features``."""
+    """Which points of a data set are used, and how: ``sample`` of them (None: all), mapped by ``features``."""
 
     sample: int | None
     seed: int = 0
@@ -46,29 +46,29 @@ class Sampling:
 
 
 def read_clients(clients: Federation | Iterable[Any], sampling: Sampling, *, private: bool = False) -> list[Cloud]:
-    """One cloud a client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``.
+    """One cloud per client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``.
 
-    With ``private`` all have as many points as the smallest.
+    With ``private``, all have as many points as the smallest.
     """
     return _draw_all(_read_all(clients, sampling, "client"), sampling, private)
 
 
 def read_client(item: Any, number: int, sampling: Sampling) -> Cloud:
-    """The cloud of one client, as it is drawn among others; ``number`` is its place among them."""
+    """The cloud of one client, drawn as it would be among others; ``number`` is its place among them."""
     return _read(f"client {number}", item, Key.of(sampling.seed, client=number), sampling).draw(sampling)
 
 
 def read_target(item: Any, sampling: Sampling) -> Cloud:
-    """The cloud of a target, as it is drawn beside sources."""
+    """The cloud of a target, drawn as it would be with sources."""
     return _read("the target", item, Key.of(sampling.seed, round=1), sampling).draw(sampling)
 
 
 def read_sources_and_target(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling, *, private: bool = False
 ) -> tuple[list[Cloud], Cloud]:
-    """One cloud a source, and the target's: an array, a pair, or a federation, whose training examples are pooled.
+    """One cloud per source, and the target's: an array, a pair, or a federation, whose training examples are pooled.
 
-    A target that is one of the sources is drawn as that source is, so that their distance is 0.
+    A target that is one of the sources is drawn like that source, so that their distance is 0.
     """
     data = _read_all(sources, sampling, "source")
     pooled = (target.train.x, target.train.y) if isinstance(target, Federation) else target
@@ -80,7 +80,7 @@ def read_sources_and_target(
 
 @dataclass(frozen=True)
 class _Data:
-    """All examples of a source; its key knows its number alone, so a draw does not depend on the other sources."""
+    """All examples of a source; its key depends only on its number, so a draw does not depend on the other sources."""
 
     name: str
     x: Tensor
@@ -106,7 +106,7 @@ class _Data:
             if len(x) != len(rows) or not bool(torch.isfinite(x).all()):
                 raise ValueError(
                     f"{self.name}: features made {tuple(x.shape)} numbers of {len(rows)} examples, "
-                    "or NaN or infinity: they want one row of finite numbers an example"
+                    "or NaN or infinity: it must return one row of finite numbers per example"
                 )
         return Cloud(x.reshape(len(rows), -1).to(torch.float64), None if self.y is None else self.y[rows], size)
 
@@ -124,7 +124,7 @@ def _draw_all(data: Sequence[_Data], sampling: Sampling, private: bool) -> list[
     clouds = [each.draw(sampling) for each in data]
     if private:
         return clouds
-    # No distance changes, and points far from the origin keep their digits.
+    # Centering changes no distance, and points far from the origin keep their precision.
     center = torch.stack([cloud.x.mean(0) for cloud in clouds]).mean(0)
     return [replace(cloud, x=cloud.x - center) for cloud in clouds]
 
@@ -150,7 +150,7 @@ def _read(name: str, item: Any, key: Key, sampling: Sampling) -> _Data:
         raise ValueError(f"{name} has NaN or infinity among its examples: clean or drop those")
     if sampling.label_aware and (y is None or y.is_floating_point() or y.shape != x.shape[:1]):
         labels = "no labels" if y is None else f"labels of shape {tuple(y.shape)} and type {y.dtype}"
-        raise ValueError(f"{name} has {labels}: label_aware=True wants one integer label an example, in pairs (x, y)")
+        raise ValueError(f"{name} has {labels}: label_aware=True needs one integer label per example, in pairs (x, y)")
     return _Data(name, x, y, key)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wafl.weights.transport.clouds import Cloud
 
-_LARGEST = 10**8  # costs: 10,000 points on each side take about 4 GB inside POT
+_LARGEST = 10**8  # 10,000 points on each side take about 4 GB inside POT
 _MAX_PIVOTS = 10**9
 
 
@@ -33,7 +33,7 @@ def ground_cost(a: Cloud, b: Cloud) -> Tensor:
     """``d^2((x, y), (x', y')) = ||x - x'||^2``, and for clouds with labels ``+ W_2^2(cloud of y, cloud of y')``.
 
     The label term (Alvarez-Melis and Fusi, "Geometric dataset distances via optimal transport", NeurIPS 2020)
-    compares labels by the points that carry them, so the two data sets need not name them alike.
+    compares labels by the points that have them, so the two data sets need not use the same names.
 
     >>> two = Cloud(torch.tensor([[0.0], [1.0]], dtype=torch.float64), torch.tensor([0, 1]), total=2)
     >>> ground_cost(two, two)
@@ -66,7 +66,7 @@ def solve_pair(cost: Tensor) -> Pair:
 
 
 def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor, Tensor]:
-    """Plan, value and potentials; a sparse cost allows its own arcs only. What POT merely warns of is an error here."""
+    """Plan, value and potentials; a sparse cost allows only its own arcs. What POT warns about is an error here."""
     import ot
 
     scale = float(cost.max()) or 1.0  # POT's tolerances are absolute
@@ -81,6 +81,6 @@ def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor
 def check_size(costs: int) -> None:
     if costs > _LARGEST:
         raise ValueError(
-            f"{costs:.2g} costs between points are more than the {_LARGEST:.0e} that are held: "
+            f"{costs:.2g} costs between points are more than the limit of {_LARGEST:.0e}: "
             f"draw {math.sqrt(costs / _LARGEST):.1f} times fewer points with sample="
         )

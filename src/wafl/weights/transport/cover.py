@@ -1,4 +1,4 @@
-"""The mixture of the clients around which the smallest ball holds every client."""
+"""The mixture of the clients that is the center of the smallest ball that holds every client."""
 
 from __future__ import annotations
 
@@ -29,16 +29,24 @@ def cover(
     tolerance: float | None = None,
     private: bool = False,
 ) -> TransportWeights:
-    """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball with its center a mixture.
+    """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball whose center is a mixture.
 
-    The ball of ``radius`` (the root of ``value``) around ``P_lambda`` holds every client, and as W_2^2 is convex, every
-    mixture of the clients. ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` theirs at these weights.
-    All this speaks of the points that were used, and says nothing of how far these lie from the distributions that
-    they were drawn from. ``tolerance`` and ``gap`` are as in :func:`wafl.weights.mixture`, the other options those of
-    :func:`wafl.weights.nearest`.
+    The ball of ``radius`` (the root of ``value``) around ``P_lambda`` holds every client and, as W_2^2 is convex, every
+    mixture of the clients. All this is about the points that were used, and says nothing about how far these lie from
+    the distributions that they were drawn from.
 
-    With ``private=True`` the bound ``max_j sum_i lambda_i W_2^2(P_i, P_j)`` is minimised instead, which needs pairwise
-    distances alone: see :mod:`wafl.weights.transport.private`.
+    Args:
+        clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
+        private: minimize the bound ``max_j sum_i lambda_i W_2^2(P_i, P_j)`` instead, which needs only pairwise
+            distances: see :mod:`wafl.weights.transport.private`.
+
+    Returns:
+        The weights; ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` are theirs at these weights.
 
     >>> import numpy as np
     >>> result = cover([np.full((4, 1), center) for center in (0.0, 2.0, 4.0)])
@@ -74,7 +82,7 @@ def cover(
 
 
 def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:
-    """One function of the weights a client; the two directions of a pair share their plan."""
+    """One function of the weights per client; the two directions of a pair share their plan."""
     count = len(clouds)
     costs: dict[tuple[int, int], Tensor] = {}
     pairs: dict[tuple[int, int], Pair] = {}

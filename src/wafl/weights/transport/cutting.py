@@ -1,4 +1,4 @@
-"""The mixture nearest to all of some targets, by cutting planes."""
+"""The mixture nearest to several targets at once, by cutting planes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights, the distance of their mixture to each target with its potential there, and ``gap``: the largest of
-    these distances is at most that much above the least possible."""
+    """Weights, and the distance of their mixture to each target with its potential there.
+
+    The largest of these distances is at most ``gap`` above the least possible.
+    """
 
     weights: Tensor
     values: tuple[float, ...]
@@ -40,9 +42,9 @@ def pick_tolerance(tolerance: float | None, costs: int) -> float:
 def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Solution:
     """``min over the simplex of max_j V_j(lambda)``, to a gap of ``tolerance`` times the value.
 
-    Each V_j is convex and its cuts lie below it, so the least lambda of ``max over cuts`` (a small linear program)
-    bounds the answer from below, and V at any lambda from above (Kelley, 1960). The next cut is made between the best
-    lambda so far and that of the linear program, which needs far fewer of them than at the latter itself (Ben-Ameur
+    Each V_j is convex and its cuts lie below it, so the minimum of ``max over cuts`` (a small linear program) bounds
+    the answer from below, and V at any lambda bounds it from above (Kelley, 1960). The next cut is made between the
+    best lambda so far and that of the linear program, which takes far fewer cuts than at the latter itself (Ben-Ameur
     and Neto, "Acceleration of cutting-plane and column generation algorithms", Networks, 2007).
     """
     cuts = [[target.cut(pair.g) for pair in target.pairs] for target in targets]
@@ -54,14 +56,14 @@ def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Sol
         best = replace(best, gap=max(upper - max(lower, 0.0), 0.0))
         if best.gap <= tolerance * upper + _ROUNDING * scale:
             break
-        # Close to the end the linear program's own lambda may be the answer itself.
+        # Near the end the linear program's own lambda may be the answer.
         inside = 0.0 if best.gap < 1e-3 * upper and step % 2 else _INSIDE
         query = _without_crumbs(inside * best.weights + (1.0 - inside) * lowest, 0.01 * best.gap / upper)
         found: dict[int, Evaluation] = {}
         for j in sorted(range(len(targets)), key=lambda j: -float((torch.stack(cuts[j]) @ query).max())):
             found[j] = targets[j].at(query, 0.1 * best.gap)
             cuts[j].append(found[j].cut)
-            if found[j].value >= upper:  # these weights are no better, whatever the other targets say
+            if found[j].value >= upper:  # these weights are no better, whatever the other targets are
                 break
         else:
             at = [found[j] for j in range(len(targets))]
@@ -79,7 +81,7 @@ def _best_vertex(targets: Sequence[MixtureDistance]) -> Solution:
 
 
 def least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
-    """``min over the simplex of max_k cut_k @ lambda``: where, and a value no greater than it."""
+    """``min over the simplex of max_k cut_k @ lambda``: the minimizer, and a lower bound of the minimum."""
     from scipy.optimize import linprog
 
     slopes = torch.stack(tuple(cuts)).numpy()
@@ -96,13 +98,13 @@ def least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
     )
     if not solved.success:
         raise RuntimeError(f"the linear program over {count} cuts failed: {solved.message}")
-    # A mean of cuts is a cut, and its least vertex a bound that owes nothing to the solver's tolerance.
+    # A mean of cuts is a cut, and its least vertex is a bound that does not depend on the solver's tolerance.
     shares = np.maximum(-solved.ineqlin.marginals, 0.0)
     lower = float((shares / shares.sum() @ slopes).min())
     return _without_crumbs(torch.from_numpy(solved.x[:sources]), 0.0), lower
 
 
 def _without_crumbs(weights: Tensor, least: float) -> Tensor:
-    """Weights below ``least`` set to 0: each would cost as much time as a large one."""
+    """Set weights up to ``least`` to 0: each would take as much time as a large one."""
     kept = torch.where(weights > least, weights, 0.0)
     return kept / kept.sum()

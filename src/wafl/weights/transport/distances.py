@@ -1,4 +1,4 @@
-"""The squared W_2 distance of two data sets, exact or debiased entropic, with its standard error."""
+"""The squared W_2 distance between two data sets, exact or debiased entropic, with its standard error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Method = Literal["exact", "entropic"]
 
 @dataclass(frozen=True)
 class Distance:
-    """A squared W_2 distance; ``standard_error`` speaks of the drawing of the points alone."""
+    """A squared W_2 distance; ``standard_error`` only accounts for the random draw of the points."""
 
     value: float
     standard_error: float
@@ -37,10 +37,17 @@ def distance(
     method: Method = "exact",
     regularization: float = 0.05,
 ) -> Distance:
-    """``W_2^2(P, Q)``, the least mean squared distance by which P can be carried to Q.
+    """``W_2^2(P, Q)``, the least mean squared distance over which P can be carried to Q.
 
-    ``a`` and ``b`` are arrays ``x`` or pairs ``(x, y)``; ``b`` may be a federation. The options are those of
-    :func:`wafl.weights.nearest`.
+    Args:
+        a: an array ``x`` or a pair ``(x, y)``.
+        b: an array, a pair, or a federation, whose training examples are pooled.
+        sample: how many points to draw from a side that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence.
+        regularization: of the entropic method, in multiples of the mean cost.
 
     >>> points = torch.arange(6.0)[:, None]
     >>> distance(points, points + 3)
@@ -71,11 +78,11 @@ def exact_distance(a: Cloud, b: Cloud) -> Distance:
 
 
 def standard_error(parts: Iterable[tuple[Tensor, Cloud]]) -> float:
-    """``sqrt(sum of Var(f) / n (1 - n/N))`` over clouds of n of N points, with their potentials f.
+    """``sqrt(sum of Var(f) / n (1 - n/N))`` over clouds of n out of N points, with their potentials f.
 
-    That W_2^2 of drawn points is asymptotically normal, with the variance of the potentials, is the theorem of del
-    Barrio and Loubes (Annals of Probability, 2019); ``1 - n/N`` is for drawing without replacement. Potentials that
-    are on the same points are summed first.
+    W_2^2 of drawn points is asymptotically normal, with the variance of the potentials, by the theorem of del Barrio
+    and Loubes (Annals of Probability, 2019); ``1 - n/N`` is for drawing without replacement. Potentials on the same
+    points are summed first.
     """
     potentials: dict[int, Tensor] = {}
     clouds: dict[int, Cloud] = {}
@@ -95,13 +102,13 @@ def sinkhorn_divergence(a: Cloud, b: Cloud, regularization: float) -> Distance:
     cost = ground_cost(a, b)
     epsilon = regularization * (float(cost.mean()) or 1.0)
     f, g = _sinkhorn(cost, epsilon)
-    # Both potentials of a cloud with itself are the same function, up to a constant that their mean does without.
+    # Both potentials of a cloud with itself are the same function up to a constant, which cancels in their mean.
     f, g = (h - sum(_sinkhorn(ground_cost(c, c), epsilon)) / 2 for h, c in ((f, a), (g, b)))
     return Distance(max(float(f.mean() + g.mean()), 0.0), standard_error([(f, a), (g, b)]))
 
 
 def _sinkhorn(cost: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Potentials whose means sum to ``OT_eps``: near the optimum this dual value errs in second order only."""
+    """Potentials whose means sum to ``OT_eps``: near the optimum the error of this dual value is of second order."""
     import ot
 
     with warnings.catch_warnings():

@@ -29,15 +29,28 @@ def mixture(
 ) -> TransportWeights:
     """``min over the simplex of W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
 
-    This is what the paper wants and relaxes to :func:`wafl.weights.nearest`; being convex in lambda it can be solved
-    as it is. ``value`` is ``W_2^2(P_lambda, Q)`` of the points that were used, and ``gap`` a proof: no lambda has less
-    than ``value - gap``. It stops at a gap of ``tolerance`` times the value: by default 1e-9 for up to a million
-    costs (points of all sources times points of the target) and 1e-3 for more. ``distances`` are ``W_2^2(P_i, Q)``.
-    The other options are those of :func:`wafl.weights.nearest`.
+    This is the problem that the paper relaxes to :func:`wafl.weights.nearest`; as it is convex in lambda, it can be
+    solved directly.
 
     No function of pairwise distances gives these weights, so ``private=True`` is an approximation, and a rough one:
     each side sends the means of groups of about ten examples, which is what it reveals, and the mixture of these means
-    is solved. ``value``, ``distances`` and ``gap`` speak of the means. See :mod:`wafl.weights.transport.private`.
+    is solved. ``value``, ``distances`` and ``gap`` are then about the means. See
+    :mod:`wafl.weights.transport.private`.
+
+    Args:
+        sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        target: an array, a pair, or a federation, whose training examples are pooled.
+        sample: how many points to draw from each side that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        tolerance: stop at a ``gap`` of this times the value; by default 1e-9 for up to a million costs (points of all
+            sources times points of the target), and 1e-3 for more.
+        private: send group means instead of examples.
+
+    Returns:
+        The weights; ``value`` is ``W_2^2(P_lambda, Q)`` of the points that were used, and ``gap`` is a proof: no lambda
+        has less than ``value - gap``. ``distances`` are ``W_2^2(P_i, Q)``.
 
     >>> import numpy as np
     >>> result = mixture([np.zeros((4, 1)), np.full((3, 1), 8.0)], np.array([[0.0], [0.0], [0.0], [9.0]]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wafl.weights.transport.costs import Pair, network_simplex
 
-_ARCS_A_ROW = 10
+_ARCS_PER_ROW = 10
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class MixtureDistance:
     """``V(lambda) = W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
 
     By duality ``V(lambda) = max over g of sum_i lambda_i <a_i, f_i> + <b, g>`` with ``f_r = min_k (M_rk - g_k)``, so
-    *every* g gives a linear function of lambda that lies below V everywhere: a cut. At the optimal g they touch.
+    *every* g gives a linear function of lambda that lies below V everywhere: a cut. At the optimal g it touches V.
 
-    The plan is sought among few arcs (the pairs' own plans, with which any lambda is feasible, and for each point the
-    cheapest given g), more of which are opened until the cut proves that no other is missed.
+    The plan is searched for among few arcs (the pairs' own plans, with which any lambda is feasible, and the cheapest
+    arcs of each point given g); more are opened until the cut proves that none is missing.
     """
 
     def __init__(self, costs: Sequence[Tensor], pairs: Sequence[Pair]) -> None:
@@ -45,7 +45,7 @@ class MixtureDistance:
         return torch.stack([f.mean() for f in self.potentials(g)]) + g.mean()
 
     def at(self, weights: Tensor, slack: float) -> Evaluation:
-        """V at some weights, known from both sides to ``slack``."""
+        """V at some weights, bounded from both sides to within ``slack``."""
         while True:
             value, g = self._restricted(weights)
             cut, opened = self._price(g)
@@ -53,11 +53,11 @@ class MixtureDistance:
                 return Evaluation(value, cut, g)
 
     def potentials(self, g: Tensor) -> list[Tensor]:
-        """``f_r = min_k (M_rk - g_k)``, one tensor a source."""
+        """``f_r = min_k (M_rk - g_k)``, one tensor per source."""
         return [(cost - g).min(1).values for cost in self.costs]
 
     def _restricted(self, weights: Tensor) -> tuple[float, Tensor]:
-        """The best plan on the open arcs of the sources that count, and its potential on the target."""
+        """The cost of the best plan on the open arcs of the sources with weight, and its potential on the target."""
         from scipy.sparse import coo_matrix
 
         masses: list[Tensor] = []
@@ -79,11 +79,11 @@ class MixtureDistance:
         return value, g
 
     def _price(self, g: Tensor) -> tuple[Tensor, bool]:
-        """The cut of g, and whether arcs had to be opened: those of least ``M_rk - g_k`` in each row."""
+        """The cut of g, and whether arcs had to be opened: those with the least ``M_rk - g_k`` in each row."""
         means: list[Tensor] = []
         opened = False
         for cost, arcs in zip(self.costs, self._open, strict=True):
-            cheapest = (cost - g).topk(min(_ARCS_A_ROW, cost.shape[1]), largest=False)
+            cheapest = (cost - g).topk(min(_ARCS_PER_ROW, cost.shape[1]), largest=False)
             opened |= not bool(arcs.gather(1, cheapest.indices[:, :1]).all())
             arcs.scatter_(1, cheapest.indices, True)
             means.append(cheapest.values[:, 0].mean())

@@ -29,18 +29,27 @@ def nearest(
     """The paper's linear program, ``min over the simplex of sum_i lambda_i W_2^2(P_i, Q)``.
 
     A linear function on the simplex is least at a vertex, so this puts all weight on the single nearest source; for
-    the mixture that is nearest itself, use :func:`wafl.weights.mixture`. ``distances`` are ``W_2^2(P_i, Q)``.
+    the mixture that is itself nearest, use :func:`wafl.weights.mixture`.
 
-    ``sources`` is a federation (its clients' training examples) or a sequence of arrays ``x`` or pairs ``(x, y)``;
-    ``target`` an array, a pair or a federation, whose training examples are pooled. From each larger cloud ``sample``
-    points are drawn (None: all are taken). That makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, the
-    more so the higher the dimension, and ``standard_errors`` do not contain it; ``features``, a map of examples
-    ``[n, ...] -> [n, k]`` such as a network's last hidden layer, helps against it. ``label_aware`` adds to the squared
-    distance of two examples that of the clouds of their labels (OTDD). ``method="entropic"`` is the debiased Sinkhorn
-    divergence at ``regularization`` times the mean cost: slower, and the less inflated by drawing the larger that is.
+    Drawing points makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, the more so the higher the
+    dimension, and ``standard_errors`` do not include this bias; ``features`` reduce it.
 
-    ``private=True`` asks each side for midpoints between its examples and a reference, and gives upper bounds. No
-    example is sent, but whoever knows the reference can work them out: see :mod:`wafl.weights.transport.private`.
+    Args:
+        sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        target: an array, a pair, or a federation, whose training examples are pooled.
+        sample: how many points to draw from each side that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
+            compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less inflated by
+            drawing the larger ``regularization`` is.
+        regularization: of the entropic method, in multiples of the mean cost.
+        private: ask each side for midpoints between its examples and a reference, and return upper bounds. No example
+            is sent, but whoever knows the reference can work them out: see :mod:`wafl.weights.transport.private`.
+
+    Returns:
+        The weights; ``distances`` are ``W_2^2(P_i, Q)``.
 
     >>> import numpy as np
     >>> result = nearest([np.zeros((4, 2)), np.ones((3, 2))], np.full((5, 2), 0.9))

@@ -1,13 +1,13 @@
-"""Distances between sides that send no example: what leaves a side is a return value of :class:`Side`, nothing else.
+"""Distances between sides that send no examples: only return values of :class:`Side` ever leave a side.
 
-**This is no privacy guarantee.** No example is sent as it is, but much of it can be had from what is:
+**This is no privacy guarantee.** No example is sent as it is, but much can be learned from what is sent:
 
-- a midpoint ``m`` of an example ``x`` and a reference point ``r`` gives ``x = 2 m - r`` to whoever knows r, and the
-  coordinator and both sides know it;
-- the reference itself becomes nine tenths an example of the second side (the target), one tenth one of the first;
+- a midpoint ``m`` of an example ``x`` and a reference point ``r`` reveals ``x = 2 m - r`` to whoever knows r, and the
+  coordinator and both sides do;
+- the reference itself becomes nine tenths an example of the second side (the target) and one tenth one of the first;
 - a group mean is the mean of about ten examples.
 
-Who must not learn the examples must not see the messages, or see them with noise added.
+Whoever must not learn the examples must not see the messages, or only with noise added.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from wafl.weights.transport.clouds import Cloud
 from wafl.weights.transport.costs import network_simplex
 
 GROUP = 10
-"""About how many examples one group mean is of."""
+"""The approximate number of examples in a group mean."""
 
 _ROUNDS = 10
 
-# Halfway, as in the paper, the iteration is caught by the first path it finds: on classes of digits its bound stays 7%
-# to 70% above the squared distance, from any start. Here it stays within 5%. The example can be had from either.
+# Halfway, as in the paper, the iteration gets stuck on the first path it finds: on classes of digits its bound stays 7%
+# to 70% above the squared distance, from any start. Here it stays within 5%. Both reveal the examples.
 _PLACE = 0.9
 
 
 def check_private(private: bool, *, label_aware: bool, method: str = "exact") -> None:
     if private and (label_aware or method != "exact"):
         option = "label_aware=True" if label_aware else f"method={method!r}"
-        raise ValueError(f"{option} does not go with private=True, where neither labels nor costs are sent: drop one")
+        raise ValueError(f"{option} cannot be used with private=True, which sends neither labels nor costs: drop one")
 
 
 class Side:
-    """One party's points, all of equal weight. Its methods return what it sends, never a point of its own."""
+    """One party's points, all of equal weight. Its methods return what it sends, never one of its points."""
 
     def __init__(self, points: Tensor) -> None:
         self._points = points
@@ -51,12 +51,12 @@ class Side:
         return self._points.shape[0], self._points.shape[1]
 
     def midpoints(self, reference: Tensor) -> tuple[Tensor, float]:
-        """The points halfway from the reference's to those that they are carried to, and W_2 to the reference."""
+        """The points halfway from the reference's points to where they are carried, and W_2 to the reference."""
         carried, length = _match(reference, self._points)
         return (reference + carried) / 2, length
 
     def group_means(self, reference: Tensor) -> Tensor:
-        """For each point of the reference the mean of the points carried to it."""
+        """For each point of the reference, the mean of the points carried to it."""
         import ot
 
         shares, masses = (torch.from_numpy(ot.unif(len(points))) for points in (reference, self._points))
@@ -69,16 +69,16 @@ class Sides(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of each: the number of points, and of their coordinates."""
+        """The number of points of each, and of their coordinates."""
         ...
 
     def midpoints(self, references: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-        """What :meth:`Side.midpoints` of each returns for its reference."""
+        """What each side's :meth:`Side.midpoints` returns for its reference."""
         ...
 
 
 class HereSides:
-    """Sides whose points are at hand."""
+    """Sides whose points are in this process."""
 
     def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = sides
@@ -97,15 +97,15 @@ def distance_bound(a: Side, b: Side, seed: int) -> float:
 
 
 def distance_bounds(sides: Sides, count: int, b: Side, seed: int) -> list[float]:
-    """For each of ``count`` sides a an upper bound of ``W_2^2(a, b)``, from midpoints and two lengths a round.
+    """An upper bound of ``W_2^2(a, b)`` for each of ``count`` sides a, from midpoints and two lengths per round.
 
-    For any reference ``W_2(a, b) <= W_2(a, reference) + W_2(reference, b)``, with equality on the shortest path
+    For any reference, ``W_2(a, b) <= W_2(a, reference) + W_2(reference, b)``, with equality on the shortest path
     between the two. Each round puts the reference on the path between the midpoints that the sides send, and the
-    bound falls towards the distance (Rakotomamonjy et al., "Federated Wasserstein distance", ICLR 2024). It can stop
+    bound falls toward the distance (Rakotomamonjy et al., "Federated Wasserstein distance", ICLR 2024). It can stop
     at a path that is straight but not the shortest.
     """
     if sides.shape != b.shape:
-        raise ValueError(f"sides of shape {sides.shape} and {b.shape}: both must have equally many points")
+        raise ValueError(f"sides of shape {sides.shape} and {b.shape}: both must have the same number of points")
     references = [random_reference(b.shape, seed)] * count
     bounds = [math.inf] * count
     for _ in range(_ROUNDS):
@@ -117,12 +117,12 @@ def distance_bounds(sides: Sides, count: int, b: Side, seed: int) -> list[float]
 
 
 def random_reference(shape: tuple[int, int], seed: int) -> Tensor:
-    """Standard normal points, the same for all who know the seed."""
+    """Standard normal points, the same for everyone who knows the seed."""
     return normal(Key.of(seed, round=2), Purpose.TRANSPORT, shape[0] * shape[1]).view(shape)
 
 
 def group_mean_clouds(sides: Sequence[Side], seed: int) -> list[Cloud]:
-    """One cloud of group means a side."""
+    """One cloud of group means per side."""
     points, dimension = sides[0].shape
     reference = random_reference((max(points // GROUP, 1), dimension), seed)
     means = [side.group_means(reference) for side in sides]
@@ -132,7 +132,7 @@ def group_mean_clouds(sides: Sequence[Side], seed: int) -> list[Cloud]:
 def _match(x: Tensor, y: Tensor) -> tuple[Tensor, float]:
     """The points of y in the order in which x is carried to them, and the W_2 distance.
 
-    Between equally many points of equal weight an optimal plan is a permutation.
+    Between equal numbers of points of equal weight, an optimal plan is a permutation.
     """
     import ot
     from scipy.optimize import linear_sum_assignment
