@@ -1,4 +1,4 @@
-"""One table for many runs: every row is what an evaluation by itself gives."""
+"""One table for many runs: every row equals a separate evaluation."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ def as_run(module: nn.Module, name: str = "mine", num_classes: int | None = 3) -
 
 
 def check_rows(table: wafl.Comparison, runs: dict, clients, attacks, shares, seed: int = 0) -> None:
-    """Every row against an evaluation by itself, in the order of runs, attacks and shares."""
+    """Every row against a separate evaluation, in the order of runs, attacks and shares."""
     wanted = [
         (name, attack, share)
         for name in runs
@@ -58,7 +58,7 @@ def check_rows(table: wafl.Comparison, runs: dict, clients, attacks, shares, see
             assert mine.weight == pytest.approx(other.weight, abs=1e-6)
 
 
-def test_a_sweep_under_everything(clients, swept):
+def test_a_sweep_under_every_kind_of_attack_equals_separate_evaluations(clients, swept):
     runs = {f"gamma {place}": run for place, run in enumerate(swept)}
     attacks = [
         None,
@@ -78,7 +78,7 @@ def test_a_sweep_under_everything(clients, swept):
     assert len(set(map(tuple, accuracies))) == 3, "runs that score alike would hide a mix-up"
 
 
-def test_a_network_beside_linear_models(clients, swept, network):
+def test_networks_and_linear_models_can_be_compared(clients, swept, network):
     runs = {"one": swept[0], "network": network, "two": swept[2]}
     attacks = [wafl.FGSM(epsilon=0.1), None, wafl.PGD(epsilon=0.1, steps=2), shifts.blur(severity=0.5)]
     check_rows(wafl.compare(runs, clients, attacks=attacks), runs, clients, attacks, (1.0,))
@@ -94,20 +94,20 @@ def test_a_network_beside_linear_models(clients, swept, network):
     ],
     ids=["start", "starts", "gaussian", "shot"],
 )
-def test_random_attacks_too(clients, swept, attack):
+def test_random_attacks_equal_separate_evaluations(clients, swept, attack):
     runs = {"one": swept[0], "two": swept[2]}
     shares = (0.25, 0.5, 1.0)
     check_rows(wafl.compare(runs, clients, attacks=attack, attacked=shares), runs, clients, [attack], shares)
 
 
-def test_random_starts_of_several_sizes_side_by_side(clients, swept):
+def test_random_starts_of_several_sizes_in_one_pass_equal_separate_evaluations(clients, swept):
     runs = {"one": swept[0], "two": swept[2]}
     attacks = [wafl.PGD(epsilon=size, steps=2, random_start=True) for size in (0.1, 0.3)]
     check_rows(wafl.compare(runs, clients, attacks=attacks), runs, clients, attacks, (1.0,))
 
 
-def test_models_that_print_alike_are_not_one():
-    """A module may compute with a number that its text and its parameters do not show."""
+def test_models_that_look_the_same_are_not_merged():
+    """A module may compute with a number that its repr and its parameters do not show."""
 
     class Scaled(nn.Module):
         def __init__(self, scale: float) -> None:
@@ -126,7 +126,7 @@ def test_models_that_print_alike_are_not_one():
     assert [row.score.accuracy for row in table.rows] == [1.0, 0.0]
 
 
-def test_a_regression(tmp_path):
+def test_a_regression_is_compared_without_accuracies(tmp_path):
     rng = np.random.default_rng(0)
     pairs = [(rng.random((12, 3)), rng.random((12, 1))) for _ in range(4)]
     clients = wafl.Federation.from_arrays(pairs)
@@ -143,7 +143,7 @@ def test_a_regression(tmp_path):
     assert json.loads((tmp_path / "comparison.json").read_text())[0]["accuracy"] is None
 
 
-def test_files_hold_the_table(clients, swept, tmp_path):
+def test_the_saved_files_contain_the_table(clients, swept, tmp_path):
     runs = {"a, with a comma": swept[0], "b": swept[1]}
     table = wafl.compare(runs, clients, attacks=[None, wafl.FGSM(epsilon=0.1)], attacked=(0.5, 1.0))
     table.save(tmp_path / "new" / "folder")
@@ -166,7 +166,7 @@ def test_files_hold_the_table(clients, swept, tmp_path):
     ]  # fmt: skip
 
 
-def test_names(clients, swept, network):
+def test_rows_are_named_by_keys_or_by_methods(clients, swept, network):
     assert [row.run for row in wafl.compare([swept[0], network], clients).rows] == ["WAFL", "FedAvg"]
     table = wafl.compare(swept, clients)
     assert [row.run for row in table.rows] == ["WAFL 0", "WAFL 1", "WAFL 2"]
@@ -175,12 +175,12 @@ def test_names(clients, swept, network):
     assert [row.run for row in wafl.compare({"z": swept[0], "a": swept[1]}, clients).rows] == ["z", "a"]
 
 
-def test_shares_stay_in_the_order_given(clients, swept):
+def test_shares_keep_the_order_given(clients, swept):
     table = wafl.compare(swept[:1], clients, attacks=wafl.FGSM(epsilon=0.1), attacked=(0.5, 0.25))
     assert [row.attacked for row in table.rows] == [0.5, 0.25]
 
 
-def test_errors(clients, swept):
+def test_no_runs_bad_seeds_and_no_test_examples_are_refused(clients, swept):
     for nothing in ([], {}):
         with pytest.raises(ValueError, match="there are no runs to compare"):
             wafl.compare(nothing, clients)
@@ -192,7 +192,7 @@ def test_errors(clients, swept):
 
 
 @pytest.mark.parametrize("share", [-0.25, 1.5, float("nan")])
-def test_a_share_that_is_none(clients, swept, share):
+def test_a_share_outside_zero_to_one_is_refused(clients, swept, share):
     with pytest.raises(ValueError, match=r"attacked=.* must lie in \[0, 1\]"):
         wafl.compare(swept, clients, attacks=wafl.FGSM(epsilon=0.1), attacked=(0.5, share))
 

@@ -49,7 +49,7 @@ def scores(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(scores())
-def test_every_number_is_its_definition(case):
+def test_every_number_of_a_score_matches_its_definition(case):
     accuracies, losses, sizes, attacked = case
     score = score_of(accuracies, losses, sizes, attacked)
     total = sum(sizes)
@@ -72,7 +72,7 @@ def test_every_number_is_its_definition(case):
         assert score.worst_client.accuracy == min(accuracies)
 
 
-def test_worst_shares_of_eleven_clients():
+def test_the_worst_share_is_rounded_up_to_whole_clients():
     """A tenth of 11 is 2 clients, a fifth is 3, however the product is rounded."""
     assert SCORE.worst_client.name == "client 2"
     assert SCORE.worst(0.1) == pytest.approx((0.25 + 0.3) / 2)
@@ -85,12 +85,12 @@ def test_worst_shares_of_eleven_clients():
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, math.nan])
-def test_a_share_that_is_none(share):
+def test_a_share_outside_zero_to_one_is_refused(share):
     with pytest.raises(ValueError, match=r"share=.* must lie in \(0, 1\]"):
         SCORE.worst(share)
 
 
-def test_attacked_and_clean_clients_apart():
+def test_attacked_and_clean_clients_are_scored_separately():
     for part, wanted in ((SCORE.attacked, True), (SCORE.clean, False)):
         chosen = [i for i, flag in enumerate(ATTACKED) if flag == wanted]
         assert [client.name for client in part.per_client] == [f"client {i}" for i in chosen]
@@ -102,7 +102,7 @@ def test_attacked_and_clean_clients_apart():
     assert score_of([0.5], [1.0], [3], [False]).attacked is None
 
 
-def test_weights_rather_than_sizes_pool():
+def test_clients_are_pooled_by_weight_and_not_by_size():
     """A label shift changes how much a client counts, not how many examples it has."""
     score = score_of([0.0, 1.0], [3.0, 1.0], [50, 50], weights=[0.1, 0.3])
     assert score.accuracy == pytest.approx(0.75)
@@ -115,7 +115,7 @@ def test_weights_rather_than_sizes_pool():
 
 
 def plain_bootstrap(values, weights, seed: int, level: float, draws: int) -> tuple[float, float]:
-    """The same draws, pooled one resample at a time; quantiles between order statistics by hand."""
+    """The same draws, pooled one resample at a time, with quantiles interpolated by hand."""
     count = len(values)
     words = bits(Key.of(seed), Purpose.BOOTSTRAP, draws * count).tolist()
     pooled = []
@@ -133,13 +133,13 @@ def plain_bootstrap(values, weights, seed: int, level: float, draws: int) -> tup
 
 
 @pytest.mark.parametrize(("level", "draws"), [(0.95, 1000), (0.5, 137), (0.99, 400)])
-def test_the_interval_is_a_plain_bootstrap_of_clients(level, draws):
+def test_the_interval_equals_a_plain_bootstrap_of_clients(level, draws):
     assert SCORE.interval(level, draws) == pytest.approx(plain_bootstrap(ACCURACIES, SIZES, 3, level, draws))
     regression = score_of(None, LOSSES, SIZES, seed=9)
     assert regression.interval(level, draws) == pytest.approx(plain_bootstrap(LOSSES, SIZES, 9, level, draws))
 
 
-def test_the_interval_is_seeded_and_holds_the_point():
+def test_the_interval_is_seeded_and_contains_the_accuracy():
     again = score_of(ACCURACIES, LOSSES, SIZES, seed=3)
     assert SCORE.interval() == again.interval() == SCORE.interval()
     assert SCORE.interval() != dataclasses.replace(again, seed=4).interval()
@@ -162,8 +162,8 @@ def test_the_interval_shrinks_with_more_clients_and_grows_with_the_level():
     assert spans == sorted(spans)
 
 
-def test_the_interval_covers_as_often_as_it_says():
-    """Clients drawn from one distribution: its mean lies in nine of ten 90% intervals."""
+def test_the_interval_has_the_coverage_it_claims():
+    """Clients drawn from one distribution: its mean lies in nine out of ten 90% intervals."""
     rng = np.random.default_rng(1)
     hits = 0
     for seed in range(200):
@@ -173,20 +173,20 @@ def test_the_interval_covers_as_often_as_it_says():
     assert 165 <= hits <= 194
 
 
-def test_one_client_has_a_point():
+def test_the_interval_of_one_client_is_a_point():
     assert score_of([0.4], [1.0], [5]).interval() == pytest.approx((0.4, 0.4))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 95, math.nan])
-def test_a_level_that_is_none(level):
+def test_a_level_outside_zero_to_one_is_refused(level):
     with pytest.raises(ValueError, match=r"level=.* must lie in \(0, 1\)"):
         SCORE.interval(level)
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- summaries
 
 
-def test_the_summary_is_plain_and_complete():
+def test_the_summary_is_complete_and_can_be_written_as_json():
     summary = SCORE.summary()
     assert json.loads(json.dumps(summary)) == summary
     assert (summary["attack"], summary["unit"]) == ("l_inf PGD", "pixels")
@@ -198,7 +198,7 @@ def test_the_summary_is_plain_and_complete():
     assert (summary["attacked_accuracy"], summary["clean_loss"]) == (SCORE.attacked.accuracy, SCORE.clean.loss)
 
 
-def test_the_summary_of_a_regression():
+def test_the_summary_of_a_regression_has_no_accuracy():
     summary = score_of(None, LOSSES, SIZES).summary()
     assert json.loads(json.dumps(summary)) == summary
     assert summary["accuracy"] is None
@@ -206,7 +206,7 @@ def test_the_summary_of_a_regression():
     assert "attacked_accuracy" not in summary
 
 
-def test_repr():
+def test_the_repr_shows_accuracy_loss_clients_and_attack():
     assert repr(score_of([0.5, 1.0], [1.0, 0.0], [1, 3])) == (
         "Score(accuracy=0.8750, loss=0.2500, 2 clients, attack='none')"
     )

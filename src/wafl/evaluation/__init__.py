@@ -1,1 +1,6 @@
-"""How good models are: one run, many runs, and what a score says."""
+"""How good models are on their clients' test data.
+
+- ``evaluate.py``: one run, clean, attacked or shifted;
+- ``compare.py``: many runs, many attacks, many shares of attacked clients, in one pass;
+- ``score.py``: what a test returns: means, the worst clients, intervals.
+"""

@@ -50,12 +50,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` gives: rows in the order of runs, attacks and shares."""
+    """What :func:`compare` returns: rows in the order of runs, attacks and shares."""
 
     rows: list[Row]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """``comparison.csv`` and ``comparison.json`` in the folder."""
+        """Write ``comparison.csv`` and ``comparison.json`` to the folder."""
         records = [row.values() for row in self.rows]
         names = list(dict.fromkeys(name for record in records for name in record))
         text = io.StringIO()
@@ -78,8 +78,15 @@ def compare(
 ) -> Comparison:
     """Test every run under every attack, for every share of attacked clients.
 
-    Runs of one model, and attacks that differ in their size alone, are lanes of one pass; an example that is attacked
-    by itself is attacked once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` gives.
+    Runs of one model, and attacks that differ only in size, are lanes of one pass; attacks that move each example by
+    itself move it once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` returns.
+
+    Args:
+        runs: trained models by name; a sequence is named by their methods.
+        clients: whose test examples to use.
+        attacks: attacks or shifts, or None for clean data; one or several.
+        attacked: shares of the clients to attack, each in [0, 1].
+        seed: what the attacked clients and random attacks are drawn from.
     """
     check_seed(seed)
     for share in attacked:
@@ -120,7 +127,7 @@ def compare(
 def _whole_population(
     problem: Problem, clients: Federation, attacks: Sequence[Attack | None], seed: int
 ) -> dict[int, Measured]:
-    """Every example under every attack that moves examples one by one; attacks of one shape side by side."""
+    """Every example under every attack that moves examples one by one; attacks that differ in size share a pass."""
     measured: dict[int, Measured] = {}
     groups: list[list[int]] = []
     for place, attack in enumerate(attacks):
@@ -158,7 +165,7 @@ def _named(runs: Sequence[Run]) -> dict[str, Run]:
 
 
 def _same_model(problems: Mapping[str, Problem]) -> list[list[str]]:
-    """Names of runs whose parameters can be lanes of one model; a model of the user's own stands alone."""
+    """Groups of runs whose parameters can be lanes of one model; a user's own model is a group by itself."""
     groups: dict[Any, list[str]] = {}
     for name, problem in problems.items():
         spec = models.spec(problem.task.module)

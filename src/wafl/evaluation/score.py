@@ -1,4 +1,4 @@
-"""What a test gave: pooled, across clients, for the worst of them, with intervals."""
+"""The result of a test: pooled, across clients, for the worst clients, with intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wafl.core.random import Key, Purpose, bits
 
 @dataclass(frozen=True)
 class ClientScore:
-    """One client's test result; ``accuracy`` is None for a regression, ``weight`` its share of all test examples."""
+    """One client's test result; ``accuracy`` is None for a regression, ``weight`` is its share of all test examples."""
 
     name: str
     accuracy: float | None
@@ -28,9 +28,9 @@ class ClientScore:
 
 @dataclass(frozen=True)
 class Score:
-    """A test of one model.
+    """The result of testing one model.
 
-    ``accuracy`` and ``loss`` are over all test examples pooled, ``per_client`` is in the order of the clients. Clients
+    ``accuracy`` and ``loss`` are over all test examples pooled; ``per_client`` is in the order of the clients. Clients
     without test examples are left out.
     """
 
@@ -49,7 +49,7 @@ class Score:
 
     @property
     def client_accuracy(self) -> float | None:
-        """The mean over clients, each counting the same."""
+        """The mean over clients, all counting the same."""
         return float(self._accuracies.mean()) if self._accuracies is not None else None
 
     @property
@@ -58,16 +58,16 @@ class Score:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the accuracy across clients (of the loss in a regression)."""
+        """The standard deviation of the accuracy across clients (for a regression, of the loss)."""
         return float((self._losses if self._accuracies is None else self._accuracies).std(correction=0))
 
     @property
     def worst_client(self) -> ClientScore:
-        """The client with the lowest accuracy, or in a regression the highest loss."""
+        """The client with the lowest accuracy (for a regression, the highest loss)."""
         return min(self.per_client, key=lambda client: -client.loss if client.accuracy is None else client.accuracy)
 
     def worst(self, share: float) -> float:
-        """The mean accuracy of the worst ``share`` of the clients, at least one (in a regression their mean loss)."""
+        """The mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one client."""
         if not 0 < share <= 1:
             raise ValueError(f"share={share} must lie in (0, 1]")
         count = max(1, math.ceil(share * len(self.per_client) - 1e-9))
@@ -82,11 +82,11 @@ class Score:
 
     @cached_property
     def clean(self) -> Score | None:
-        """The clients that were left in peace."""
+        """The clients that were not attacked."""
         return self._part(lambda client: not client.attacked)
 
     def interval(self, level: float = 0.95, draws: int = 1000) -> tuple[float, float]:
-        """Bootstrap interval of the pooled accuracy (in a regression the loss), clients drawn with replacement."""
+        """A bootstrap interval of the pooled accuracy (for a regression, loss); clients are drawn with replacement."""
         if not 0 < level < 1:
             raise ValueError(f"level={level} must lie in (0, 1)")
         values = self._losses if self._accuracies is None else self._accuracies
@@ -100,7 +100,7 @@ class Score:
         return low, high
 
     def summary(self) -> dict[str, Any]:
-        """All of the above as plain values, the attack and the unit of its size among them."""
+        """All of the above as plain values, including the attack and the unit of its size."""
         low, high = self.interval()
         parts = {name: part for name, part in (("attacked", self.attacked), ("clean", self.clean)) if part is not None}
         return {
