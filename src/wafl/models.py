@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Described(Protocol):
-    """What a model is sized by: a :class:`wafl.Federation`, or what a server is told of its clients."""
+    """What a model is sized by: a :class:`wafl.Federation`, or what a server is told about its clients."""
 
     @property
     def input_shape(self) -> tuple[int, ...]: ...
@@ -20,10 +20,10 @@ class Described(Protocol):
 
 
 class MLR(nn.Sequential):
-    """Multinomial logistic regression (for one or more targets: linear regression); starts at zero."""
+    """Multinomial logistic regression (or linear regression, for one or more targets); starts at zero."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
-        # A convex problem needs no random start: what torch draws for one is drawn aside.
+        # A convex problem needs no random start, so torch's draws for one must not advance the global generator.
         with torch.random.fork_rng(devices=[]):
             layer = nn.Linear(math.prod(input_shape), num_outputs)
         nn.init.zeros_(layer.weight)
@@ -33,7 +33,7 @@ class MLR(nn.Sequential):
 
 
 class CNN(nn.Sequential):
-    """McMahan et al.'s (2017): two 5x5 convolutions, each followed by ReLU and 2x2 max pooling, then 512 units."""
+    """McMahan et al.'s network (2017): two 5x5 convolutions, each with ReLU and 2x2 max pooling, then 512 units."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, channels: tuple[int, int] = (32, 64)) -> None:
         depth, height, width = input_shape
@@ -59,12 +59,22 @@ class CNN(nn.Sequential):
 
 
 def mlr(clients: Described) -> MLR:
-    """A linear model for these clients' inputs and classes (or regression targets)."""
+    """A linear model for these clients' inputs and classes (or regression targets).
+
+    Args:
+        clients: the federation to size the model for.
+    """
     return MLR(clients.input_shape, clients.num_outputs)
 
 
 def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int = 0) -> CNN:
-    """A small convolutional network for these clients' images ``(channels, height, width)``."""
+    """A small convolutional network for these clients' images ``(channels, height, width)``.
+
+    Args:
+        clients: the federation to size the model for; images must be at least 4x4.
+        channels: of the two convolutions.
+        seed: what the initial parameters are drawn from.
+    """
     shape = clients.input_shape
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"cnn wants images of shape (channels, height, width), at least 4x4, not {shape}: use mlr")
@@ -74,12 +84,23 @@ def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int =
 
 
 def spec(model: nn.Module) -> dict[str, Any] | None:
-    """What is needed to build the model anew; None for a model of the user's own."""
+    """What is needed to rebuild the model.
+
+    Args:
+        model: any module.
+
+    Returns:
+        Plain values for :func:`build`, or None for a user's own model.
+    """
     return model.spec if isinstance(model, MLR | CNN) else None
 
 
 def build(about: dict[str, Any]) -> nn.Module:
-    """The model of a :func:`spec`, with parameters yet to be filled in."""
+    """The model that a :func:`spec` describes, with parameters yet to be filled in.
+
+    Args:
+        about: what :func:`spec` returned.
+    """
     shape, outputs = tuple(about["input_shape"]), about["num_outputs"]
     if about["name"] == "mlr":
         return MLR(shape, outputs)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wafl.core.norms import norm_name
 
-# Okabe and Ito's palette, which stays apart under the common kinds of color blindness.
+# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness.
 COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 
@@ -47,7 +47,7 @@ def measure_against_attacked(results: Mapping[str, Any], path: Path) -> Path:
 
 
 def labels_by_client(counts: Tensor, path: Path | None = None) -> Any:
-    """A dot for each client and label, its area the number of examples; ``counts [clients, labels]``."""
+    """One dot per client and label, whose area is the number of examples; ``counts [clients, labels]``."""
     from matplotlib.figure import Figure
 
     client, label = counts.nonzero(as_tuple=True)
@@ -73,7 +73,7 @@ def labels_by_client(counts: Tensor, path: Path | None = None) -> Any:
 class Curve:
     """One run's certified worst-case loss by radius, in ascending order, and what an adversary reaches there.
 
-    ``reached`` is None where that was not measured; ``proven`` says whether ``certified`` is a bound or an estimate.
+    ``reached`` is None if that was not measured; ``proven`` says whether ``certified`` is a bound or an estimate.
     """
 
     radii: Sequence[float]
@@ -84,7 +84,7 @@ class Curve:
 
 
 def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: str, path: Path | None = None) -> Any:
-    """For each run the certified worst-case loss, and below it what an adversary reaches, against the radius."""
+    """Each run's certified worst-case loss against the radius, and below it what an adversary reaches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
@@ -129,9 +129,9 @@ def weights_and_distances(
     unit: str,
     path: Path,
 ) -> Path:
-    """For each source how far it is, and beside it the weight that each rule gives it.
+    """How far each source is, and next to it the weight that each rule gives it.
 
-    ``squares`` are squared distances, ``standard_errors`` theirs; ``weights`` go by what the legend calls each rule.
+    ``squares`` are squared distances with their ``standard_errors``; the keys of ``weights`` name the rules.
     """
     from matplotlib.figure import Figure
 
@@ -146,7 +146,7 @@ def weights_and_distances(
     left.barh(places, lengths, xerr=errors, color=COLORS[3], capsize=2)
     left.set_yticks(places, names)
     left.invert_yaxis()
-    left.set_xlabel(f"W_2 to {target} ({unit})" if target else f"W_2 of the mixture to it ({unit})")
+    left.set_xlabel(f"W_2 to {target} ({unit})" if target else f"W_2 from the mixture ({unit})")
     height = 0.8 / len(weights)
     for place, (label, values) in enumerate(weights.items()):
         shifts = [row - 0.4 + (place + 0.5) * height for row in places]
