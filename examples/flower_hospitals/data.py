@@ -1,6 +1,6 @@
-"""Five hospitals with a microscope each, made of scikit-learn's breast cancer data.
+"""Five hospitals with a microscope each, made from scikit-learn's breast cancer data.
 
-    python data.py
+    python examples/flower_hospitals/data.py
 
 repeats the choice of learning rates, weight decay and gamma.
 """
@@ -21,40 +21,40 @@ from sklearn.datasets import load_breast_cancer
 import wafl
 
 MALIGNANT = (0.25, 0.5, 0.3, 0.4, 0.4)
-"""The share of malignant tumours in each hospital."""
+"""The share of malignant tumors in each hospital."""
 MAGNIFICATION = (1.0, 1.0, 1.0, 1.1, 1.3)
-"""By which its microscope shows everything too large."""
+"""The factor by which its microscope shows everything too large."""
 TUNING = range(100, 110)
-"""Seeds of the draws that settings were chosen on."""
+"""Seeds of the deals that the settings were chosen on."""
 
-_TUMOURS: Any = load_breast_cancer()
-_X: NDArray[np.float64] = _TUMOURS.data
-_Y: NDArray[np.int64] = 1 - _TUMOURS.target.astype(np.int64)
-_CENTRE, _SCALE = _X.mean(0), _X.std(0)  # constants that are known to all
+_TUMORS: Any = load_breast_cancer()
+_X: NDArray[np.float64] = _TUMORS.data
+_Y: NDArray[np.int64] = 1 - _TUMORS.target.astype(np.int64)
+_CENTER, _SCALE = _X.mean(0), _X.std(0)  # constants that are known to all
 _DIMENSION = np.array([2 if "area" in name else int("radius" in name or "perimeter" in name)
-                       for name in _TUMOURS.feature_names])  # fmt: skip
+                       for name in _TUMORS.feature_names])  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Hospital:
-    """Nuclei of cells of each tumour, as 30 measurements, and whether it is malignant."""
+    """Nuclei of cells of each tumor, as 30 measurements, and whether it is malignant."""
 
     name: str
     measured: NDArray[np.float64]
     y: NDArray[np.int64]
 
     def seen(self, magnification: float = 1.0) -> NDArray[np.float32]:
-        """The measurements in standard units, had the microscope magnified them so much more."""
-        return ((self.measured * magnification**_DIMENSION - _CENTRE) / _SCALE).astype(np.float32)
+        """The measurements in standard units, if the microscope had magnified them this much more."""
+        return ((self.measured * magnification**_DIMENSION - _CENTER) / _SCALE).astype(np.float32)
 
     def arrays(self) -> dict[str, Any]:
-        """What its file holds: three quarters of the tumours to train on, a quarter to test on."""
+        """What its file holds: three quarters of the tumors to train on, a quarter to test on."""
         x, held_out = self.seen(), len(self.y) // 4
         return {"x": x[held_out:], "y": self.y[held_out:], "x_test": x[:held_out], "y_test": self.y[:held_out]}
 
 
 def make_hospitals(seed: int) -> list[Hospital]:
-    """Deal the tumours out, none twice; the fifth hospital has its microscope's error still before it."""
+    """Deal the tumors out, none twice; the fifth hospital's measurements are still without its microscope's error."""
     random = np.random.default_rng(seed)
     benign, malignant = (random.permutation(np.flatnonzero(label == _Y)) for label in (0, 1))
     size = len(_Y) // len(MALIGNANT)
@@ -84,7 +84,7 @@ def score(run: wafl.Run, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[
 
 
 def main() -> None:
-    """Every setting is trained at hospitals 1 to 3 and tested at the fourth; the fifth is not looked at."""
+    """Every setting is trained at hospitals 1 to 3 and tested at the fourth; the fifth is never looked at."""
     warnings.simplefilter("ignore", wafl.ConcavityWarning)
     rates = [0.03, 0.1, 0.3]
     grids: list[tuple[wafl.Method, dict[str, list[float]]]] = [

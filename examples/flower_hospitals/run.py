@@ -1,4 +1,4 @@
-"""Four hospitals train together, each on a SuperNode of its own; a fifth asks what their models would do for it.
+"""Four hospitals train together, each on its own SuperNode; a fifth asks what their models would do for it.
 
 python examples/flower_hospitals/run.py [--folder DIR] [--rounds N]
 """
@@ -33,28 +33,27 @@ from wafl.runs.read import read_experiment
 
 EXPERIMENT = Path(__file__).with_name("experiment.toml")
 DRAWS = range(20)
-"""Seeds by which tumours are dealt out to hospitals; the nodes get the first."""
+"""Seeds by which tumors are dealt out to the hospitals; the nodes get the first deal."""
 TIMEOUT = 1800.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # four nodes share a machine; and other numbers of threads give other last bits
-COLOURS = re.compile(r"\x1b\[\d*m")
+COLORS = re.compile(r"\x1b\[\d*m")
 OURS = re.compile(r"(INFO|WARNING|ERROR) *: +(?P<said>\S.*)")
 OTHER_SEED = re.compile(r"seed=[1-9]\d*\), round \d+: loss [\d.]+(, radius \S+)?$")
 CASES = (MAGNIFICATION[-1], 1.0, 0.8)
-"""The magnification of the fifth hospital's microscope: what it is, were it right, and did it err the other way."""
+"""The magnification of the fifth hospital's microscope: as it is, if it were right, and if it erred the other way."""
 
 Models = dict[str, list[wafl.Run]]
-"""By method, one model a seed."""
+"""By method, one model per seed."""
 Scores = dict[str, list[tuple[float, float]]]
 """By hospital, accuracy and loss of one model each."""
 console = Console(highlight=False)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--folder", type=Path, help="where everything goes, new or empty (default: a temporary one)")
     options.add_argument("--rounds", type=int, help="of each method (default: 8)")
-    given = options.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends all that was started, as Ctrl-C does
+    given = options.parse_args(argv)
     try:
         changes = [] if given.rounds is None else [f"schedule.rounds={given.rounds}"]
         experiment, folder = read_experiment(EXPERIMENT, changes), new_folder(given.folder)
@@ -91,7 +90,7 @@ def deploy(folder: Path, experiment: Experiment, hospitals: Sequence[Hospital]) 
         for hospital in hospitals:
             data = folder / hospital.name
             loopback.add_node(hospital.name, {"data": str(data)}, key=hospital.name)
-            console.print(f"  {hospital.name}, with {len(hospital.y)} tumours in {data}", soft_wrap=True)
+            console.print(f"  {hospital.name}, with {len(hospital.y)} tumors in {data}", soft_wrap=True)
         loopback.wait_for_nodes(len(hospitals))
         run = loopback.submit(folder / "app", {"folder": str(folder / "run")})
         console.print(f"Round by round (of {len(experiment.seeds)} seeds, which train together, the first):")
@@ -102,11 +101,11 @@ def deploy(folder: Path, experiment: Experiment, hospitals: Sequence[Hospital]) 
 
 
 def said(run: RunHandle) -> Iterator[str]:
-    """What our ServerApp says, while it runs."""
+    """What our ServerApp logs while it runs."""
     shown, ended, deadline = 0, False, time.monotonic() + TIMEOUT
     while not ended and time.monotonic() < deadline:
         ended = run.done()
-        lines = COLOURS.sub("", run.log()).splitlines(keepends=True)
+        lines = COLORS.sub("", run.log()).splitlines(keepends=True)
         whole = [line.rstrip() for line in lines if ended or line.endswith("\n")]
         for line in whole[shown:]:
             if (found := OURS.match(line)) and not OTHER_SEED.search(line) and "`" not in line:
@@ -130,13 +129,13 @@ def report(folder: Path, experiment: Experiment, hospitals: Sequence[Hospital]) 
     draws = [make_hospitals(seed) for seed in DRAWS]
     trained = [train_here(experiment, draw, seeds[:1]) for draw in draws]
     found = {name: scores([models[name][0] for models in trained], draws) for name in deployed}
-    console.print(table(f"The same in one process, over {len(DRAWS)} ways to deal the tumours out", found))
+    console.print(table(f"The same in one process, over {len(DRAWS)} ways to deal the tumors out", found))
     gains = [f"{paired(found[name], found['FedAvg'])} ({name})" for name in found if name != "FedAvg"]
     console.print(f"Points over FedAvg at hospital 5, paired, ± standard error: {', '.join(gains)}", soft_wrap=True)
 
 
 def saved_models(folder: Path, experiment: Experiment) -> Models:
-    """As the ServerApp saved them: the first seed's model stands above the others."""
+    """As the ServerApp saved them: the first seed's model in the method's folder, the others below it."""
     later = [f"seed-{seed}" for seed in experiment.seeds[1:]]
     folders = {"FedAvg": "fedavg", **{wafl_name(gamma): f"wafl-gamma={gamma}" for gamma in gammas(experiment)}}
     return {name: [wafl.load_run(folder / path / seed) for seed in ("", *later)] for name, path in folders.items()}
@@ -171,7 +170,7 @@ def same(run: wafl.Run, other: wafl.Run) -> bool:
 
 
 def scores(runs: Sequence[wafl.Run], draws: Sequence[Sequence[Hospital]]) -> Scores:
-    """Each model at the four hospitals that trained it, on tumours held out, and at the fifth, on all."""
+    """Each model at the four hospitals that trained it, on held-out tumors, and at the fifth, on all of its tumors."""
     found: Scores = {}
     for run, (*four, fifth) in zip(runs, draws, strict=True):
         for hospital, magnification in zip(four, MAGNIFICATION[:4], strict=True):
@@ -187,7 +186,7 @@ def row(hospital: Hospital, magnification: float) -> str:
 
 
 def paired(robust: Scores, plain: Scores) -> str:
-    """By how much one is better at the fifth hospital as it is."""
+    """By how many points one is better at the fifth hospital as it is."""
     (name,) = (name for name in robust if name.endswith(f"{CASES[0]}"))
     gains = [ours[0] - theirs[0] for ours, theirs in zip(robust[name], plain[name], strict=True)]
     return f"{statistics.fmean(gains):+.1f}±{statistics.stdev(gains) / len(gains) ** 0.5:.1f}"
@@ -211,4 +210,5 @@ def spread(values: Sequence[tuple[float, float]]) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends all that was started, as Ctrl-C does
     sys.exit(main())
