@@ -40,6 +40,8 @@ class Attack(ABC):
 
     pointwise: ClassVar[bool] = True
     """Whether each example is moved by itself, whatever the others are."""
+    needs_classes: ClassVar[bool] = False
+    """Whether a regression is refused."""
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
         problem, inputs, labels = single_lane(model, x, y, loss)
@@ -48,6 +50,10 @@ class Attack(ABC):
     @abstractmethod
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         """The moved ``x [1, N, ...]`` of a whole population."""
+
+    def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor | None:
+        """How much each attacked example counts, given labels ``y [N]``: ``[N]``, summing to 1; None: all alike."""
+        return None
 
     @abstractmethod
     def describe(self, unit: str) -> str:

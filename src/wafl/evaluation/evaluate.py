@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from wafl.adversaries.surrogate import single_lane
 from wafl.attacks import Attack, BoundedAttack, Population
-from wafl.attacks.shifts import LabelShift
 from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs
 from wafl.core.random import Purpose, choose
@@ -137,9 +136,11 @@ def make_score(
             f"the loss is NaN or infinite on {clients.names[client]}: the model's parameters are not usable"
         )
     weight = torch.full_like(losses, 1.0 / len(losses))
-    if isinstance(attack, LabelShift) and victims and clients.num_classes is not None:
+    if attack is not None and victims:
         rows = rows_of(clients, sorted(victims))
-        weight[rows] = attack.weights(clients.test.y[rows], clients.num_classes, seed) * (len(rows) / len(losses))
+        shares = attack.weights(clients.test.y[rows], clients.num_classes, seed)
+        if shares is not None:
+            weight[rows] = _check_shares(shares, len(rows)) * (len(rows) / len(losses))
     scores: list[ClientScore] = []
     for client in present:
         rows = slice(*clients.test.offsets[client : client + 2].tolist())
@@ -167,8 +168,18 @@ def check_share(attacked: float) -> None:
 def check_attack(attack: object, clients: Federation) -> None:
     if attack is not None and not isinstance(attack, Attack):
         raise ValueError(f"attack {attack!r} is none: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
-    if isinstance(attack, LabelShift) and clients.num_classes is None:
-        raise ValueError("a label shift wants classes, and this is a regression")
+    if attack is not None and attack.needs_classes and clients.num_classes is None:
+        raise ValueError(f"{attack.describe(clients.unit)}: this attack needs classes, and this is a regression")
+
+
+def _check_shares(shares: Tensor, count: int) -> Tensor:
+    total = float(shares.sum())
+    if shares.shape != (count,) or not bool((shares >= 0).all()) or not abs(total - 1.0) <= 1e-3:
+        raise ValueError(
+            f"the attack's weights have shape {tuple(shares.shape)} and sum to {total:g}: they must be {count} "
+            "numbers, one per attacked example, at least 0, that sum to 1"
+        )
+    return shares
 
 
 def _named_attack(attack: Attack | str | None, epsilon: float | None, clients: Federation) -> Attack | None:

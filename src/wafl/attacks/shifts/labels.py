@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,15 +19,17 @@ from wafl.core.task import Problem
 class LabelShift(Attack):
     """See :func:`label_shift`."""
 
+    needs_classes: ClassVar[bool] = True
+
     severity: float
 
     def __post_init__(self) -> None:
         check_severity(self.severity)
 
-    def weights(self, y: Any, num_classes: int, seed: int = 0) -> Tensor:
+    def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor:
         """Each example's weight ``[N]`` under the shifted labels; they sum to 1."""
         labels = torch.as_tensor(y)
-        if labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
+        if num_classes is None or labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
             raise ValueError(
                 f"y holds {labels.dtype} of shape {tuple(labels.shape)}: a label shift needs one whole number, "
                 "the class, for each of at least one example"
