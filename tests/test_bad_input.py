@@ -364,11 +364,11 @@ def test_a_cnn_needs_images():
         (
             classes,
             "squared_error",
-            r"'squared_error' wants floating-point targets.* got 3 outputs, 1 targets of .*int64",
+            r"'squared_error' needs floating-point targets.* got 3 outputs, 1 targets of .*int64",
         ),
-        (targets, "cross_entropy", "'cross_entropy' wants integer labels.*use loss='squared_error'"),
-        (classes, mean_loss, r"loss mean_loss returned shape \(\) .*one loss an example.*reduction='none'"),
-        (classes, lambda outputs, y: outputs, "one loss an example"),
+        (targets, "cross_entropy", "'cross_entropy' needs integer labels.*use loss='squared_error'"),
+        (classes, mean_loss, r"loss mean_loss returned shape \(\) .*one loss per example.*reduction='none'"),
+        (classes, lambda outputs, y: outputs, "one loss per example"),
     ],
 )
 @pytest.mark.parametrize("model", [None, "deep"])
@@ -520,7 +520,7 @@ def test_divergence_has_the_round_the_client_and_the_cause():
         ({"seed": -1}, r"seed=-1 must lie in 0 \.\. 2\*\*32 - 1"),
         ({"seed": 2**32}, r"seed=4294967296 must lie in 0 \.\. 2\*\*32 - 1"),
         ({"loss": "hinge"}, "unknown loss 'hinge'"),
-        ({"loss": mean_loss}, "one loss an example"),
+        ({"loss": mean_loss}, "one loss per example"),
     ],
 )
 def test_bad_evaluation(options, message):

@@ -495,7 +495,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["methods.fedavg.client_weights=[]"], "weights"),
         (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step a round"),
         (["methods.1.method=AFL", "methods.1.cohort=5"], "AFL asks all 20 clients each round"),
-        (["model.loss=squared_error"], "loss='squared_error' wants floating-point targets"),
+        (["model.loss=squared_error"], "loss='squared_error' needs floating-point targets"),
         (["data.preprocess=zscore", "attack.kind=autoattack"], "'autoattack' wants data with bounds"),
         (["data.test_fraction=0.0"], "test_fraction"),
         (["early_stopping.metric=nonsense"], "nonsense"),

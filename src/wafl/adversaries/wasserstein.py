@@ -18,7 +18,6 @@ from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, shared
-from wafl.core.losses import CrossEntropy, SquaredError
 from wafl.core.norms import check_norm, power_norm
 from wafl.core.random import normal
 from wafl.core.task import Problem
@@ -135,25 +134,26 @@ class Wasserstein:
         return reduce(better, map(as_label, range(_num_classes(problem, x))))
 
     def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
-        """Regression under the squared error: the best target for an input in closed form.
+        """Regression under a quadratic loss ``a (f - t)^2``: the best target t for an input in closed form.
 
-        ``sup over t of (f - t)^2 - gamma k (t - y)^2`` is ``c (f - y)^2`` with ``c = gamma k / (gamma k - 1)``,
-        reached at ``t = y - (f - y) / (gamma k - 1)``, if ``gamma k > 1``, and infinite otherwise. So the input
-        ascends ``c`` times the loss, that is the loss itself at ``gamma / c``.
+        ``sup over t of a (f - t)^2 - gamma k (t - y)^2`` is ``c a (f - y)^2`` with ``c = gamma k / (gamma k - a)``,
+        reached at ``t = y - a (f - y) / (gamma k - a)``, if ``gamma k > a``, and infinite otherwise. So the input
+        ascends ``c`` times the loss, which is the loss itself at ``gamma / c``.
         """
-        if not isinstance(problem.output_loss, SquaredError):
+        factor = problem.output_loss.quadratic
+        if factor is None:
             raise ValueError(f"label_cost needs classes or loss='squared_error', not loss={problem.output_loss.name!r}")
         price = gamma * self.label_cost
-        if bool((price <= 1).any()):
+        if bool((price <= factor).any()):
             raise ValueError(
-                f"gamma * label_cost = {float(price.min()):g} must exceed 1, or moving the target alone "
+                f"gamma * label_cost = {float(price.min()):g} must exceed {factor:g}, or moving the target alone "
                 "makes the loss infinite: raise label_cost"
             )
-        scale = price / (price - 1.0)
+        scale = price / (price - factor)
         move = self._move_inputs(problem, x, y, gamma / scale, state)
         outputs = problem.task.outputs(problem.params, move.inputs)
         gap = outputs - (y if y.ndim == outputs.ndim else y[..., None])
-        shift = (gap / (1.0 - price[:, None, None])).view_as(y)
+        shift = (factor * gap / (factor - price[:, None, None])).view_as(y)
         toll = self.label_cost * shift.square().view(*move.cost.shape, -1).sum(-1)
         return replace(move, y_adv=y + shift, value=move.value * scale[:, None], cost=move.cost + toll)
 
@@ -164,28 +164,28 @@ class _ClassSpace:
     Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
     distance is ``u^T G u``, and the fixed point reads ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
 
-    Points are ``v + e``, shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). For
-    the cross-entropy, whose gradient is ``softmax - e_y``, the origin e is ``e_y``: then a point is a probability
-    vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is zero.
+    Points are ``v + e``, shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). If the
+    gradient is ``p - e_y``, p the probabilities of a loss such as the cross-entropy, the origin e is ``e_y``: then a
+    point is a probability vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is 0.
     """
 
     def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> None:
         assert problem.linear is not None
-        self.loss, self.convex = problem.output_loss, isinstance(problem.output_loss, CrossEntropy | SquaredError)
+        self.loss, self.probabilities = problem.output_loss, problem.output_loss.probabilities
         self.x, self.y, self.gamma = x, y, gamma
         self.weight = problem.linear[0]
         self.at_rest = problem.task.outputs(problem.params, x).mT
         self.features = self.at_rest.shape[1]
         self.origin = torch.zeros_like(self.at_rest)
-        if isinstance(self.loss, CrossEntropy):
+        if self.probabilities is not None:
             self.origin.scatter_(1, y[:, None], 1.0)
         self.half_price = 0.5 / gamma
         self.gram = torch.bmm(self.weight, self.weight.mT) * self.half_price[:, None, None]
         self.base = torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
 
     def class_starts(self) -> list[Tensor]:
-        """For the cross-entropy, what each of its linear pieces ``s_k - s_y`` aims at: the corners of the simplex."""
-        if not isinstance(self.loss, CrossEntropy):
+        """What the linear pieces ``s_k - s_y`` of a loss with probabilities aim at: the corners of the simplex."""
+        if self.probabilities is None:
             return []
         return [corner[None, :, None].expand_as(self.origin) for corner in torch.eye(self.features).to(self.origin)]
 
@@ -194,8 +194,8 @@ class _ClassSpace:
 
     def aim_at(self, point: Tensor) -> Tensor:
         outputs = torch.baddbmm(self.base, self.gram, point)
-        if isinstance(self.loss, CrossEntropy):
-            return outputs.softmax(1)
+        if self.probabilities is not None:
+            return self.probabilities(outputs.mT).mT
         return self.loss.gradient(outputs.mT, self.y).mT
 
     def outputs(self, move: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class _ClassSpace:
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         start = self.origin if start is None else start
-        if self.convex:
+        if self.loss.convex:
             point, converged = climb(self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
         else:
             ascent = backtrack(
@@ -263,8 +263,8 @@ class _InputSpace:
         return power_norm(move, self.options.norm, 1)
 
     def class_starts(self) -> list[Tensor]:
-        """What ``s_k - s_y``, a difference of two cross-entropies, aims at, for each class."""
-        if not isinstance(self.problem.output_loss, CrossEntropy):
+        """What ``s_k - s_y``, the difference of the losses of two labels, aims at, for each class."""
+        if self.problem.output_loss.probabilities is None:
             return []
         own = self.problem.gradient(self.x, self.y)
         labels = (torch.full_like(self.y, label) for label in range(_num_classes(self.problem, shared(self.x))))
@@ -288,16 +288,17 @@ class _InputSpace:
 def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:
     """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
 
-    Along a unit vector v the cross-entropy of a linear model grows at most, and in the end exactly, by the
-    largest ``<w_j - w_y, v>``. So no move pays if gamma is at least every ``||w_j - w_y||_*``, and without
-    that the supremum is infinite.
+    A convex loss of a linear model grows along the best unit vector at most, and in the end exactly, by its slope:
+    for the cross-entropy the largest ``||w_j - w_y||_*``. So no move pays if gamma is at least that, and otherwise
+    the supremum is infinite.
     """
-    if problem.linear is None or not isinstance(problem.output_loss, CrossEntropy):
+    loss = problem.output_loss
+    slopes = loss.slopes(problem.linear[0], norm) if problem.linear is not None and loss.convex else None
+    if slopes is None:
         raise ValueError(
             "power=1 without bounds is known only for a linear model with cross-entropy; "
             "elsewhere the supremum may be infinite: give bounds=(low, high)"
         )
-    slopes = problem.output_loss.slopes(problem.linear[0], norm)
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
     return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays, torch.zeros_like(stays[:, 0]))

@@ -24,25 +24,23 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
         )
     if not bool(torch.isfinite(outputs).all()):
         raise ValueError("the model gives NaN or infinity for the first example, before any training")
-    if problem.output_loss.name == "cross_entropy":
+    loss = problem.output_loss
+    if loss.labels == "classes":
         if num_classes is None:
             raise ValueError(
-                "loss='cross_entropy' wants integer labels, these are floating-point: use loss='squared_error'"
+                f"loss={loss.name!r} needs integer labels, these are floating-point: use loss='squared_error'"
             )
         if width < num_classes:
             raise ValueError(
                 f"the model has {width} outputs for {num_classes} classes: give it one a class, "
                 f"or correct the labels, which go up to {num_classes - 1}"
             )
-    if problem.output_loss.name == "squared_error":
+    if loss.labels == "targets":
         targets = int(y[0, 0].numel())
         if num_classes is not None or width != targets:
             raise ValueError(
-                f"loss='squared_error' wants floating-point targets, as many as outputs: got {width} outputs, "
+                f"loss={loss.name!r} needs floating-point targets, one per output: got {width} outputs, "
                 f"{targets} targets of type {y.dtype}"
             )
-    losses = problem.loss(x, y)
-    if not bool(torch.isfinite(losses).all()):
-        raise ValueError(
-            f"loss {problem.output_loss.name} is NaN or infinite for the first example, before any training"
-        )
+    if not bool(torch.isfinite(problem.loss(x, y)).all()):
+        raise ValueError(f"loss {loss.name} is NaN or infinite for the first example, before any training")

@@ -1,10 +1,11 @@
-"""Losses of a model's outputs: value, gradient and curvature, for any leading dimensions."""
+"""Losses of a model's outputs: value, gradient, and what the library may know about them."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,29 +13,85 @@ from torch import Tensor
 from wafl.core.norms import dual, power_norm
 
 
+@runtime_checkable
 class OutputLoss(Protocol):
-    """``value`` and ``gradient`` take outputs ``[..., C]``; ``curvature`` takes a linear model's ``W [L, C, D]``."""
+    """A loss of outputs ``[..., C]`` and labels ``[...]`` or targets ``[..., C]``, for any leading dimensions.
+
+    For your own loss, subclass this and define :meth:`value`. Everything else is optional: each fact that you state
+    about the loss gets it a faster ascent, a further option or a proven constant that depends on the fact.
+
+    >>> class Halved(OutputLoss):
+    ...     quadratic = 0.5
+    ...     def value(self, outputs, y):
+    ...         return 0.5 * (outputs - y).square().sum(-1)
+    >>> output_loss(Halved()).gradient(torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([[2.]])
+    """
+
+    labels: Literal["classes", "targets"] | None = None
+    """What y must be: integer labels below C, or floating-point targets, one per output; None accepts anything."""
+    convex: bool = False
+    """Whether the loss is convex in the outputs: then the ascent of a linear model needs no line search."""
+    logistic: bool = False
+    """Whether the loss is ``logsumexp(s) - s_y``, whose constants :mod:`wafl.theory.linear` has in closed form."""
+    quadratic: float | None = None
+    """The a of a loss ``a ||s - y||^2``: then targets can move (``label_cost``), and its constants are known too."""
 
     @property
-    def name(self) -> str: ...
-    def value(self, outputs: Tensor, y: Tensor) -> Tensor: ...
-    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor: ...
-    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None: ...
+    def name(self) -> str:
+        """What messages and run records call it."""
+        return type(self).__name__
+
+    @property
+    def probabilities(self) -> Callable[[Tensor], Tensor] | None:
+        """The function p of the outputs, if the gradient is ``p(s) - e_y`` with p on the simplex, such as softmax.
+
+        The ascent of a linear model then runs on the simplex, and restarts include one toward each class.
+        """
+        return None
+
+    @abstractmethod
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss per example, ``[...]``."""
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The gradient of each loss in the outputs, ``[..., C]``; by default through autograd."""
+        return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
+
+    def slopes(self, weight: Tensor, norm: float = 2) -> Tensor | None:
+        """For each label, the least Lipschitz constant of ``loss(W x + b)`` over all x: ``[L, C]`` of ``W [L, C, D]``.
+
+        None if there is none, or none is known.
+        """
+        return None
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None:
+        """L_zz of ``loss(W x + b)``, the Lipschitz constant of its gradient in x: ``[L]``; None if it is unknown."""
+        return None
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(OutputLoss):
     """Multinomial logistic loss: ``logsumexp(s) - s_y``."""
 
-    name: str = "cross_entropy"
+    labels = "classes"
+    convex = True
+    logistic = True
+
+    @property
+    def name(self) -> str:
+        return "cross_entropy"
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
         # log_softmax, because logsumexp - s_y loses digits where the model is sure; classes first, as below.
         return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
 
+    @property
+    def probabilities(self) -> Callable[[Tensor], Tensor]:
+        return _softmax
+
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
-        # Along a short last dimension softmax is slow: classes go before the examples and back.
-        probabilities = outputs.mT.softmax(-2).mT
+        probabilities = _softmax(outputs)
         return probabilities.scatter_add_(-1, y[..., None], torch.full_like(y, -1.0, dtype=outputs.dtype)[..., None])
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
@@ -62,10 +119,16 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(OutputLoss):
     """``||s - y||^2``, summed over outputs."""
 
-    name: str = "squared_error"
+    labels = "targets"
+    convex = True
+    quadratic = 1.0
+
+    @property
+    def name(self) -> str:
+        return "squared_error"
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (outputs - _targets(outputs, y)).square().sum(-1)
@@ -87,8 +150,8 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
-class CustomLoss:
-    """A user's function of ``(outputs [B, C], y [B])`` that returns one loss an example."""
+class CustomLoss(OutputLoss):
+    """Your own function of ``(outputs [B, C], y [B])`` that returns one loss per example; no more is known about it."""
 
     function: Callable[[Tensor, Tensor], Tensor]
 
@@ -102,25 +165,31 @@ class CustomLoss:
         if losses.numel() != lead.numel():
             raise ValueError(
                 f"loss {self.name} returned shape {tuple(losses.shape)} for {lead.numel()} examples: "
-                "it must return one loss an example (torch losses: reduction='none')"
+                "it must return one loss per example (torch losses: reduction='none')"
             )
         return losses.view(lead)
 
-    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
 
-    def curvature(self, weight: Tensor, norm: float = 2) -> None:
-        return None
-
-
-def output_loss(loss: str | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
-    """``"cross_entropy"``, ``"squared_error"`` or a function of ``(outputs, y)``."""
+def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
+    """``"cross_entropy"``, ``"squared_error"``, your own :class:`OutputLoss`, or a function of ``(outputs, y)``."""
     named: dict[str, OutputLoss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
     if isinstance(loss, str):
         if loss not in named:
             raise ValueError(f"unknown loss {loss!r}: use one of {', '.join(named)}, or a function of (outputs, y)")
         return named[loss]
+    if isinstance(loss, OutputLoss):
+        return loss
+    if not callable(loss):
+        raise ValueError(
+            f"loss {loss!r} is not a loss: use one of {', '.join(named)}, a function of (outputs, y), or an object of "
+            "a subclass of wafl.core.losses.OutputLoss"
+        )
     return CustomLoss(loss)
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    # Along a short last dimension softmax is slow: classes go before the examples and back.
+    return outputs.mT.softmax(-2).mT
 
 
 def _targets(outputs: Tensor, y: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.losses import OutputLoss, output_loss
 
-Loss = str | Callable[[Tensor, Tensor], Tensor]
+Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 
 
 class Task:

@@ -13,7 +13,6 @@ from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
 from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
 from wafl.core.history import History
-from wafl.core.losses import SquaredError
 from wafl.core.task import Task
 from wafl.methods import Method
 
@@ -23,14 +22,14 @@ def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float
     curvature = task.curvature(params[None])
     if curvature is None or adversary.norm != 2 or adversary.power != 2:
         return None
-    return adversary.limit(float(curvature[0]), isinstance(task.loss, SquaredError))
+    return adversary.limit(float(curvature[0]), False) + (task.loss.quadratic or 0.0) / adversary.label_cost
 
 
 def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
     """What a learned gamma must not fall below: the concavity limit if strict, and always what keeps targets finite."""
     if not isinstance(adversary, Wasserstein):
         return 0.0
-    targets = 1.05 / adversary.label_cost if isinstance(task.loss, SquaredError) else 0.0
+    targets = 1.05 * (task.loss.quadratic or 0.0) / adversary.label_cost
     limit = concavity_limit(adversary, task, params) if adversary.strict else None
     return max(targets, limit or 0.0)
 

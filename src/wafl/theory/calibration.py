@@ -14,7 +14,6 @@ from torch import nn
 from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
 from wafl.core.checks import check_positive, check_seed
-from wafl.core.losses import SquaredError
 from wafl.core.norms import power_norm
 from wafl.core.task import Loss
 from wafl.data.federation import Federation
@@ -165,6 +164,6 @@ def _finite_above(mixture: Mixture, adversary: Wasserstein) -> float:
     """The gamma from which on phi_gamma is finite: ``L_zz / 2`` for a linear regression, and else any."""
     plain = adversary.norm == 2 and adversary.power == 2 and adversary.bounds is None
     curvature = mixture.problem.curvature
-    if not plain or math.isfinite(adversary.label_cost) or not isinstance(mixture.task.loss, SquaredError):
+    if not plain or math.isfinite(adversary.label_cost) or mixture.task.loss.quadratic is None:
         return 0.0
     return 0.0 if curvature is None else float(curvature[0]) / 2.0

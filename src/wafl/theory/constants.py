@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from wafl.core.checks import check_bounds, check_positive
 from wafl.core.errors import PreconditionError
 from wafl.core.fitness import check_fitness
-from wafl.core.losses import CrossEntropy, SquaredError
 from wafl.core.norms import check_norm, dual
 from wafl.core.task import Loss, Problem, Task, make_task
 from wafl.data.federation import Federation
@@ -164,8 +163,8 @@ def constants(
         values["L_z"] = Constant(math.hypot(steep, swap / math.sqrt(label_cost)), kind, f"{steep.why}; labels move")
     return Constants(
         **{name: values[name] for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss")},
-        convex=task.linear(params[None]) is not None and isinstance(task.loss, CrossEntropy | SquaredError),
-        steep_everywhere=not isinstance(task.loss, SquaredError),
+        convex=task.linear(params[None]) is not None and task.loss.convex,
+        steep_everywhere=task.loss.quadratic is None,
         norm=norm,
         label_cost=label_cost,
         input_dim=domain.input_dim,
@@ -190,7 +189,7 @@ def _values(
     task: Task, params: Tensor, clients: Federation, domain: linear.Domain, params_radius: float | None, norm: float
 ) -> dict[str, Constant]:
     layer = task.linear(params[None])
-    if layer is not None and isinstance(task.loss, CrossEntropy | SquaredError):
+    if layer is not None and linear.known(task.loss):
         weight, bias = (part[0] for part in layer)
         has_bias = len(params) > weight.numel()
         if params_radius is None:
@@ -207,7 +206,7 @@ def _values(
 def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float) -> dict[str, Constant]:
     """``L_z`` and ``L_zz`` where they are known without an example: of linear models, and by layers."""
     layer = task.linear(params[None])
-    if layer is not None and isinstance(task.loss, CrossEntropy | SquaredError):
+    if layer is not None and linear.known(task.loss):
         return linear.in_inputs(task.loss, layer[0][0], norm)
     layered = loss_steepness(task.module, task.loss)
     if layered is None:

@@ -5,12 +5,13 @@ Of each part of the network two numbers are followed: ``slope``, the Lipschitz c
 ``|a''| <= t`` makes them ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as in
 ReLU or max pooling, has no bend: there the gradient jumps, and only the slope is bounded.
 
-At the end stands the cross-entropy: its slope in the outputs is the largest distance of two rows of the last layer, and
-its curvature in the outputs at most 1/2, so
+The last layer is taken together with the loss, whose slope and curvature as a function of that layer's input are known
+(:meth:`wafl.core.losses.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest
+``||w_j - w_k||`` of two rows of the layer and a quarter of its square, so
 
     L_z <= max ||w_j - w_k|| slope,    L_zz <= (max ||w_j - w_k||^2 / 4) slope^2 + max ||w_j - w_k|| bend,
 
-``slope`` and ``bend`` those of the last layer's input.
+with ``slope`` and ``bend`` those of the last layer's input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wafl.core.losses import CrossEntropy, OutputLoss
+from wafl.core.losses import OutputLoss
 from wafl.core.task import is_plain, members
 
 # |a'| and |a''| of smooth activations, rounded up; infinity where a' jumps.
@@ -46,15 +47,20 @@ class Steepness:
 def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
     """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None where a layer is not known.
 
+    >>> from wafl.core.losses import CrossEntropy
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
     >>> loss_steepness(net, CrossEntropy()).bend < math.inf
     True
     """
     layers = _layers(model)
     last = layers[-1] if layers else None
-    if layers is None or not isinstance(loss, CrossEntropy) or not isinstance(last, nn.Linear):
+    if layers is None or not isinstance(last, nn.Linear) or type(last) is not nn.Linear:
         return None
-    if not all(is_plain(layer, type(layer)) for layer in layers) or type(last) is not nn.Linear:
+    if not all(is_plain(layer, type(layer)) for layer in layers):
+        return None
+    weight = last.weight.detach().double()[None]
+    steep, bent = loss.slopes(weight), loss.curvature(weight)
+    if steep is None:
         return None
     slope, bend = 1.0, 0.0
     for layer in layers[:-1]:
@@ -64,8 +70,9 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
         first, second = step
         kink = 0.0 if slope == 0.0 else second * slope**2
         slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
-    widest = float(loss.slopes(last.weight.detach().double()[None]).max())
-    return Steepness(widest * slope, widest**2 / 4.0 * slope**2 + (0.0 if widest == 0.0 else widest * bend))
+    widest, curvature = float(steep.max()), math.inf if bent is None else float(bent[0])
+    curved = 0.0 if slope == 0.0 else curvature * slope**2
+    return Steepness(widest * slope, curved + (0.0 if widest == 0.0 else widest * bend))
 
 
 def _layers(model: nn.Module) -> list[nn.Module] | None:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.core.losses import CrossEntropy, SquaredError
+from wafl.core.losses import CrossEntropy, OutputLoss, SquaredError
 from wafl.theory.constant import Constant
 
 
@@ -68,35 +68,44 @@ class Domain:
 Values = dict[str, Constant]
 
 
-def in_inputs(loss: CrossEntropy | SquaredError, weight: Tensor, norm: float) -> Values:
+def known(loss: OutputLoss) -> bool:
+    """Whether the closed forms below hold for this loss."""
+    return loss.logistic or loss.quadratic is not None
+
+
+def in_inputs(loss: OutputLoss, weight: Tensor, norm: float) -> Values:
     """``L_z`` and ``L_zz`` over all inputs, wherever they lie, at ``W [k, d]``."""
     where = "over all inputs, at these parameters"
-    curvature = float(loss.curvature(weight[None], norm)[0])
-    if isinstance(loss, CrossEntropy):
+    if loss.logistic:
+        cross_entropy = CrossEntropy()
+        slope = float(cross_entropy.slopes(weight[None], norm).max())
+        curvature = float(cross_entropy.curvature(weight[None], norm)[0])
         # Half the mass on either of two classes leaves none for others, which some x brings about if no other row of
         # W lies between them, as in general position.
         differences = weight[1:] - weight[:1]
         general = len(weight) == 2 or int(torch.linalg.matrix_rank(differences)) == len(differences)
         return {
-            "L_z": Constant(float(loss.slopes(weight[None], norm).max()), "exact", f"largest ||w_j - w_k||_*, {where}"),
+            "L_z": Constant(slope, "exact", f"largest ||w_j - w_k||_*, {where}"),
             "L_zz": Constant(curvature, "exact" if general else "bound", f"largest ||w_j - w_k||_*^2 / 4, {where}"),
         }
+    curvature = float(SquaredError().curvature(weight[None], norm)[0])
     kind = "exact" if norm != math.inf or len(weight) == 1 else "bound"
-    return {
+    found = {
         "L_z": Constant(math.inf, "exact", "the squared error is not Lipschitz over all inputs: it wants bounds"),
         "L_zz": Constant(curvature, kind, f"2 ||W v||^2, ||v|| <= 1, {where}"),
     }
+    return _times(loss, found)
 
 
 def at_parameters(
-    loss: CrossEntropy | SquaredError, weight: Tensor, bias: Tensor, has_bias: bool, domain: Domain, norm: float
+    loss: OutputLoss, weight: Tensor, bias: Tensor, has_bias: bool, domain: Domain, norm: float
 ) -> Values:
     """Constants over the domain at ``W [k, d]`` and ``b [k]``."""
     radius = math.hypot(domain.radius, 1.0) if has_bias else domain.radius
     where = "at these parameters"
-    if isinstance(loss, CrossEntropy):
+    if loss.logistic:
         gaps = torch.stack([domain.largest(weight - weight[j], bias - bias[j]).max() for j in range(len(weight))])
-        flat_curvature = float(loss.curvature(weight[None], 2)[0])
+        flat_curvature = float(CrossEntropy().curvature(weight[None], 2)[0])
         return {
             **in_inputs(loss, weight, norm),
             **_cross_entropy(len(weight), float(gaps.max()), radius, flat_curvature, where, attained=False),
@@ -112,21 +121,22 @@ def at_parameters(
     else:
         steep = 2.0 * float((residual[:, None] * weight.abs()).sum(0).max())
     one = len(weight) == 1 and domain.reach == 0
-    return {
-        **in_inputs(loss, weight, norm),
+    found = {
+        **in_inputs(SquaredError(), weight, norm),
         "L_z": Constant(steep, "exact" if one else "bound", f"residuals by interval arithmetic, {where}"),
         **_squared_error(float(residual.norm()), spectral, radius, where),
     }
+    return _times(loss, found)
 
 
 def over_ball(
-    loss: CrossEntropy | SquaredError, params_radius: float, outputs: int, has_bias: bool, domain: Domain, norm: float
+    loss: OutputLoss, params_radius: float, outputs: int, has_bias: bool, domain: Domain, norm: float
 ) -> Values:
     """Constants over the domain and all parameters with ``||theta|| <= params_radius``."""
     radius = math.hypot(domain.radius, 1.0) if has_bias else domain.radius
     row = params_radius * (math.sqrt(domain.input_dim) if norm == math.inf else 1.0)
     where = f"for ||theta|| <= {params_radius:g}"
-    if isinstance(loss, CrossEntropy):
+    if loss.logistic:
         gap = math.sqrt(2.0) * params_radius * radius
         return {
             "L_z": Constant(math.sqrt(2.0) * row, "exact", f"sqrt(2) C, over all inputs, {where}"),
@@ -139,10 +149,21 @@ def over_ball(
         }
     assert domain.targets is not None
     residual = params_radius * radius + float(domain.targets.abs().amax(0).norm())
-    return {
+    found = {
         "L_z": Constant(2.0 * row * residual, "bound", f"2 C ||r||, {where}"),
         "L_zz": Constant(2.0 * row**2, "exact", f"2 C^2, over all inputs, {where}"),
         **_squared_error(residual, params_radius, radius, where),
+    }
+    return _times(loss, found)
+
+
+def _times(loss: OutputLoss, values: Values) -> Values:
+    """The constants of ``a ||s - y||^2`` from those of the squared error: each is a times as large."""
+    factor = loss.quadratic
+    if factor is None or factor == 1.0:
+        return values
+    return {
+        name: Constant(factor * value, value.kind, f"{factor:g} times {value.why}") for name, value in values.items()
     }
 
 
