@@ -123,9 +123,9 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
     """The folder that data sets are kept in; it need not exist yet."""
     chosen = data_dir or os.environ.get("WAFL_DATA")
     if not chosen:
-        import pooch
+        from platformdirs import user_cache_dir
 
-        chosen = pooch.os_cache("wafl")
+        chosen = user_cache_dir("wafl")
     return Path(chosen).expanduser().absolute()
 
 

@@ -21,6 +21,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wafl.core.extras import require
+
 Arrays = dict[str, NDArray[Any]]
 Reader = Callable[[Sequence[Path]], Arrays]
 
@@ -200,15 +202,14 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
 def read_mnist_m(paths: Sequence[Path]) -> Arrays:
     """MNIST-M as its authors publish it: one archive of PNG images and two lists of labels."""
-    from PIL import Image
-
+    image = require("PIL.Image", extra="data", what="MNIST-M")
     (path,) = paths
     images: dict[str, NDArray[Any]] = {}
     lists: dict[str, list[list[str]]] = {}
     with reading(path):
         for name, file in _members(path):
             if name.suffix == ".png":
-                images[f"{name.parent.name}/{name.name}"] = np.asarray(Image.open(file).convert("RGB"))
+                images[f"{name.parent.name}/{name.name}"] = np.asarray(image.open(file).convert("RGB"))
             elif name.suffix == ".txt":
                 lists[name.name] = [line.split() for line in io.TextIOWrapper(file, "ascii")]
         arrays: Arrays = {}

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wafl.core.extras import require
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -192,9 +194,8 @@ PAUSE = 1.0
 
 def download(file: RemoteFile, folder: Path) -> Path:
     """Fetch one file into ``folder``; a file that is truncated or has the wrong checksum is not kept."""
-    import pooch
-    import requests
-
+    pooch = require("pooch", extra="data", what="a download")
+    requests = require("requests", extra="data", what="a download")
     failures: dict[str, str] = {}
     with _progress(file) as bar, _quiet(pooch.get_logger()):
         # Some servers label a .gz file as compressed text, and it would then arrive unpacked.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wafl.core.extras import require
 from wafl.core.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
@@ -71,8 +72,7 @@ def _minimizer(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> 
     """The Q of least ``sum_i lambda_i W_2^2(P_i, Q)``: a single client itself, otherwise POT's local solution."""
     if max(weights) == 1.0:
         return clouds[weights.index(1.0)]
-    import ot
-
+    ot = require("ot", extra="transport", what="optimal transport")
     pooled = torch.cat([cloud.x for cloud in clouds])
     order = permutation(Key.of(seed, round=3), Purpose.TRANSPORT, torch.tensor(len(pooled)), len(pooled))
     start = pooled[order[: min(len(cloud) for cloud in clouds)]]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wafl.core.extras import require
 from wafl.weights.transport.clouds import Cloud
 
 _LARGEST = 10**8  # 10,000 points on each side take about 4 GB inside POT
@@ -40,8 +41,7 @@ def ground_cost(a: Cloud, b: Cloud) -> Tensor:
     tensor([[0., 2.],
             [2., 0.]], dtype=torch.float64)
     """
-    import ot
-
+    ot = require("ot", extra="transport", what="optimal transport")
     x = a.x.numpy()
     cost = torch.from_numpy(ot.dist(x, x if a is b else b.x.numpy()))
     if a.y is None or b.y is None:
@@ -67,8 +67,7 @@ def solve_pair(cost: Tensor) -> Pair:
 
 def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor, Tensor]:
     """Plan, value and potentials; a sparse cost allows only its own arcs. What POT warns about is an error here."""
-    import ot
-
+    ot = require("ot", extra="transport", what="optimal transport")
     scale = float(cost.max()) or 1.0  # POT's tolerances are absolute
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wafl.core.checks import check_positive
+from wafl.core.extras import require
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
 
@@ -109,8 +110,7 @@ def sinkhorn_divergence(a: Cloud, b: Cloud, regularization: float) -> Distance:
 
 def _sinkhorn(cost: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Potentials whose means sum to ``OT_eps``: near the optimum the error of this dual value is of second order."""
-    import ot
-
+    ot = require("ot", extra="transport", what="optimal transport")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from wafl.core.extras import require
 from wafl.core.random import Key, Purpose, normal
 from wafl.weights.transport.clouds import Cloud
 from wafl.weights.transport.costs import network_simplex
@@ -57,8 +58,7 @@ class Side:
 
     def group_means(self, reference: Tensor) -> Tensor:
         """For each point of the reference, the mean of the points carried to it."""
-        import ot
-
+        ot = require("ot", extra="transport", what="optimal transport")
         shares, masses = (torch.from_numpy(ot.unif(len(points))) for points in (reference, self._points))
         plan, *_ = network_simplex(shares, masses, ot.dist(reference.numpy(), self._points.numpy()))
         return len(reference) * torch.from_numpy(plan) @ self._points
@@ -134,9 +134,9 @@ def _match(x: Tensor, y: Tensor) -> tuple[Tensor, float]:
 
     Between equal numbers of points of equal weight, an optimal plan is a permutation.
     """
-    import ot
     from scipy.optimize import linear_sum_assignment
 
+    ot = require("ot", extra="transport", what="optimal transport")
     cost: Any = ot.dist(x.numpy(), y.numpy())
     rows, columns = linear_sum_assignment(cost)
     return y[torch.from_numpy(columns)], float(cost[rows, columns].mean()) ** 0.5
