@@ -291,7 +291,7 @@ def mean_loss(outputs, y):
         (nn.Linear(7, 3), r"the model does not take examples of shape \(4,\)"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), "the model does not take examples of shape"),
         (nn.Sequential(nn.Flatten(3), nn.Linear(4, 3)), "the model does not take examples of shape"),
-        (nn.Linear(4, 2), "the model has 2 outputs for 3 classes: give it one a class"),
+        (nn.Linear(4, 2), "the model has 2 outputs for 3 classes: give it one per class"),
         (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), "the model gives an output of shape|does not take"),
         (nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (3, 1))), r"output of shape \(3, 1\) .*must give one vector"),
         (Pair(), "does not take examples .*tuple"),
@@ -390,7 +390,7 @@ def test_one_target_an_output():
     [
         ({"1.weight": torch.zeros(3, 4)}, r"parameter names differ from the model's: 1\.bias"),
         ({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3), "extra": torch.zeros(1)}, "names differ.*extra"),
-        ({"1.weight": torch.zeros(4, 3), "1.bias": torch.zeros(3)}, r"1\.weight has shape \(4, 3\), .*wants \(3, 4\)"),
+        ({"1.weight": torch.zeros(4, 3), "1.bias": torch.zeros(3)}, r"1\.weight has shape \(4, 3\), .*needs \(3, 4\)"),
         ({"1.weight": torch.full((3, 4), NAN), "1.bias": torch.zeros(3)}, "starting parameters hold NaN or infinity"),
         ({"1.weight": torch.zeros(3, 4), "1.bias": torch.full((3,), INF)}, "starting parameters hold NaN or infinity"),
     ],

@@ -40,7 +40,7 @@ def outputs_and_labels(name, seed, lead, outputs):
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     st.integers(1, 5),
 )
-def test_value_and_gradient_are_torchs(name, seed, lead, outputs):
+def test_value_and_gradient_agree_with_torch(name, seed, lead, outputs):
     s, y = outputs_and_labels(name, seed, lead, outputs)
     expected = TORCH[name](s.requires_grad_(), y)
     (gradient,) = torch.autograd.grad(expected.sum(), s)
@@ -64,7 +64,7 @@ def top_of_hessian(weight, p):
 
 
 def hardest_inputs(weight, rng):
-    """Inputs from everywhere, and those that put half of the mass on each of two classes."""
+    """Inputs from everywhere, and inputs that put half of the mass on each of two classes."""
     classes, features = weight.shape
     inputs = [rng.normal(size=(2000, features)) * 10.0 ** rng.uniform(-2, 2, size=(2000, 1))]
     for j, k in itertools.combinations(range(classes), 2):
@@ -93,7 +93,7 @@ def test_curvature_of_equal_rows_is_zero():
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (3, 2), (4, 4)])
-def test_squared_error_curvature_is_the_hessians_top(shape):
+def test_squared_error_curvature_is_the_largest_eigenvalue_of_the_hessian(shape):
     weight = torch.from_numpy(np.random.default_rng(1).normal(size=(2, *shape)))
     for lane, bound in enumerate(SquaredError().curvature(weight)):
         y = torch.zeros(shape[0], dtype=torch.float64)

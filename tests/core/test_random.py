@@ -1,3 +1,5 @@
+"""Philox against published answers and big integers; what is drawn from it against statistics."""
+
 import numpy as np
 import pytest
 import torch
@@ -33,7 +35,7 @@ def test_philox_gives_the_published_answers(counter: str, key: str, answer: str)
 
 @oracles.quick
 @given(st.tuples(WORDS, WORDS, WORDS, WORDS), st.tuples(WORDS, WORDS))
-def test_philox_is_that_of_unbounded_integers(counter: tuple[int, ...], key: tuple[int, ...]):
+def test_philox_agrees_with_unbounded_integers(counter: tuple[int, ...], key: tuple[int, ...]):
     assert run_philox(counter, key) == oracles.philox(counter, key)
 
 
@@ -98,7 +100,7 @@ def test_permutation_orders_each_lane_whatever_the_padding(seed: int, sizes: lis
         assert order == permutation(Key.of(seed, 0, lane), Purpose.BATCH, torch.tensor(size), size).tolist()
 
 
-def test_all_orders_are_as_likely():
+def test_all_orders_are_equally_likely():
     lanes = torch.arange(6000)
     zero = torch.zeros_like(lanes)
     orders = permutation(Key(zero, zero, lanes, zero), Purpose.BATCH, torch.full_like(lanes, 3), 3)
@@ -109,7 +111,7 @@ def test_all_orders_are_as_likely():
 
 @oracles.quick
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.data())
-def test_choose_nests(seed: int, total: int, data: st.DataObject):
+def test_a_smaller_choice_is_part_of_a_larger_one(seed: int, total: int, data: st.DataObject):
     more = data.draw(st.integers(0, total))
     fewer = data.draw(st.integers(0, more))
     small, large = (choose(seed, Purpose.ATTACKED, total, count) for count in (fewer, more))
@@ -118,6 +120,6 @@ def test_choose_nests(seed: int, total: int, data: st.DataObject):
     assert set(small) <= set(large) <= set(range(total))
 
 
-def test_choose_is_fair_over_rounds():
+def test_every_client_is_chosen_equally_often_over_the_rounds():
     chosen = [client for round_ in range(300) for client in choose(0, Purpose.COHORT, 10, 3, round_)]
     assert stats.chisquare(np.bincount(chosen, minlength=10)).pvalue > 1e-3

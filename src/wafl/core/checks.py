@@ -1,4 +1,4 @@
-"""Checks of numbers a user hands in: an error has the value, the range and the remedy."""
+"""Checks of numbers that a user passes in: an error has the value, the range and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_bounds(bounds: Any) -> tuple[float, float] | None:
-    """A box as ``(low, high)``; None is no box."""
+    """A box as ``(low, high)``; None means no box."""
     if bounds is None:
         return None
     try:
@@ -28,7 +28,7 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
 
 
 def check_inside(x: Tensor, bounds: tuple[float, float] | None) -> None:
-    """Examples that are to stay in a box must start in it."""
+    """Examples that have to stay in a box must start inside it."""
     if bounds is not None and bool(((x < bounds[0]) | (x > bounds[1])).any()):
         raise ValueError(f"examples lie outside bounds={bounds}: widen the bounds or rescale the data")
 
@@ -36,5 +36,5 @@ def check_inside(x: Tensor, bounds: tuple[float, float] | None) -> None:
 def check_seed(seed: Any) -> int:
     """The seed as a plain integer."""
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
-        raise ValueError(f"seed={seed!r} must lie in 0 .. 2**32 - 1, a whole number")
+        raise ValueError(f"seed={seed!r} must lie in 0 .. 2**32 - 1 and be a whole number")
     return int(seed)

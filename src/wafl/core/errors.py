@@ -1,4 +1,4 @@
-"""What can go wrong: bad input is a ``ValueError``, and these are the rest."""
+"""What can go wrong besides bad input, which is a ``ValueError``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class UnboundedError(RuntimeError):
 
 
 class ConfigError(ValueError):
-    """An experiment file says what cannot be: one line a fault, with the key, the range and the nearest name."""
+    """An experiment file has mistakes: one line per mistake, with the key, the range and the closest valid name."""
 
 
 class FolderError(ValueError):
-    """A run's folder is taken, in use, damaged or of a newer version; nothing in it was changed."""
+    """A run's folder is taken, in use, damaged, or from a newer version; nothing in it was changed."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or of another training or a newer version; nothing was changed."""
+    """A checkpoint is damaged, or from a different training or a newer version; nothing was changed."""
 
 
 class ConcavityWarning(UserWarning):
-    """Gamma fell below the concavity limit: the inner maximiser is no longer unique."""
+    """Gamma fell below the concavity limit: the inner maximizer is no longer unique."""
 
 
 class RadiusWarning(UserWarning):
@@ -36,4 +36,4 @@ class RadiusWarning(UserWarning):
 
 
 class PreconditionError(ValueError):
-    """A bound does not apply to the model and data given; the message says which precondition fails."""
+    """A bound does not apply to the given model and data; the message says which precondition fails."""

@@ -1,4 +1,4 @@
-"""Packages that only some features need, each an optional extra of ours."""
+"""Packages that only some features need; each is an optional extra of this one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def require(module: str, *, extra: str, what: str) -> Any:
-    """The module, or a ValueError that says how to get it.
+    """Import a module, or raise a ValueError that says how to install it.
 
     >>> require("no_such_package", extra="tensorboard", what="TensorBoardTracker")
     Traceback (most recent call last):

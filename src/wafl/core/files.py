@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and that tell when they have been damaged."""
+"""Files that are either complete or absent, and that show when they have been damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEAL = "checksum"
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Whole or not at all: a temporary name, synced, then renamed."""
+    """Write all of it or nothing: under a temporary name, synced, then renamed."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(content)
@@ -24,7 +24,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make a rename in the folder last."""
+    """Make a rename in the folder survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -33,19 +33,19 @@ def sync(folder: Path) -> None:
 
 
 def sealed(content: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
-    """JSON with a checksum of its own; without an indent it is written several times faster."""
+    """JSON with its own checksum; writing is several times faster without an indent."""
     return json.dumps({**content, SEAL: _checksum(content)}, indent=indent).encode()
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """What :func:`sealed` wrote; a ValueError if a byte of it has changed.
+    """What :func:`sealed` wrote; raises ValueError if a byte of it has changed.
 
     >>> unsealed(sealed({"loss": 0.5}))
     {'loss': 0.5}
     """
     content: Any = json.loads(data)
     if not isinstance(content, dict):
-        raise ValueError("it holds no table")
+        raise ValueError("it is not a table")
     table: dict[str, Any] = {str(key): value for key, value in content.items()}
     if table.pop(SEAL, None) != _checksum(table):
         raise ValueError("its checksum differs")

@@ -1,4 +1,4 @@
-"""Whether a model and a loss suit the data; said before any work starts."""
+"""Whether a model and a loss suit the data, checked before any work starts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from wafl.core.task import Problem
 
 
 def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | None) -> None:
-    """Try ``x [1, 1, ...]`` and ``y [1, 1]``: the model takes the inputs, and its outputs suit the labels.
+    """Try ``x [1, 1, ...]`` and ``y [1, 1]``: the model must accept the inputs, and its outputs must suit the labels.
 
-    ``num_classes=None`` is a regression.
+    ``num_classes=None`` means regression.
     """
     try:
         outputs = problem.task.outputs(problem.params, x)
@@ -32,7 +32,7 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
             )
         if width < num_classes:
             raise ValueError(
-                f"the model has {width} outputs for {num_classes} classes: give it one a class, "
+                f"the model has {width} outputs for {num_classes} classes: give it one per class, "
                 f"or correct the labels, which go up to {num_classes - 1}"
             )
     if loss.labels == "targets":

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NUMBERS = ("loss", "seconds", "replies", "achieved_radius", "gamma")
-"""What a round has in numbers, of the last two only those of WAFL."""
+"""The numbers that a round records; the last two are WAFL's only."""
 
 
 @dataclass(frozen=True)
 class Record:
     """One round of one run.
 
-    ``loss`` is the cohort's mean of what clients minimise, and ``achieved_radius`` the root mean transport
-    cost, both on the clients' first batches at the round's starting parameters, clients weighted by lambda.
-    ``cohort`` was asked to train; ``excluded`` are those who were asked and did not count, and why (a reason that
-    begins with "loss: " is of DRFA's second question); ``attempts`` is how often the round was tried. ``metrics`` is
-    what callbacks added.
+    ``loss`` is the cohort's mean of what clients minimize, and ``achieved_radius`` the root mean transport cost, both
+    on the clients' first batches at the round's starting parameters, with clients weighted by lambda. ``cohort`` was
+    asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
+    "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``metrics`` is what
+    callbacks added.
     """
 
     round: int
@@ -34,12 +34,12 @@ class Record:
 
     @property
     def participants(self) -> tuple[int, ...]:
-        """Those of the cohort whose replies counted."""
+        """The clients of the cohort whose replies counted."""
         missing = {client for client, reason in self.excluded if not reason.startswith("loss: ")}
         return tuple(client for client in self.cohort if client not in missing)
 
     def numbers(self) -> dict[str, float]:
-        """The round in numbers, without what callbacks added."""
+        """The numbers of the round, without what callbacks added."""
         row: dict[str, float] = {"loss": self.loss, "seconds": self.seconds, "replies": len(self.participants)}
         for name in ("achieved_radius", "gamma"):
             value = getattr(self, name)
@@ -61,7 +61,7 @@ class History(Sequence[Record]):
         return [getattr(record, name) for record in self._records]
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [dict(vars(record)) for record in self._records]  # asdict would copy every number of a cohort
+        return [dict(vars(record)) for record in self._records]  # asdict would copy every number of the cohort
 
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:

@@ -1,4 +1,4 @@
-"""The examples of every lane, kept without repetition."""
+"""The examples of every lane, stored without repetition."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Inputs:
-    """Examples ``[L, B, ...]``: each of ``base [G, B, ...]`` serves the next ``L / G`` lanes.
+    """Examples ``[L, B, ...]``: each batch of ``base [G, B, ...]`` serves the next ``L / G`` lanes.
 
-    Lanes of a sweep that differ in a gamma alone see the same batch. For a linear model an example may also be
-    moved along the rows of its weights W: then it is ``base + W^T shift``, ``shift [L, C, B]``, and the model's
-    outputs there, ``outputs [L, C, B]``, are known without a pixel being written.
+    Lanes of a sweep that differ only in gamma see the same batch. For a linear model an example may also be moved
+    along the rows of the weights W: it is then ``base + W^T shift`` with ``shift [L, C, B]``, and the model's outputs
+    there, ``outputs [L, C, B]``, are known without writing a single pixel.
     """
 
     base: Tensor
@@ -37,10 +37,10 @@ class Inputs:
 
 
 def dense(x: Tensor | Inputs) -> Tensor:
-    """A plain tensor ``[L, B, ...]``, whatever an adversary was handed."""
+    """A plain tensor ``[L, B, ...]``, whatever an adversary was given."""
     return x.dense() if isinstance(x, Inputs) else x
 
 
 def shared(x: Tensor | Inputs) -> Inputs:
-    """The structured form of plain examples: no two lanes share any."""
+    """The structured form of plain examples, of which no two lanes share any."""
     return x if isinstance(x, Inputs) else Inputs(x, len(x))

@@ -83,7 +83,7 @@ class CrossEntropy(OutputLoss):
         return "cross_entropy"
 
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
-        # log_softmax, because logsumexp - s_y loses digits where the model is sure; classes first, as below.
+        # log_softmax, because logsumexp - s_y loses digits if the model is confident; classes first, as below.
         return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
 
     @property
@@ -95,13 +95,13 @@ class CrossEntropy(OutputLoss):
         return probabilities.scatter_add_(-1, y[..., None], torch.full_like(y, -1.0, dtype=outputs.dtype)[..., None])
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
-        """For each label y how steep ``loss(W x + b)`` can be: the largest ``||w_j - w_y||_*``, ``[L, C]``.
+        """How steep ``loss(W x + b)`` can be for each label y: the largest ``||w_j - w_y||_*``, ``[L, C]``.
 
-        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences; and as x goes far along the
-        direction in which the farthest w_j lies, p goes to ``e_j``.
+        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences; and as x moves far in the direction
+        of the farthest w_j, p goes to ``e_j``.
         """
         if norm == 2:
-            moved = weight - weight[:, :1]  # changes no difference, and keeps the digits that a Gram matrix would lose
+            moved = weight - weight[:, :1]  # changes no difference, but keeps digits that a Gram matrix would lose
             gram = torch.bmm(moved, moved.mT)
             norms = gram.diagonal(dim1=-2, dim2=-1)
             return (norms[:, :, None] + norms[:, None, :] - 2.0 * gram).amax(-1).clamp_min(0.0).sqrt()
@@ -111,9 +111,9 @@ class CrossEntropy(OutputLoss):
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
         """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.
 
-        The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of
-        ``<w_j, v>`` under p. A variable with range r has variance at most ``r^2 / 4``, reached by half the
-        mass at either end; the range along the best v is the largest distance between two rows of W.
+        The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of ``<w_j, v>``
+        under p. A variable with range r has a variance of at most ``r^2 / 4``, attained with half of the mass at
+        either end; along the best v the range is the largest distance between two rows of W.
         """
         return self.slopes(weight, norm).amax(-1).square() / 4.0
 
@@ -139,8 +139,8 @@ class SquaredError(OutputLoss):
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
         """L_zz of ``||W x + b - y||^2``: the largest ``2 ||W v||^2`` over ``||v|| <= 1``.
 
-        For l2 twice the largest eigenvalue of ``W W^T``. For l1 the maximum is at a corner, a single coordinate. For
-        l_inf ``(W v)_c`` is at most ``||w_c||_1``, all of which one v reaches if there is one output.
+        For l2 this is twice the largest eigenvalue of ``W W^T``. For l1 the maximum is at a corner, a single
+        coordinate. For l_inf ``(W v)_c`` is at most ``||w_c||_1``, which some v attains if there is a single output.
         """
         if norm == 2:
             return 2.0 * torch.linalg.matrix_norm(weight, ord=2).square()
@@ -188,7 +188,7 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
 
 
 def _softmax(outputs: Tensor) -> Tensor:
-    # Along a short last dimension softmax is slow: classes go before the examples and back.
+    # Softmax is slow along a short last dimension: move the classes before the examples and back.
     return outputs.mT.softmax(-2).mT
 
 

@@ -15,7 +15,7 @@ def check_norm(norm: float) -> None:
 
 
 def dual(norm: float) -> float:
-    """The norm of slopes: ``||g||_* = max <g, v>`` over ``||v|| <= 1``."""
+    """The norm in which slopes are measured: ``||g||_* = max <g, v>`` over ``||v|| <= 1``."""
     return {1: math.inf, 2: 2, math.inf: 1}[norm]
 
 

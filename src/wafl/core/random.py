@@ -2,8 +2,8 @@
 
 Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), written in
 integer tensor operations, so that a draw is the same on every device and in every engine. A key is
-``(seed, purpose, round, client, step)``; nothing is ever seeded globally, so the order in which
-clients are visited, the lanes they share and a restart in the middle change no draw.
+``(seed, purpose, round, client, step)``; nothing is ever seeded globally, so neither the order in
+which clients are visited nor the lanes they share nor a restart halfway changes any draw.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class Key:
-    """One key a lane: equally long integer tensors (or shape ``[]`` for a single draw)."""
+    """One key per lane: integer tensors of equal length (or of shape ``[]`` for a single draw)."""
 
     seed: Tensor
     round: Tensor
@@ -80,16 +80,16 @@ def bits(key: Key, purpose: Purpose, count: int) -> Tensor:
 
 
 def uniform(key: Key, purpose: Purpose, count: int) -> Tensor:
-    """Uniform on [0, 1), 24 bits, so that float32 and float64 hold the same number."""
+    """Uniform on [0, 1), with 24 bits, so that float32 and float64 hold the same number."""
     return (bits(key, purpose, count) >> 8).to(torch.float64) * 2.0**-24
 
 
 def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
-    """Standard normal, by the Box-Muller transform."""
+    """Standard normal, through the Box-Muller transform."""
     u = uniform(key, purpose, count + count % 2)
     length = torch.sqrt(-2.0 * torch.log1p(-u[..., 0::2]))
     angle = 2.0 * math.pi * u[..., 1::2]
-    # Side by side, so that a draw does not depend on how many are drawn after it.
+    # Interleaved, so that a draw does not depend on how many are drawn after it.
     return torch.stack([length * torch.cos(angle), length * torch.sin(angle)], dim=-1).flatten(-2)[..., :count]
 
 
@@ -103,7 +103,7 @@ def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor
 def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
     """``count`` of ``total`` without replacement, in ascending order.
 
-    The chosen are the first ``count`` of one random order, so a smaller choice lies in a larger one.
+    They are the first ``count`` of one random order, so a smaller choice is part of a larger one.
     """
     order = permutation(Key.of(seed, round), purpose, torch.tensor(total), total)
     return sorted(order[:count].tolist())

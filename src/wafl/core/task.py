@@ -1,7 +1,7 @@
 """A model and its loss as pure functions of a flat parameter vector, batched over lanes.
 
 Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.core.inputs.Inputs`), ``y [L, B]`` (or
-``[L, B, k]`` targets), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the
+targets ``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the
 parameters in one run.
 """
 
@@ -30,25 +30,25 @@ class Task:
         self.loss = loss
         self._shapes = {name: value.shape for name, value in _trainable(module).items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
-        # A layer that stands in the model twice is one module: torch would put its parameters back twice, wrongly.
+        # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
         everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
         self._tie = len(everywhere) == len(set(everywhere))
         self.num_params = sum(self._sizes)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
-        """One vector out of named parameters."""
+        """Named parameters as one vector ``[P]``."""
         missing = self._shapes.keys() ^ params.keys()
         if missing:
             raise ValueError(f"parameter names differ from the model's: {', '.join(sorted(missing))}")
         for name, shape in self._shapes.items():
             if params[name].shape != shape:
                 raise ValueError(
-                    f"parameter {name} has shape {tuple(params[name].shape)}, the model wants {tuple(shape)}"
+                    f"parameter {name} has shape {tuple(params[name].shape)}, but the model needs {tuple(shape)}"
                 )
         return torch.cat([params[name].detach().reshape(-1) for name in self._shapes])
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Named parameters out of one vector ``[P]``."""
+        """One vector ``[P]`` as named parameters."""
         parts = flat.split(self._sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
@@ -56,7 +56,7 @@ class Task:
         return self.flatten(_trainable(self.module))
 
     def frozen_digest(self) -> bytes:
-        """What the outputs depend on beside the parameters: frozen ones and buffers."""
+        """What the outputs depend on in addition to the trainable parameters: frozen ones and buffers."""
         state = self.module.state_dict()
         fixed = [value for name, value in state.items() if name not in self._shapes]
         return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)
@@ -68,7 +68,7 @@ class Task:
         return self.loss.value(self.outputs(params, x), y)
 
     def gradient(self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
-        """Gradient ``[L, P]`` in the parameters of ``sum_b weight_b loss_b``."""
+        """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
 
         def total(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return (weight * self.loss.value(self._call(flat, x), y)).sum()
@@ -86,11 +86,11 @@ class Task:
         return losses, gradients
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor] | None:
-        """``(W [L, C, D], b [L, C])`` when outputs are ``W x + b`` of the flattened input."""
+        """``(W [L, C, D], b [L, C])`` if outputs are ``W x + b`` of the flattened input, otherwise None."""
         return None
 
     def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
-        """L_zz ``[L]``: the Lipschitz constant of the loss's input gradient; None where it is unknown."""
+        """L_zz ``[L]``: the Lipschitz constant of the loss's input gradient; None if it is unknown."""
         return None
 
     def _call(self, flat: Tensor, x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Task:
 
 
 class LinearTask(Task):
-    """Outputs ``W x + b``: every derivative in closed form, no autograd."""
+    """Outputs ``W x + b``: every derivative in closed form, without autograd."""
 
     def __init__(self, module: nn.Module, layer: nn.Linear, loss: OutputLoss) -> None:
         super().__init__(module, loss)
@@ -116,7 +116,7 @@ class LinearTask(Task):
             return inputs.outputs.mT
         weight, bias = self.linear(params)
         base = inputs.base.flatten(2)
-        # All lanes that share a batch in one product: [G, R C, D] x [G, D, B].
+        # All lanes that share a batch go into one product: [G, R C, D] x [G, D, B].
         products = torch.bmm(weight.reshape(len(base), -1, self._features), base.mT)
         return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
 
@@ -143,7 +143,7 @@ class LinearTask(Task):
 
 @dataclass(frozen=True)
 class Problem:
-    """What an adversary may ask of the models, one a lane."""
+    """What an adversary may ask of the models, one per lane."""
 
     task: Task
     params: Tensor
@@ -171,7 +171,7 @@ class Problem:
 
 
 def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
-    """The task of a model, with the linear structure used where the model has it."""
+    """The task of a model, which uses its linear structure if it has one."""
     _refuse_hidden_state(model)
     module = copy.deepcopy(model).to(device)
     if not _trainable(module):
@@ -189,7 +189,7 @@ def _refuse_hidden_state(model: nn.Module) -> None:
         where = f"{type(layer).__name__} at {name!r}" if name else type(layer).__name__
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:  # pyright: ignore[reportPrivateUsage]
             raise ValueError(
-                f"{where} keeps statistics of the batch, which mix examples and differ between clients: "
+                f"{where} keeps batch statistics, which mix examples and differ between clients: "
                 "use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
             )
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
@@ -204,7 +204,7 @@ def _refuse_hidden_state(model: nn.Module) -> None:
 
 
 def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
-    """The layer of a model that is surely ``W x + b``: a plain Linear, after nothing but flattening."""
+    """The layer of a model that is certainly ``W x + b``: a plain Linear, after nothing but flattening."""
     layers = members(module) if is_plain(module, nn.Sequential) else [module]
     *before, last = layers or [module]
     flattens = all(
@@ -218,12 +218,12 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:
-    """The modules of a sequence, one that stands there twice twice."""
+    """The modules of a sequence; one that is used twice is listed twice."""
     return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module computes what its kind computes: no forward of its own, no hooks, no parametrization."""
+    """Whether the module computes what its kind computes: no custom forward, no hooks, no parametrization."""
     hooked = bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
     parametrized = nn.utils.parametrize.is_parametrized(module)
     return isinstance(module, kind) and type(module).forward is kind.forward and not hooked and not parametrized
