@@ -1,4 +1,4 @@
-"""Evaluation against plain loops: clean, attacked, shifted, in chunks, on bytes and on floats."""
+"""Evaluation against plain loops: clean, attacked and shifted, in chunks, on bytes and floats."""
 
 import dataclasses
 import importlib
@@ -12,14 +12,15 @@ from torch import nn
 
 import wafl
 from wafl import shifts
+from wafl.data.federation import Examples
 
-MODULE = importlib.import_module("wafl.evaluate")  # the name in the package is the function
+MODULE = importlib.import_module("wafl.evaluation.evaluate")  # the name in the package is the function
 OPTIONS = {"rounds": 3, "local_steps": 4, "batch_size": 16, "learning_rate": 0.2}
 
 
 @pytest.fixture(scope="module")
 def digits() -> wafl.Federation:
-    """Few, unequal clients of 8x8 images, kept as bytes."""
+    """A few clients of unequal size, with 8x8 images kept as bytes."""
     data = wafl.load_dataset("digits")
     small = dataclasses.replace(data, x_train=data.x_train[:260], y_train=data.y_train[:260],
                                 x_test=data.x_test[:60], y_test=data.y_test[:60])  # fmt: skip
@@ -64,7 +65,7 @@ def same(one: wafl.Score, other: wafl.Score, tolerance: float = 1e-6) -> None:
 
 
 @pytest.mark.parametrize("which", ["mlr", "cnn"])
-def test_clean_is_a_plain_loop(digits, run, network, which):
+def test_a_clean_score_equals_that_of_a_plain_loop(digits, run, network, which):
     model, module = (run, run.model) if which == "mlr" else (network, network)
     score = wafl.evaluate(model, digits)
     right, count = 0.0, 0
@@ -94,8 +95,8 @@ def test_clean_is_a_plain_loop(digits, run, network, which):
     ],
     ids=repr,
 )
-def test_an_attack_called_by_itself_gives_the_same(digits, run, attack):
-    """On every victim alone; the others are as they were."""
+def test_attacked_clients_score_as_if_the_attack_were_called_on_each(digits, run, attack):
+    """On every attacked client alone; the others stay as they were."""
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.5, seed=2)
     clean = wafl.evaluate(run, digits)
     assert sum(client.attacked for client in score.per_client) == 5
@@ -111,14 +112,14 @@ def test_an_attack_called_by_itself_gives_the_same(digits, run, attack):
     assert score.attack == attack.describe(digits.unit)
 
 
-def test_label_shift_weighs_the_victims_examples(digits, run):
+def test_a_label_shift_weights_the_examples_of_attacked_clients(digits, run):
     attack = shifts.label_shift(severity=1.5)
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.6, seed=4)
     victims = [place for place, client in enumerate(score.per_client) if client.attacked]
     assert len(victims) == 6
     labels = torch.cat([digits.test.of(place)[1] for place in victims])
     weights = attack.weights(labels, 10, seed=4).double().numpy()
-    assert np.ptp(weights) > 1e-3, "a shift of nothing would show nothing"
+    assert np.ptp(weights) > 1e-3, "a shift of nothing would prove nothing"
     total, begin = len(digits.test.y), 0
     pooled = 0.0
     for place, client in enumerate(score.per_client):
@@ -136,8 +137,8 @@ def test_label_shift_weighs_the_victims_examples(digits, run):
     assert sum(client.weight for client in score.per_client) == pytest.approx(1.0)
 
 
-def test_a_strong_label_shift_leaves_no_nan(digits, run):
-    """A client may hold none of the labels that are left."""
+def test_a_strong_label_shift_gives_no_nan(digits, run):
+    """A client may have none of the labels that are left."""
     score = wafl.evaluate(run, digits, attack=shifts.label_shift(severity=3000.0))
     for client in score.per_client:
         assert math.isfinite(client.loss)
@@ -151,7 +152,7 @@ def test_a_label_shift_of_a_regression_is_refused():
         wafl.evaluate(wafl.models.mlr(clients), clients, attack=shifts.label_shift(severity=1.0), loss="squared_error")
 
 
-def test_the_wasserstein_shift_moves_the_victims_as_one_population(digits, run):
+def test_the_wasserstein_shift_moves_attacked_clients_as_one_population(digits, run):
     attack = wafl.WassersteinShift(radius=0.6)
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.4, seed=1)
     clean = wafl.evaluate(run, digits)
@@ -161,7 +162,7 @@ def test_the_wasserstein_shift_moves_the_victims_as_one_population(digits, run):
     moved = attack(run, x, y)
     squared = ((moved - x) ** 2).flatten(1).sum(1).double()
     assert math.sqrt(squared.mean()) <= 0.6 * (1 + 1e-4)
-    assert squared.max() > 1.5 * squared.min(), "one radius for each example is another attack"
+    assert squared.max() > 1.5 * squared.min(), "one radius per example would be another attack"
     begin = 0
     for place, client in enumerate(score.per_client):
         if place in victims:
@@ -177,7 +178,7 @@ def test_the_wasserstein_shift_moves_the_victims_as_one_population(digits, run):
     ) / len(y)
 
 
-# ---------------------------------------------------------------- who is attacked
+# ---------------------------------------------------------------- which clients are attacked
 
 
 def attacked_names(run, digits, **options) -> set[str]:
@@ -185,14 +186,14 @@ def attacked_names(run, digits, **options) -> set[str]:
     return {client.name for client in score.per_client if client.attacked}
 
 
-def test_shares_are_whole_clients_and_nest(digits, run):
+def test_attacked_shares_are_whole_clients_and_nested(digits, run):
     chosen = [attacked_names(run, digits, attacked=share, seed=5) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
     assert [len(names) for names in chosen] == [0, 2, 4, 6, 8, 10]
     for smaller, larger in itertools.pairwise(chosen):
         assert smaller < larger
 
 
-def test_the_seed_and_the_redraw_decide_who(digits, run):
+def test_the_seed_and_redraw_determine_which_clients_are_attacked(digits, run):
     first = attacked_names(run, digits, attacked=0.4, seed=5)
     assert first == attacked_names(run, digits, attacked=0.4, seed=5)
     others = [attacked_names(run, digits, attacked=0.4, seed=seed) for seed in range(6)]
@@ -230,7 +231,7 @@ def test_every_client_is_attacked_about_equally_often(digits, run):
     ],
     ids=repr,
 )
-def test_nothing_at_severity_zero(digits, run, shift):
+def test_an_attack_of_size_zero_gives_the_clean_score(digits, run, shift):
     clean, score = wafl.evaluate(run, digits), wafl.evaluate(run, digits, attack=shift)
     assert all(client.attacked for client in score.per_client)
     for one, other in zip(clean.per_client, score.per_client, strict=True):
@@ -242,9 +243,7 @@ def test_nothing_at_severity_zero(digits, run, shift):
     "attack", [None, wafl.PGD(epsilon=0.1, steps=4), wafl.WassersteinShift(radius=0.3)], ids=["clean", "pgd", "shift"]
 )
 def test_bytes_and_floats_score_the_same(digits, run, attack):
-    packs = [
-        wafl.federation.Examples(pack.raw.float() / 16.0, pack.y, pack.offsets) for pack in (digits.train, digits.test)
-    ]
+    packs = [Examples(pack.raw.float() / 16.0, pack.y, pack.offsets) for pack in (digits.train, digits.test)]
     floats = wafl.Federation(*packs, digits.names, digits.unit, digits.bounds, digits.num_classes)
     assert digits.test.raw.dtype == torch.uint8
     assert floats.test.raw.dtype == torch.float32
@@ -269,9 +268,9 @@ def test_bytes_and_floats_score_the_same(digits, run, attack):
     ],
     ids=repr,
 )
-def test_the_chunk_changes_no_score(digits, run, monkeypatch, attack, chunk):
+def test_scores_do_not_depend_on_the_chunk(digits, run, monkeypatch, attack, chunk):
     whole = wafl.evaluate(run, digits, attack=attack, attacked=0.7, seed=6)
-    assert len(digits.test.y) > 100, "one chunk would show nothing"
+    assert len(digits.test.y) > 100, "one chunk would prove nothing"
     monkeypatch.setattr(MODULE, "CHUNK", chunk)
     same(wafl.evaluate(run, digits, attack=attack, attacked=0.7, seed=6), whole)
 
@@ -282,7 +281,7 @@ def test_the_chunk_changes_no_score(digits, run, monkeypatch, attack, chunk):
     ids=["random start", "noise"],
 )
 def test_no_two_examples_share_their_draws(monkeypatch, attack):
-    """All images alike: the losses tell the draws apart, also those of different chunks."""
+    """All images are the same: the losses tell the draws apart, also across chunks."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
     clients = wafl.Federation.from_arrays(
         [(np.full((2, 6), 0.5, np.float32), np.zeros(2, int))] * 12, test_fraction=0.5, num_classes=2
@@ -298,7 +297,7 @@ def test_no_two_examples_share_their_draws(monkeypatch, attack):
     [wafl.PGD(epsilon=0.3, steps=2, random_start=True), shifts.gaussian_noise(severity=0.4)],
     ids=["random start", "noise"],
 )
-def test_a_client_is_attacked_alike_whoever_else_is(digits, run, attack):
+def test_a_clients_score_does_not_depend_on_which_others_are_attacked(digits, run, attack):
     """Attacks that move each example by itself: a larger share leaves the smaller share's scores as they were."""
     few, all_ = (wafl.evaluate(run, digits, attack=attack, attacked=share, seed=3) for share in (0.3, 1.0))
     compared = 0
@@ -309,14 +308,14 @@ def test_a_client_is_attacked_alike_whoever_else_is(digits, run, attack):
     assert compared == 3
 
 
-def test_the_seed_of_a_random_attack(digits, run):
+def test_the_seed_determines_a_random_attack(digits, run):
     attack = shifts.gaussian_noise(severity=0.4)
     one, again, other = (wafl.evaluate(run, digits, attack=attack, seed=seed) for seed in (1, 1, 2))
     assert unpacked(one) == unpacked(again)
     assert one.loss != other.loss
 
 
-def test_the_model_is_left_alone(digits, network):
+def test_evaluation_does_not_change_the_model(digits, network):
     before = {name: value.clone() for name, value in network.state_dict().items()}
     wafl.evaluate(network, digits, attack=wafl.FGSM(epsilon=0.1))
     for name, value in network.state_dict().items():
@@ -341,18 +340,18 @@ def test_a_regression_has_no_accuracy():
 # ---------------------------------------------------------------- errors
 
 
-def test_autoattack_needs_a_size_and_a_box(digits, run):
-    with pytest.raises(ValueError, match="attack='autoattack' wants epsilon="):
+def test_autoattack_without_epsilon_or_bounds_is_refused(digits, run):
+    with pytest.raises(ValueError, match="attack='autoattack' needs epsilon="):
         wafl.evaluate(run, digits, attack="autoattack")
     zscored = wafl.load_dataset("digits").partition(10, iid=True, preprocess="zscore")
     with pytest.raises(ValueError, match=r"data with bounds \(preprocess 'unit' or 'symmetric'\)"):
         wafl.evaluate(run, zscored, attack="autoattack", epsilon=0.1)
 
 
-def test_other_errors(digits, run):
+def test_unknown_attacks_bad_shares_and_bad_seeds_are_refused(digits, run):
     with pytest.raises(ValueError, match="unknown attack 'pgd': use 'autoattack', or an attack such as"):
         wafl.evaluate(run, digits, attack="pgd")
-    with pytest.raises(ValueError, match="epsilon goes with attack='autoattack'"):
+    with pytest.raises(ValueError, match="epsilon is only for attack='autoattack'"):
         wafl.evaluate(run, digits, attack=wafl.FGSM(epsilon=0.1), epsilon=0.2)
     for share in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match=r"attacked=.* must lie in \[0, 1\]"):
@@ -361,7 +360,7 @@ def test_other_errors(digits, run):
         wafl.evaluate(run, digits, seed=-1)
 
 
-def test_a_useless_loss_is_named_with_its_client():
+def test_a_non_finite_loss_is_refused_with_the_name_of_its_client():
     x = np.ones((3, 4, 2), np.float32)
     x[2] = 1e30
     clients = wafl.Federation.from_arrays([(part, [0, 1, 0, 1]) for part in x])

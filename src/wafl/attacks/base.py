@@ -18,8 +18,8 @@ from wafl.run import Run
 class Population:
     """Examples in one lane, ``x [1, N, ...]`` and ``y [1, N]``.
 
-    ``rows [N]`` numbers them, which random draws go by (default: from 0); ``weight [N]`` is how much each counts and
-    sums to 1 (default: all alike).
+    ``rows [N]`` are their numbers, which random draws are keyed by (default: from 0); ``weight [N]`` is how much each
+    counts and sums to 1 (default: all the same).
     """
 
     x: Tensor
@@ -36,12 +36,12 @@ class Population:
 
 
 class Attack(ABC):
-    """Called as ``attack(model, x, y)``; gives the moved examples."""
+    """Called as ``attack(model, x, y)``; returns the moved examples."""
 
     pointwise: ClassVar[bool] = True
     """Whether each example is moved by itself, whatever the others are."""
     needs_classes: ClassVar[bool] = False
-    """Whether a regression is refused."""
+    """Whether the attack refuses a regression."""
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
         problem, inputs, labels = single_lane(model, x, y, loss)
@@ -52,9 +52,9 @@ class Attack(ABC):
         """The moved ``x [1, N, ...]`` of a whole population."""
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor | None:
-        """How much each attacked example counts, given labels ``y [N]``: ``[N]``, summing to 1; None: all alike."""
+        """How much each attacked example counts, given labels ``y [N]``: ``[N]``, summing to 1; None: all the same."""
         return None
 
     @abstractmethod
     def describe(self, unit: str) -> str:
-        """In words, with the unit of its size."""
+        """The attack in words, with the unit of its size."""

@@ -16,10 +16,10 @@ from wafl.evaluation.score import ClientScore, Score
 from wafl.run import Run
 
 CHUNK = 2048
-"""Examples looked at together."""
+"""How many examples are evaluated together."""
 
 Measured = tuple[Tensor, Tensor | None]
-"""Losses ``[L, N]``, and for classes whether each prediction is right."""
+"""Losses ``[L, N]`` and, for classes, whether each prediction is right."""
 
 
 def evaluate(
@@ -33,12 +33,20 @@ def evaluate(
     epsilon: float | None = None,
     loss: Loss | None = None,
 ) -> Score:
-    """Test on every client's held-out examples, a share ``attacked`` of the clients under ``attack``.
+    """Test a model on every client's held-out examples, with a share of the clients under attack.
 
-    The attacked clients are drawn from the seed and stay the same, a smaller share being part of a larger one;
-    ``redraw=round`` draws others each round. An attack or a shift of :mod:`wafl.shifts` moves each example by itself;
-    :class:`wafl.WassersteinShift` moves all attacked clients' examples as one distribution; a label shift moves none,
-    but makes some count for more. ``attack="autoattack"`` with ``epsilon`` is the AutoAttack of its authors.
+    Most attacks, and the shifts of :mod:`wafl.shifts`, move each example by itself; :class:`wafl.WassersteinShift`
+    moves all attacked clients' examples as one distribution; a label shift moves none, but makes some count for more.
+
+    Args:
+        model: a trained run, or any module.
+        clients: whose test examples to use.
+        attack: an attack or a shift; ``"autoattack"`` is AutoAttack from its authors' package.
+        attacked: the share of the clients to attack; those of a smaller share are among those of a larger one.
+        seed: what the attacked clients and random attacks are drawn from.
+        redraw: another number, such as the round, draws other clients.
+        epsilon: the size of ``"autoattack"``.
+        loss: the loss to measure; by default that of the run, or cross-entropy for a module.
     """
     check_seed(seed)
     check_share(attacked)
@@ -55,7 +63,7 @@ def evaluate(
 
 
 def present_clients(clients: Federation) -> list[int]:
-    """Those that have test examples."""
+    """The clients that have test examples."""
     present = [client for client, count in enumerate(clients.test.num_examples.tolist()) if count > 0]
     if not present:
         raise ValueError("no client has test examples: make the federation with test_fraction > 0")
@@ -63,18 +71,18 @@ def present_clients(clients: Federation) -> list[int]:
 
 
 def draw_attacked(present: list[int], share: float, seed: int, redraw: int = 0) -> list[int]:
-    """A share of the clients, rounded to whole ones."""
+    """A share of the clients, rounded to a whole number."""
     chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)), redraw)
     return [present[place] for place in chosen]
 
 
 def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
-    """Rows of these clients' test examples."""
+    """The rows of these clients' test examples."""
     return torch.cat([torch.arange(*clients.test.offsets[client : client + 2].tolist()) for client in chosen])
 
 
 def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
-    """Clean examples, with these rows replaced by what was measured after they were moved."""
+    """Results on clean examples, with these rows replaced by results on moved ones."""
     losses = clean[0].index_copy(1, rows, moved[0])
     if clean[1] is None or moved[1] is None:
         return losses, None
@@ -84,13 +92,13 @@ def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
 def examine(
     problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor | None = None
 ) -> Measured:
-    """Losses ``[L, N]`` of every lane's model on test examples, and whether each is classified right.
+    """Losses ``[L, N]`` of every lane's model on test examples, and whether each is classified correctly.
 
-    All lanes look at the same examples, which are kept once.
+    All lanes see the same examples, which are kept once.
     """
     rows = rows if rows is not None else torch.arange(len(clients.test.y))
     lanes, device, dtype = len(problem.params), problem.params.device, problem.params.dtype
-    # A shift of the whole distribution sees it whole.
+    # A shift of the whole distribution must see all of it.
     pieces = [rows] if attack is not None and not attack.pointwise else list(rows.split(CHUNK))
     losses: list[Tensor] = []
     correct: list[Tensor] = []
@@ -128,7 +136,7 @@ def make_score(
     attack: Attack | None,
     seed: int,
 ) -> Score:
-    """One value an example to one record a client."""
+    """Turn one value per example into one record per client."""
     if not bool(torch.isfinite(losses).all()):
         row = int((~torch.isfinite(losses)).nonzero()[0])
         client = int(torch.searchsorted(clients.test.offsets, row, right=True)) - 1
@@ -145,7 +153,7 @@ def make_score(
     for client in present:
         rows = slice(*clients.test.offsets[client : client + 2].tolist())
         total = weight[rows].sum()
-        # A client whose labels a strong shift has made vanish counts for nothing, and is shown as it is.
+        # A client whose labels have vanished under a strong shift has no weight, and is shown as it is.
         share = weight[rows] / total if total > 0 else torch.full_like(weight[rows], 1.0 / len(weight[rows]))
         scores.append(
             ClientScore(
@@ -167,7 +175,7 @@ def check_share(attacked: float) -> None:
 
 def check_attack(attack: object, clients: Federation) -> None:
     if attack is not None and not isinstance(attack, Attack):
-        raise ValueError(f"attack {attack!r} is none: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
+        raise ValueError(f"{attack!r} is not an attack: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
     if attack is not None and attack.needs_classes and clients.num_classes is None:
         raise ValueError(f"{attack.describe(clients.unit)}: this attack needs classes, and this is a regression")
 
@@ -185,12 +193,12 @@ def _check_shares(shares: Tensor, count: int) -> Tensor:
 def _named_attack(attack: Attack | str | None, epsilon: float | None, clients: Federation) -> Attack | None:
     if not isinstance(attack, str):
         if epsilon is not None:
-            raise ValueError("epsilon goes with attack='autoattack'; other attacks carry their own")
+            raise ValueError("epsilon is only for attack='autoattack': other attacks have their own")
         return attack
     if attack != "autoattack":
         raise ValueError(f"unknown attack {attack!r}: use 'autoattack', or an attack such as wafl.PGD(epsilon=...)")
     if epsilon is None or clients.bounds is None:
-        raise ValueError("attack='autoattack' wants epsilon=, and data with bounds (preprocess 'unit' or 'symmetric')")
+        raise ValueError("attack='autoattack' needs epsilon=, and data with bounds (preprocess 'unit' or 'symmetric')")
     from wafl.attacks.autoattack import AutoAttack
 
     return AutoAttack(epsilon=epsilon, bounds=clients.bounds)

@@ -31,8 +31,8 @@ class LabelShift(Attack):
         labels = torch.as_tensor(y)
         if num_classes is None or labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
             raise ValueError(
-                f"y holds {labels.dtype} of shape {tuple(labels.shape)}: a label shift needs one whole number, "
-                "the class, for each of at least one example"
+                f"y holds {labels.dtype} of shape {tuple(labels.shape)}: a label shift needs one whole number per "
+                "example, its class, and at least one example"
             )
         lowest, highest = int(labels.min()), int(labels.max())
         if lowest < 0 or highest >= num_classes:
@@ -51,10 +51,14 @@ class LabelShift(Attack):
 
 
 def label_shift(*, severity: float) -> LabelShift:
-    """Labels drawn with probabilities ``q_c`` proportional to ``p_c d_c^severity``, where the data have ``p_c``.
+    """Change label probabilities from ``p_c``, those of the data, to ``q_c`` proportional to ``p_c d_c^severity``.
 
-    d is drawn from the seed, uniform among all label distributions (Dirichlet with all parameters 1). At 0 all
-    examples count alike; at 1 the odds of two labels change as in d; beyond, the label favored most takes over.
+    d is drawn from the seed, uniformly from all label distributions (Dirichlet with all parameters 1). At 0 all
+    examples count the same; at 1 the odds of two labels change by those of d; beyond that, the most favored label takes
+    over.
+
+    Args:
+        severity: the size of the shift, at least 0.
 
     >>> label_shift(severity=0.0).weights([0, 1, 1, 2], num_classes=3).tolist()
     [0.25, 0.25, 0.25, 0.25]
