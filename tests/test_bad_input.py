@@ -142,7 +142,7 @@ def test_unknown_dataset():
         (lambda: wafl.WAFL(tolerance=-1), r"tolerance=-1 must lie in \[0, 1\)"),
         (lambda: wafl.WAFL(restarts=-1), "restarts=-1 must be at least 0"),
         (lambda: wafl.WAFL(bounds=(1, 0)), r"bounds=\(1, 0\) must be \(low, high\) with low < high"),
-        (lambda: wafl.WAFL(gamma=1.0, strict=True), "strict=True goes with radius="),
+        (lambda: wafl.WAFL(gamma=1.0, strict=True), "strict=True needs radius="),
         (lambda: wafl.FedPGM(epsilon=-0.1), "epsilon=-0.1 must be finite and at least 0"),
         (lambda: wafl.FedPGM(epsilon=NAN), "epsilon=nan must be finite and at least 0"),
         (lambda: wafl.FedPGM(norm=1), "norm=1 must be 2 or inf"),
@@ -202,7 +202,7 @@ def test_bad_method(make, message):
         ),
         ({"method": wafl.AFL(), "local_steps": 2}, "pass local_steps=1 instead of .*local_steps=2"),
         ({"method": wafl.AFL(), "cohort": 2}, "AFL asks all 3 clients each round: leave cohort=2 out; DRFA samples"),
-        ({"client_weights": wafl.weights.fixed([0.5, 0.5])}, "2 client weights for 3 clients: give one a client"),
+        ({"client_weights": wafl.weights.fixed([0.5, 0.5])}, "2 client weights for 3 clients: give one per client"),
     ],
 )
 def test_bad_schedule(changes, message):
@@ -247,7 +247,7 @@ def test_unknown_method(function, grid, method):
         ({"seed": [0, -1]}, {}, "seed=-1 must lie in"),
         ({"bounds": [None, (0.0, 0.5)]}, {}, r"outside bounds=\(0.0, 0.5\)"),
         ({"power": [2, 1]}, {"clients": images, "model": wafl.models.cnn}, "power=1 without bounds is known only for"),
-        ({"local_steps": [1, 2]}, {"method": wafl.AFL()}, "exactly one step a round: pass local_steps=1"),
+        ({"local_steps": [1, 2]}, {"method": wafl.AFL()}, "exactly one step per round: pass local_steps=1"),
     ],
 )
 def test_bad_grid(grid, changes, message):

@@ -29,7 +29,9 @@ def test_presets(method, name, adversary, client_weights):
 
 
 def test_all_presets_are_listed():
-    assert set(wafl.METHODS) == {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
+    papers = {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
+    assert set(wafl.METHODS) == papers | {"FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
+    assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
 
 
 def test_learned_weights_know_their_rule():
@@ -51,7 +53,7 @@ def test_options_reach_the_adversary():
     assert (pgm.random_start, pgm.bounds) == (True, (-1, 1))
 
     fgsm = wafl.FedFGSM(epsilon=0.3, norm=2, bounds=(-1, 1)).adversary
-    assert (fgsm.epsilon, fgsm.steps, fgsm.norm, fgsm.bounds) == (0.3, 1, 2, (-1, 1))
+    assert (fgsm.epsilon, fgsm.norm, fgsm.bounds) == (0.3, 2, (-1, 1))
     assert fgsm.scalars()["step_size"] == 0.3, "its one step goes to the surface of the ball"
 
     affine = wafl.FedRobust(penalty=5.0, step_size=0.2).adversary
@@ -82,9 +84,9 @@ def test_gamma_and_radius_exclude_each_other(make):
         make(gamma=0.5, radius=0.1)
 
 
-def test_an_adversary_needs_gamma_or_radius():
-    with pytest.raises(ValueError, match=r"give gamma .* or radius"):
-        adversaries.wasserstein()
+@pytest.mark.parametrize("make", [lambda: wafl.WAFL().adversary, adversaries.wasserstein, Wasserstein])
+def test_without_gamma_and_radius_gamma_is_the_papers(make):
+    assert (make().gamma, make().radius) == (0.5, None)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_with_options_refuses_gamma_and_radius_together():
     [
         (wafl.WAFL(), "epsilon", "gamma, radius, norm"),
         (wafl.FedPGM(), "gamma", "epsilon"),
-        (wafl.FedAvg(), "weights_step", "none"),
+        (wafl.FedAvg(), "weights_step", "rate, client_weights, server, local"),
         (wafl.AFL(), "gamma", "weights_step"),
     ],
 )

@@ -1,19 +1,42 @@
-"""A method is an adversary and a rule for the client weights; the named ones are presets."""
+"""A method is an adversary, client weights, a server and a local step; the named ones are presets of these.
+
+A preset is a dataclass that inherits the options of its parts, so each option is written once, where it is used. The
+experiment file, the command line and the schema are made from the same fields (:func:`wafl.core.options.options_of`).
+"""
 
 from __future__ import annotations
 
-import math
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Generic, ParamSpec, Protocol
 
-from wafl.adversaries import Adversary, affine, fgsm, pgm, wasserstein
-from wafl.adversaries.wasserstein import FIRST_GAMMA
+from wafl.adversaries import Adversary, Affine, BoundedAscent, ProjectedAscent, Wasserstein
+from wafl.algorithms.choices import Served, Stepped, Weighted, part
+from wafl.algorithms.local import LocalStep, sgd
+from wafl.algorithms.local.control_variates import SCAFFOLD as SCAFFOLD_OPTIONS
+from wafl.algorithms.local.prox import FedProx as FedProxOptions
+from wafl.algorithms.servers import Optimizer, Server, averaging
+from wafl.algorithms.servers.adam import FedAdam as FedAdamOptions
+from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
+from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
+from wafl.core.options import EachRound, Positive
 from wafl.weights import ClientWeights, Learned, StepSize, agnostic, by_examples, snapshot
+
+P = ParamSpec("P")
+AVERAGING, DESCENT = averaging(), sgd()
 
 
 @dataclass(frozen=True)
 class Method:
-    """Any adversary with any client weights.
+    """Any adversary with any client weights, any server and any local step.
+
+    Args:
+        name: what results call it.
+        adversary: moves each example before the gradient is taken (:mod:`wafl.adversaries`); None moves none.
+        client_weights: where the ball is centered (:mod:`wafl.weights`).
+        server: what becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given the clients' mean.
+        local: what clients do with a gradient (:mod:`wafl.local`).
 
     >>> import wafl
     >>> wafl.Method("mine", wafl.adversaries.wasserstein(gamma=0.5), wafl.weights.snapshot(0.01)).name
@@ -23,120 +46,176 @@ class Method:
     name: str
     adversary: Adversary | None
     client_weights: ClientWeights
+    server: Server = AVERAGING
+    local: LocalStep = DESCENT
 
     def __post_init__(self) -> None:
-        if not isinstance(self.client_weights, ClientWeights):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"client_weights={self.client_weights!r} is no rule: use wafl.weights.fixed([...]), "
-                "wafl.weights.uniform() or wafl.weights.by_examples()"
-            )
+        if isinstance(self.server, Optimizer):
+            object.__setattr__(self, "server", averaging(self.server))
+        kinds: tuple[tuple[str, Any, str], ...] = (
+            ("client_weights", ClientWeights, "use wafl.weights.fixed([...]), uniform() or by_examples()"),
+            ("server", Server, "use one of wafl.servers, such as adam(0.01)"),
+            ("local", LocalStep, "use one of wafl.local, such as prox(0.1)"),
+        )
+        for slot, kind, remedy in kinds:
+            value = getattr(self, slot)
+            if isinstance(value, type) or not isinstance(value, kind):
+                raise TypeError(f"{slot}={value!r} does not implement {kind.__name__}: {remedy}, or write your own")
+        if self.adversary is not None and not callable(self.adversary):
+            raise TypeError(f"adversary={self.adversary!r} cannot be called: use one of wafl.adversaries, or None")
 
     def options(self) -> list[str]:
         """What :func:`wafl.sweep` may vary of this method."""
-        own = [field.name for field in fields(self.adversary)] if is_dataclass(self.adversary) else []
-        return own + (["weights_step"] if isinstance(self.client_weights, Learned) else [])
+        return list(dict.fromkeys([*self._owners(), "client_weights", "server", "local"]))
 
     def with_options(self, **changes: Any) -> Method:
-        """The same method with other options of its adversary, or another ``weights_step``."""
-        for name in changes:
+        """The same method with other options of its parts, or other parts."""
+        owners, parts = self._owners(), dict[str, dict[str, Any]]()
+        whole = {name: value for name, value in changes.items() if name in ("client_weights", "server", "local")}
+        for name, value in changes.items():
             if name not in self.options():
-                known = ", ".join(self.options()) or "none"
-                raise ValueError(f"{self.name} has no option {name!r}; it has: {known}")
-        weights = self.client_weights
-        if "weights_step" in changes and isinstance(weights, Learned):
-            weights = replace(weights, step_size=changes.pop("weights_step"))
-        adversary: Any = self.adversary
-        if "gamma" in changes:
-            if changes.get("radius") is not None:
-                raise ValueError(
-                    f"give gamma or radius, not both (gamma={changes['gamma']}, radius={changes['radius']})"
-                )
-            changes["radius"] = None
-        elif changes.get("radius") is not None:
-            changes["gamma"] = FIRST_GAMMA
-        return replace(self, adversary=replace(adversary, **changes) if changes else adversary, client_weights=weights)
+                raise ValueError(f"{self.name} has no option {name!r}; it has: {', '.join(self.options())}")
+            if name not in whole:
+                slot, own = owners[name]
+                parts.setdefault(slot, {})[own] = value
+        changed = {slot: _changed(self._part(slot), options) for slot, options in parts.items()}
+        if "optimizer" in changed:
+            changed["server"] = replace(self.server, optimizer=changed.pop("optimizer"))  # pyright: ignore
+        return replace(self, **{**changed, **whole})
+
+    def _part(self, slot: str) -> Any:
+        return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)
+
+    def _owners(self) -> dict[str, tuple[str, str]]:
+        """By the name of each option: the part that has it, and what the part calls it."""
+        found: dict[str, tuple[str, str]] = {}
+        for slot in ("adversary", "local", "optimizer"):
+            part = self._part(slot)
+            for field in fields(part) if is_dataclass(part) else ():
+                found.setdefault(field.name, (slot, field.name))
+        if isinstance(self.client_weights, Learned):
+            found["weights_step"] = ("client_weights", "step_size")
+        return found
 
 
-def FedAvg(*, client_weights: ClientWeights | None = None) -> Method:
-    """Federated averaging: no adversary, clients weighted by their examples."""
-    return Method("FedAvg", None, client_weights or by_examples())
+def _changed(part: Any, options: dict[str, Any]) -> Any:
+    """A part may have rules for its own options, as :meth:`Wasserstein.changed` has for gamma and radius."""
+    own = getattr(part, "changed", None)
+    return replace(part, **options) if own is None else own(**options)
 
 
-def WAFL(
-    *,
-    gamma: float | None = None,
-    radius: float | None = None,
-    norm: float = 2,
-    power: int = 2,
-    label_cost: float = math.inf,
-    steps: int = 15,
-    tolerance: float = 1e-3,
-    restarts: int = 0,
-    bounds: tuple[float, float] | None = None,
-    strict: bool = False,
-    client_weights: ClientWeights | None = None,
-) -> Method:
+class Options(Protocol):
+    """A dataclass of a method's options."""
+
+    def parts(self) -> dict[str, Any]:
+        """The parts of the method that these options decide."""
+        ...
+
+
+class Preset(Generic[P]):
+    """A named method: called with its options, it gives a :class:`Method`."""
+
+    def __init__(self, options: Any) -> None:
+        self.options: type[Options] = options
+        self.__name__ = self.__qualname__ = options.__name__
+        self.__doc__ = options.__doc__
+        self.__signature__ = inspect.signature(options).replace(return_annotation=Method)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
+        options = self.options(*args, **kwargs)
+        chosen = {slot: getattr(options, slot, None) for slot in ("client_weights", "server", "local")}
+        parts: dict[str, Any] = {"adversary": None, "client_weights": by_examples()}
+        parts |= {slot: value for slot, value in chosen.items() if value is not None}
+        return Method(self.__name__, **{**parts, **options.parts()})
+
+    def __repr__(self) -> str:
+        return f"wafl.{self.__name__}{self.__signature__}"
+
+
+def preset(options: Callable[P, Options]) -> Preset[P]:
+    return Preset(options)
+
+
+@preset
+@dataclass(frozen=True)
+class FedAvg(Weighted, Served, Stepped):
+    """Federated averaging: no adversary, and clients weighted by their examples."""
+
+    def parts(self) -> dict[str, Any]:
+        return {}
+
+
+@preset
+@dataclass(frozen=True)
+class WAFL(Wasserstein, Weighted, Served, Stepped):
     """Wasserstein-robust federated learning: FedAvg on ``phi_gamma``.
 
-    The options are those of :func:`wafl.adversaries.wasserstein`. Without gamma and radius, gamma is 0.5, the
-    paper's choice for MNIST.
+    The options are those of :class:`wafl.adversaries.Wasserstein`. Without gamma and radius, gamma is 0.5, the paper's
+    choice for MNIST.
     """
-    adversary = wasserstein(
-        gamma=0.5 if gamma is None and radius is None else gamma,
-        radius=radius,
-        norm=norm,
-        power=power,
-        label_cost=label_cost,
-        steps=steps,
-        tolerance=tolerance,
-        restarts=restarts,
-        bounds=bounds,
-        strict=strict,
-    )
-    return Method("WAFL", adversary, client_weights or by_examples())
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Wasserstein)}
 
 
-def FedPGM(
-    *,
-    epsilon: float = 0.1,
-    step_size: float | None = None,
-    steps: int = 10,
-    norm: float = math.inf,
-    random_start: bool = False,
-    bounds: tuple[float, float] | None = None,
-    client_weights: ClientWeights | None = None,
-) -> Method:
-    """FedAvg with adversarial training by projected gradient ascent."""
-    adversary = pgm(
-        epsilon=epsilon, step_size=step_size, steps=steps, norm=norm, random_start=random_start, bounds=bounds
-    )
-    return Method("FedPGM", adversary, client_weights or by_examples())
+@preset
+@dataclass(frozen=True)
+class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
+    """FedAvg with adversarial training by projected gradient ascent; see :class:`wafl.adversaries.ProjectedAscent`."""
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, ProjectedAscent)}
 
 
-def FedFGSM(
-    *,
-    epsilon: float = 0.1,
-    norm: float = math.inf,
-    bounds: tuple[float, float] | None = None,
-    client_weights: ClientWeights | None = None,
-) -> Method:
-    """FedAvg with adversarial training by one gradient step."""
-    return Method("FedFGSM", fgsm(epsilon=epsilon, norm=norm, bounds=bounds), client_weights or by_examples())
+@preset
+@dataclass(frozen=True)
+class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
+    """FedAvg with adversarial training by one gradient step; see :class:`wafl.adversaries.BoundedAscent`."""
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, BoundedAscent)}
 
 
-def FedRobust(*, penalty: float = 1.0, step_size: float = 0.01, client_weights: ClientWeights | None = None) -> Method:
-    """FedAvg against an affine shift of each client's inputs, ascended beside the model."""
-    return Method("FedRobust", affine(penalty=penalty, step_size=step_size), client_weights or by_examples())
+@preset
+@dataclass(frozen=True)
+class FedRobust(Affine, Weighted, Served, Stepped):
+    """FedAvg against an affine shift of each client's inputs, ascended along with the model."""
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Affine)}
 
 
-def AFL(*, weights_step: StepSize = 0.1) -> Method:
-    """Agnostic federated learning: the worst mixture of the clients, all of them, one step a round."""
-    return Method("AFL", None, agnostic(weights_step))
+@preset
+@dataclass(frozen=True)
+class AFL(Served, Stepped):
+    """Agnostic federated learning: the worst mixture of the clients, all of them, one step per round."""
+
+    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.1
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": agnostic(self.weights_step)}
 
 
-def DRFA(*, weights_step: StepSize = 0.01) -> Method:
+@preset
+@dataclass(frozen=True)
+class DRFA(Served, Stepped):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
-    return Method("DRFA", None, snapshot(weights_step))
+
+    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.01
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": snapshot(self.weights_step)}
 
 
-METHODS = {method.__name__: method for method in (WAFL, FedAvg, FedPGM, FedFGSM, FedRobust, AFL, DRFA)}
+FedProx = preset(FedProxOptions)
+SCAFFOLD = preset(SCAFFOLD_OPTIONS)
+FedAvgM = preset(FedAvgMOptions)
+FedAdam = preset(FedAdamOptions)
+FedYogi = preset(FedYogiOptions)
+
+METHODS: dict[str, Preset[...]] = {
+    method.__name__: method
+    for method in (
+        WAFL, FedAvg, FedPGM, FedFGSM, FedRobust, AFL, DRFA, FedProx, SCAFFOLD, FedAvgM, FedAdam, FedYogi,
+    )
+}  # fmt: skip

@@ -32,7 +32,11 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The hyperparameters of the training; ``cohort=None`` is all clients."""
+    """The hyperparameters of the training; ``cohort=None`` is all clients.
+
+    ``server_learning_rate`` is shorthand for ``server=averaging(sgd(rate))``. A client's update that is longer than
+    ``clip_norm`` is shortened to it.
+    """
 
     rounds: int
     cohort: int | None = None
@@ -42,8 +46,9 @@ class Schedule:
     learning_rate: LearningRate = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
-    server_learning_rate: float = 1.0
+    server_learning_rate: float | None = None
     seed: int = 0
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("rounds", "cohort", "local_steps", "local_epochs", "batch_size"):
@@ -60,7 +65,9 @@ class Schedule:
             )
         if not callable(self.learning_rate):
             check_positive("learning_rate", self.learning_rate)
-        check_positive("server_learning_rate", self.server_learning_rate)
+        for name in ("server_learning_rate", "clip_norm"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
         if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
@@ -70,6 +77,12 @@ class Schedule:
     @property
     def local_work(self) -> LocalWork:
         return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
+
+    def scalars(self, round: int) -> dict[str, float]:
+        """What clients are told of a round, in numbers."""
+        clip = {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
+        decay = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {"learning_rate": self.rate(round), **decay, **clip}
 
     def rate(self, round: int) -> float:
         if not callable(self.learning_rate):

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.oracles import adversary as oracles
 from wafl import FGSM, PGD
-from wafl.adversaries import AdversaryState, BoundedAscent, fgsm, pgm
+from wafl.adversaries import AdversaryState, ProjectedAscent, fgsm, pgm
 from wafl.core.random import Key
 from wafl.core.task import Problem, make_task
 
@@ -124,7 +124,7 @@ def test_restarts_keep_the_best(norm):
 @pytest.mark.parametrize("norm", NORMS)
 def test_random_starts_are_uniform_in_the_ball(norm):
     """In d dimensions the share of draws within radius t is ``t^d``."""
-    adversary = BoundedAscent(2.0, 1e-12, 1, norm, random_start=True)
+    adversary = ProjectedAscent(2.0, norm, step_size=1e-12, steps=1, random_start=True)
     task = make_task(nn.Linear(3, 2).double())
     start = adversary(
         Problem(task, task.initial()[None]), torch.zeros(1, 4000, 3).double(), torch.zeros(1, 4000).long()

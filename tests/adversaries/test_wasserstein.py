@@ -550,7 +550,6 @@ def test_gamma_moves_towards_the_radius():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give gamma"),
         ({"gamma": 1.0, "radius": 1.0}, "not both"),
         ({"gamma": 0.0}, "gamma=0.0 must be positive"),
         ({"gamma": math.inf}, "gamma=inf"),
@@ -561,7 +560,7 @@ def test_gamma_moves_towards_the_radius():
         ({"gamma": 1.0, "steps": 0}, "steps=0 must be at least 1"),
         ({"gamma": 1.0, "tolerance": 1.0}, "tolerance=1.0 must lie in"),
         ({"gamma": 1.0, "restarts": -1}, "restarts=-1"),
-        ({"gamma": 1.0, "strict": True}, "strict=True goes with radius"),
+        ({"gamma": 1.0, "strict": True}, "strict=True needs radius"),
         ({"gamma": 1.0, "bounds": (1.0, 0.0)}, "low < high"),
         ({"gamma": 1.0, "power": 1, "bounds": (0.0, math.inf)}, "finite"),
     ],

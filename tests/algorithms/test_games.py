@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.algorithms import Replies, Setting, make_algorithm
+from wafl.algorithms import Algorithm, Replies
 from wafl.core.task import make_task
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
@@ -102,8 +102,7 @@ def test_one_afl_round_by_hand():
 
 
 def drfa(sizes: list[int], step=0.01, **schedule):
-    setting = Setting(Schedule(rounds=10_000, **schedule), None, sizes, lambda params: None)
-    return make_algorithm(setting, wafl.weights.snapshot(step))
+    return Algorithm(wafl.DRFA(weights_step=step), Schedule(rounds=10_000, **schedule), sizes, lambda params: 0.0)
 
 
 LAMBDA = torch.tensor([0.55, 0.0, 0.3, 0.15], dtype=torch.float64)
@@ -120,12 +119,14 @@ def test_drfa_draws_by_lambda_with_replacement_and_takes_the_plain_mean():
         query = algorithm.ask(state)
         rows = torch.eye(4, dtype=torch.float64)[list(query.clients)]
         nothing = torch.zeros(len(rows))
-        told = algorithm.tell(state, query, Replies(query.clients, nothing, nothing, rows, 10 * rows))
+        told = algorithm.tell(
+            state, query, Replies(query.clients, nothing, nothing, {"params": rows, "snapshot": 10 * rows})
+        )
         counts = 3 * told.params
         torch.testing.assert_close(counts, counts.round(), atol=1e-12, rtol=0)
         assert float(counts.sum()) == pytest.approx(3)
         assert counts.nonzero()[:, 0].tolist() == list(query.clients), "each client that was drawn is asked once"
-        torch.testing.assert_close(told.snapshot, 10 * told.params)
+        torch.testing.assert_close(told.vectors["snapshot"], 10 * told.params)
         assert told.round == t, "the round ends with the losses"
         total, most = total + counts, max(most, float(counts.max()))
     assert most == 3.0
@@ -141,7 +142,9 @@ def test_drfa_weights_climb_the_snapshot_losses():
     losses = torch.tensor([0.3, 0.1, 0.2, 0.4], dtype=torch.float64)
     times_asked: Counter[int] = Counter()
     for t in range(ROUNDS):
-        state = replace(algorithm.init(torch.zeros(2)), round=t, client_weights=weights, snapshot=torch.ones(2))
+        state = replace(
+            algorithm.init(torch.zeros(2)), round=t, client_weights=weights, vectors={"snapshot": torch.ones(2)}
+        )
         query = algorithm.ask(state)
         assert query.kind == "loss"
         assert torch.equal(query.params, torch.ones(2)), "losses are asked at the snapshot"
@@ -152,7 +155,7 @@ def test_drfa_weights_climb_the_snapshot_losses():
         for client in query.clients:
             climb[client] = local_steps * step / (1 + t) * (4 / asked) * losses[client]
         torch.testing.assert_close(told.client_weights, weights + climb - climb.mean())
-        assert (told.round, told.snapshot) == (t + 1, None)
+        assert (told.round, told.vectors) == (t + 1, {})
     noise = (ROUNDS * 0.75 * 0.25) ** 0.5
     assert all(abs(times_asked[client] - 0.75 * ROUNDS) <= 4 * noise for client in range(4)), times_asked
 
@@ -171,18 +174,19 @@ def test_drfa_snapshot_is_taken_at_one_random_step(work, sizes, steps):
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
     algorithm = drfa(sizes, learning_rate=rate, **work)
     task = make_task(line(-1.0).double(), "squared_error")
-    engine = Lanes(ClientTask(task, None, algorithm.setting.schedule.local_work, clients.train))
+    engine = Lanes(ClientTask(task, None, algorithm.schedule.local_work, clients.train))
     seen: Counter[int] = Counter()
     for t in range(200):
         query = algorithm.ask(replace(algorithm.init(task.initial()), round=t))
-        seen[query.snapshot_step] += 1
+        step = query.iterates["snapshot"]
+        seen[step] += 1
         if t >= 20:
             continue
         (replies,) = engine.run([query])
         for row, client in enumerate(query.clients):
             (c, target), last = shapes[client], steps[client]
             path = [target + (-1.0 - target) * (1 - 2 * rate * c**2) ** k for k in range(last + 1)]
-            assert float(replies.snapshots[row, 0]) == pytest.approx(path[min(query.snapshot_step, last)], abs=1e-9)
+            assert float(replies.vectors["snapshot"][row, 0]) == pytest.approx(path[min(step, last)], abs=1e-9)
             assert float(replies.params[row, 0]) == pytest.approx(path[-1], abs=1e-9)
     longest = max(steps)
     assert set(seen) == set(range(1, longest + 1))

@@ -401,9 +401,19 @@ def test_only_a_half_written_one_is_a_fresh_start(tmp_path: Path, clients: wafl.
 def test_a_newer_format_is_refused_and_stays_as_it_is(half: Path, clients: wafl.Federation) -> None:
     for folder in written(half):
         about = unsealed((folder / "state.json").read_bytes())
-        (folder / "state.json").write_bytes(sealed({**about, "format": 2}))
+        (folder / "state.json").write_bytes(sealed({**about, "format": 3}))
     before = contents(half)
-    with pytest.raises(CheckpointError, match="format 2, this version reads 1: update wafl-learn"):
+    with pytest.raises(CheckpointError, match="format 3, this version reads 2: update wafl-learn"):
+        fit(clients, checkpoint=Checkpoint(half))
+    assert contents(half) == before
+
+
+def test_an_older_format_is_refused_with_a_remedy(half: Path, clients: wafl.Federation) -> None:
+    for folder in written(half):
+        about = unsealed((folder / "state.json").read_bytes())
+        (folder / "state.json").write_bytes(sealed({**about, "format": 1}))
+    before = contents(half)
+    with pytest.raises(CheckpointError, match="finish the study with the version that began it, or start again"):
         fit(clients, checkpoint=Checkpoint(half))
     assert contents(half) == before
 
@@ -529,4 +539,6 @@ def test_the_memory_of_clients_is_in_the_checkpoint(tmp_path: Path, clients: waf
         fit(clients, "FedRobust", cohort=2, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(1)])
     tensors = load_file(written(tmp_path)[-1] / "state.safetensors")
     cohort = fit(clients, "FedRobust", cohort=2, rounds=1).history[0].cohort
-    assert {name for name in tensors if name.startswith("memory.")} == {f"memory.0.{client}" for client in cohort}
+    assert {name for name in tensors if name.startswith("memory.")} == {
+        f"memory.0.{client}.adversary" for client in cohort
+    }

@@ -16,8 +16,8 @@ from torch import Tensor
 
 import wafl
 from tests.oracles import reference
-from wafl.algorithms.admission import Exclusion, Reply, Tolerance, admit
-from wafl.algorithms.base import Query
+from wafl.algorithms import Query, Reply
+from wafl.algorithms.admission import Exclusion, Tolerance, admit
 from wafl.core.errors import DivergedError, TooFewRepliesError
 from wafl.core.history import History, Record
 from wafl.engine.callbacks import Moment
@@ -369,16 +369,17 @@ def test_learned_gamma_follows_those_who_count(clients: wafl.Federation) -> None
 # -- Which replies count --------------------------------------------------------------------------------------
 
 
-def reply(client: int, params: list[float] | None = None, **changes: Any) -> Reply:
-    update = torch.tensor([1.0, 0.0, 0.0] if params is None else params)
+def reply(client: int, params: list[float] | None = None, snapshot: Tensor | None = None, **changes: Any) -> Reply:
+    vectors = {"params": torch.tensor([1.0, 0.0, 0.0] if params is None else params)}
+    vectors |= {} if snapshot is None else {"snapshot": snapshot}
     return Reply(
-        **{"client": client, "loss": torch.tensor(0.5), "cost": torch.tensor(0.0), "params": update, **changes}
+        **{"client": client, "loss": torch.tensor(0.5), "cost": torch.tensor(0.0), "vectors": vectors, **changes}
     )
 
 
-def ask(*clients: int, snapshot_step: int | None = None, kind: Any = "train") -> Query:
+def ask(*clients: int, iterates: dict[str, int] | None = None, kind: Any = "train") -> Query:
     weights = torch.tensor([10.0 * (client + 1) for client in clients])
-    return Query(kind, 0, 0, clients, weights, torch.zeros(3), {}, snapshot_step)
+    return Query(kind, 0, 0, clients, weights, torch.zeros(3), {}, iterates=iterates or {})
 
 
 @pytest.mark.parametrize(
@@ -403,7 +404,6 @@ def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, rea
     expected = (0, 1, 2, 3) if reason is None else (0, 2, 3)
     assert counted.clients == replies.clients == expected, "in the order they were asked, not as they came"
     assert counted.weights.tolist() == [10.0 * (client + 1) for client in expected], "weights stay as they were"
-    assert replies.params is not None
     assert len(replies.params) == len(replies.loss) == len(expected)
 
 
@@ -417,11 +417,12 @@ def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, rea
 )
 def test_drfa_wants_a_snapshot_too(snapshot: Tensor | None, reason: str) -> None:
     good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
-    _, replies, excluded = admit(ask(0, 1, 2, snapshot_step=1), [*good, reply(1, snapshot=snapshot)], Tolerance())
+    _, replies, excluded = admit(
+        ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance()
+    )
     assert excluded == [Exclusion(1, reason)]
     assert replies is not None
-    assert replies.snapshots is not None
-    assert replies.snapshots.shape == (2, 3)
+    assert replies.vectors["snapshot"].shape == (2, 3)
 
 
 def test_a_question_for_losses_wants_no_update() -> None:
@@ -429,7 +430,7 @@ def test_a_question_for_losses_wants_no_update() -> None:
     counted, replies, excluded = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
     assert (counted.clients, excluded) == ((0, 1, 2), [])
     assert replies is not None
-    assert (replies.loss.tolist(), replies.params) == ([1.0, 2.0, 3.0], None)
+    assert (replies.loss.tolist(), replies.vectors) == ([1.0, 2.0, 3.0], {})
 
 
 def test_all_bad_is_nobody() -> None:

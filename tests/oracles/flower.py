@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import wafl
-from wafl.algorithms import Setting, make_algorithm
+from wafl.algorithms import Algorithm
 from wafl.core.history import Record
 from wafl.core.task import make_task
 from wafl.engine.faults import without
@@ -26,8 +26,8 @@ def replay(
     task = make_task(wafl.models.mlr(clients))
     sizes = clients.train.num_examples.tolist()
     lowest = partial(lowest_gamma, method.adversary, task)
-    algorithm = make_algorithm(Setting(schedule, method.adversary, sizes, lowest), method.client_weights)
-    lanes = Lanes(ClientTask(task, method.adversary, schedule.local_work, clients.train))
+    algorithm = Algorithm(method, schedule, sizes, lowest)
+    lanes = Lanes(ClientTask(task, method.adversary, schedule.local_work, clients.train, local=method.local))
     state = algorithm.init(task.initial())
     while (query := algorithm.ask(state)) is not None:
         excluded = history[query.round].excluded

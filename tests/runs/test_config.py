@@ -487,7 +487,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["methods.wafl.radius=1.0"], "give gamma or radius, not both"),
         (["methods.wafl.weights_step=0.1"], "weights_step"),
         (["methods.wafl.weights_step=[0.1, 0.2]"], "weights_step"),
-        (["methods.wafl.strict=true"], "strict=True goes with radius="),
+        (["methods.wafl.strict=true"], "strict=True needs radius="),
         (["methods.wafl.bounds=[0.0, 0.5]"], "the examples lie in [0, 1], outside bounds=(0.0, 0.5)"),
         (["methods.wafl.bounds=[0.5, 0.2]"], "bounds=(0.5, 0.2) must be (low, high)"),
         (["methods.wafl.gamma=1e300"], "gamma"),

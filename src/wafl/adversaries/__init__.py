@@ -1,8 +1,8 @@
 """Adversaries: values that move each example before the gradient is taken."""
 
 from wafl.adversaries.affine import Affine, affine
-from wafl.adversaries.base import Adversary, AdversaryState, Move
-from wafl.adversaries.bounded import BoundedAscent, fgsm, pgm
+from wafl.adversaries.base import Adversary, AdversaryState, Learning, Move
+from wafl.adversaries.bounded import BoundedAscent, ProjectedAscent, fgsm, pgm
 from wafl.adversaries.wasserstein import Wasserstein, wasserstein
 
 __all__ = [
@@ -10,7 +10,9 @@ __all__ = [
     "AdversaryState",
     "Affine",
     "BoundedAscent",
+    "Learning",
     "Move",
+    "ProjectedAscent",
     "Wasserstein",
     "affine",
     "fgsm",

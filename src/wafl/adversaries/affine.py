@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, lane_scalar
 from wafl.core.inputs import Inputs, dense
+from wafl.core.options import Positive, check_options
 from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)
 class Affine:
-    """See :func:`affine`."""
+    """Replace x by ``A x + b``, one map per client, and ascend ``loss - penalty (||A - I||^2 + ||b||^2)``.
 
-    penalty: float = 1.0
-    step_size: float = 0.01
+    The map takes one ascent step per local step, at the point where the model takes its gradient, and stays with its
+    client between rounds.
+
+    Args:
+        penalty: the price of a map's distance from the identity.
+        step_size: how far the map moves per local step.
+    """
+
+    penalty: Annotated[float, Positive(), "The price of a map's distance from the identity."] = 1.0
+    step_size: Annotated[float, Positive(), "How far the map moves per local step."] = 0.01
 
     def __post_init__(self) -> None:
-        for name, value in self.scalars().items():
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value} must be positive and finite")
+        check_options(self)
 
     def scalars(self) -> dict[str, float]:
         return {"penalty": self.penalty, "step_size": self.step_size}
@@ -64,10 +72,4 @@ class Affine:
         )
 
 
-def affine(*, penalty: float = 1.0, step_size: float = 0.01) -> Affine:
-    """Replace x by ``A x + b``, one map a client, and ascend ``loss - penalty (||A - I||^2 + ||b||^2)``.
-
-    The map takes one ascent step of ``step_size`` a local step, at the point at which the model takes its
-    gradient, and stays with its client between rounds.
-    """
-    return Affine(penalty, step_size)
+affine = Affine

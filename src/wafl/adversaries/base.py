@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -68,6 +68,22 @@ class Adversary(Protocol):
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor | None:
         """What a client holds before it first takes part; None for an adversary without memory."""
+        ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """An adversary whose scalars change with what its moves cost: WAFL's gamma, if a radius is given."""
+
+    @property
+    def learns(self) -> bool: ...
+
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float) -> dict[str, float]:
+        """Before the first round; ``lowest`` is the least gamma that the model allows."""
+        ...
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float) -> dict[str, float]:
+        """After a round whose moves cost ``cost`` on average."""
         ...
 
 

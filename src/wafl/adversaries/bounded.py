@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,40 +18,46 @@ from wafl.adversaries.base import AdversaryState, Move, better, example_draws, l
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import power_norm
+from wafl.core.options import Box, Choice, Count, Positive, Range, check_options
 from wafl.core.random import Key, normal, uniform
 from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)
-class BoundedAscent:
-    """See :func:`pgm` and :func:`fgsm`."""
+class Pace:
+    """How an ascent goes about it."""
 
-    epsilon: float
-    step_size: float | None = None
     steps: int = 1
-    norm: float = math.inf
     random_start: bool = False
     restarts: int = 1
-    bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class BoundedAscent:
+    """One gradient step to the surface of the ball of radius epsilon (FGSM).
+
+    Args:
+        epsilon: the radius, in the units of the data.
+        norm: 2 or inf.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+    """
+
+    epsilon: Annotated[
+        float, Range(0.0, hint=", in the units of the data"), "The radius of the ball, in the units of the data."
+    ] = 0.1
+    norm: Annotated[float, Choice((2, math.inf)), "The norm of the ball: 2 or inf."] = math.inf
+    bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
 
     def __post_init__(self) -> None:
-        if not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
-            raise ValueError(f"epsilon={self.epsilon} must be finite and at least 0, in the units of the data")
-        if self.step_size is not None and not (self.step_size > 0 and math.isfinite(self.step_size)):
-            raise ValueError(f"step_size={self.step_size} must be positive and finite")
-        if self.steps < 1 or self.restarts < 1:
-            raise ValueError(f"steps={self.steps} and restarts={self.restarts} must be at least 1")
-        if self.norm not in (2, math.inf):
-            raise ValueError(f"norm={self.norm} must be 2 or inf")
-        if self.restarts > 1 and not self.random_start:
-            raise ValueError(f"restarts={self.restarts} without random_start=True would repeat the same ascent")
+        check_options(self)
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
 
+    @property
+    def pace(self) -> Pace:
+        return Pace()
+
     def scalars(self) -> dict[str, float]:
-        if self.step_size is not None:
-            return {"epsilon": self.epsilon, "step_size": self.step_size}
-        # One step goes to the surface; several can together cross the whole ball.
-        return {"epsilon": self.epsilon, "step_size": self.epsilon * (1.0 if self.steps == 1 else 2.5 / self.steps)}
+        return {"epsilon": self.epsilon, "step_size": self.epsilon}
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> None:
         return None
@@ -62,7 +69,7 @@ class BoundedAscent:
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )
-        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.random_start else [torch.zeros_like(flat)]
+        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.pace.random_start else [torch.zeros_like(flat)]
         moves = [self._ascend(problem, x, y, start, epsilon, step_size) for start in starts]
         return replace(reduce(better, moves), state=state)
 
@@ -71,7 +78,7 @@ class BoundedAscent:
     ) -> Move:
         flat = x.flatten(2)
         delta = self._project(flat, delta, epsilon)
-        for _ in range(self.steps):
+        for _ in range(self.pace.steps):
             gradient = problem.gradient((flat + delta).view_as(x), y).flatten(2)
             delta = self._project(flat, delta + step_size * self._direction(gradient), epsilon)
         x_adv = (flat + delta).view_as(x)
@@ -101,32 +108,48 @@ class BoundedAscent:
         """One point a restart, uniform in the ball."""
         lanes, batch, features = flat.shape
         if self.norm == math.inf:
-            draws = example_draws(uniform, key, batch, self.restarts * features).to(flat)
-            starts = draws.unflatten(-1, (self.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
+            draws = example_draws(uniform, key, batch, self.pace.restarts * features).to(flat)
+            starts = draws.unflatten(-1, (self.pace.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
             return [epsilon * (2.0 * start - 1.0) for start in starts]
         # The extra column gives the radius its distribution.
-        draws = example_draws(normal, key, batch, self.restarts * (features + 1)).to(flat)
-        starts = draws.unflatten(-1, (self.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
+        draws = example_draws(normal, key, batch, self.pace.restarts * (features + 1)).to(flat)
+        starts = draws.unflatten(-1, (self.pace.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
         levels = [torch.special.ndtr(start[..., -1:]) ** (1.0 / features) for start in starts]
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
 
-def pgm(
-    *,
-    epsilon: float,
-    step_size: float | None = None,
-    steps: int = 10,
-    norm: float = math.inf,
-    random_start: bool = False,
-    bounds: tuple[float, float] | None = None,
-) -> BoundedAscent:
-    """Projected gradient ascent within ``||x_adv - x|| <= epsilon``.
+@dataclass(frozen=True)
+class ProjectedAscent(BoundedAscent):
+    """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM).
 
-    Without ``step_size`` it is ``2.5 epsilon / steps``, so that the steps can cross the whole ball.
+    Args:
+        epsilon: the radius, in the units of the data.
+        norm: 2 or inf.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+        step_size: by default ``2.5 epsilon / steps``, so that the steps can cross the whole ball.
+        steps: how many.
+        random_start: begin at a random point of the ball.
+        restarts: random starts, of which each example keeps the best.
     """
-    return BoundedAscent(epsilon, step_size, steps, norm, random_start, 1, bounds)
+
+    step_size: Annotated[float | None, Positive(), "The length of a step; by default 2.5 epsilon / steps."] = None
+    steps: Annotated[int, Count(), "Steps of the ascent."] = 10
+    random_start: Annotated[bool, "Begin at a random point of the ball."] = False
+    restarts: Annotated[int, Count(), "Random starts, of which each example keeps the best."] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.restarts > 1 and not self.random_start:
+            raise ValueError(f"restarts={self.restarts} without random_start=True would repeat the same ascent")
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.steps, self.random_start, self.restarts)
+
+    def scalars(self) -> dict[str, float]:
+        step = self.epsilon * (1.0 if self.steps == 1 else 2.5 / self.steps)
+        return {"epsilon": self.epsilon, "step_size": step if self.step_size is None else self.step_size}
 
 
-def fgsm(*, epsilon: float, norm: float = math.inf, bounds: tuple[float, float] | None = None) -> BoundedAscent:
-    """One gradient step to the surface of the ball of radius epsilon."""
-    return BoundedAscent(epsilon, None, 1, norm, False, 1, bounds)
+fgsm = BoundedAscent
+pgm = ProjectedAscent

@@ -8,8 +8,10 @@ after Sinha et al., "Certifying some distributional robustness with principled a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,8 @@ from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, shared
-from wafl.core.norms import check_norm, power_norm
+from wafl.core.norms import power_norm
+from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, check_options
 from wafl.core.random import normal
 from wafl.core.task import Problem
 
@@ -28,52 +31,95 @@ FIRST_GAMMA = 1.0
 
 @dataclass(frozen=True)
 class Wasserstein:
-    """See :func:`wasserstein`."""
+    """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 
-    gamma: float = 0.5
-    radius: float | None = None
-    norm: float = 2
-    power: int = 2
-    label_cost: float = math.inf
-    steps: int = 15
-    tolerance: float = 1e-3
-    restarts: int = 0
-    bounds: tuple[float, float] | None = None
-    strict: bool = False
+    Give ``gamma``, the price of transport, or ``radius``, the size of the ball: then gamma is found during training.
+    Without either, gamma is 0.5, the paper's choice for MNIST.
+
+    Args:
+        gamma: the price of transport; a smaller gamma is a larger ball.
+        radius: the size of the ball, instead of gamma.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself, and for the cross-entropy one towards each class:
+            below the concavity limit, an example that the model is sure of may have its maximum far away.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+        strict: keep a learned gamma above the concavity limit.
+
+    >>> wasserstein(gamma=0.5).norm
+    2
+    """
+
+    gamma: Annotated[
+        float | None,
+        Positive(": a smaller gamma is a larger ball"),
+        "The price of transport; smaller is a larger ball.",
+    ] = None
+    radius: Annotated[
+        float | None, Positive("; without a ball use FedAvg"), "The size of the ball, instead of gamma."
+    ] = None
+    norm: Annotated[float, Norm, "The ground norm: 1, 2 or inf."] = 2
+    power: Annotated[int, Choice((1, 2)), "The order of the transport cost: 1 or 2."] = 2
+    label_cost: Annotated[
+        float, Positive("; inf keeps labels where they are", infinite=True), "The price of changing a label."
+    ] = math.inf
+    steps: Annotated[int, Count(), "The most steps of the inner ascent."] = 15
+    tolerance: Annotated[
+        float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
+    ] = 1e-3
+    restarts: Annotated[int, Count(0), "Random starts in addition to the example itself."] = 0
+    bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
+    strict: Annotated[bool, "Keep a learned gamma above the concavity limit."] = False
 
     def __post_init__(self) -> None:
-        if not (self.gamma > 0 and math.isfinite(self.gamma)):
-            raise ValueError(f"gamma={self.gamma} must be positive and finite: a smaller gamma is a larger ball")
-        if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
-            raise ValueError(f"radius={self.radius} must be positive and finite; without a ball use FedAvg")
-        check_norm(self.norm)
-        if self.power not in (1, 2):
-            raise ValueError(f"power={self.power} must be 1 or 2")
-        if not self.label_cost > 0:
-            raise ValueError(f"label_cost={self.label_cost} must be positive; inf keeps labels where they are")
-        if self.steps < 1:
-            raise ValueError(f"steps={self.steps} must be at least 1")
-        if not 0 <= self.tolerance < 1:
-            raise ValueError(f"tolerance={self.tolerance} must lie in [0, 1); 0 takes all steps")
-        if self.restarts < 0:
-            raise ValueError(f"restarts={self.restarts} must be at least 0")
-        if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
+        check_options(self)
+        if self.gamma is not None and self.radius is not None:
             raise ValueError(
-                "strict=True goes with radius=, norm=2 and power=2: elsewhere there is no limit to keep to"
+                f"give gamma or radius, not both (gamma={self.gamma}, radius={self.radius}): each determines the other"
             )
+        if self.gamma is None and self.radius is None:
+            object.__setattr__(self, "gamma", 0.5)
+        if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
+            raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.power == 1 and self.bounds is not None and not all(map(math.isfinite, self.bounds)):
             raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
 
+    def changed(self, **options: Any) -> Wasserstein:
+        """With other options; a gamma takes the place of a radius, and a radius that of a gamma."""
+        if "gamma" in options and options.get("radius") is None:
+            options["radius"] = None
+        elif options.get("radius") is not None and "gamma" not in options:
+            options["gamma"] = None
+        return replace(self, **options)
+
+    @property
+    def first_gamma(self) -> float:
+        """The gamma, or where the search for the gamma of a radius starts."""
+        return FIRST_GAMMA if self.gamma is None else self.gamma
+
     def scalars(self) -> dict[str, float]:
-        return {"gamma": self.gamma}
+        return {"gamma": self.first_gamma}
+
+    @property
+    def learns(self) -> bool:
+        return self.radius is not None
+
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float) -> dict[str, float]:
+        return {**scalars, "gamma": max(scalars["gamma"], lowest)}
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float) -> dict[str, float]:
+        return {**scalars, "gamma": max(self.next_gamma(scalars["gamma"], cost), lowest)}
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> None:
         return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         x, state = shared(x), state or AdversaryState()
-        gamma = lane_scalar(state, "gamma", self.gamma, problem.params)
+        gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if math.isinf(self.label_cost):
             move = self._move_inputs(problem, x, y, gamma, state)
         elif y.is_floating_point():
@@ -310,44 +356,4 @@ def _num_classes(problem: Problem, x: Inputs) -> int:
     return problem.task.outputs(problem.params[:1], x.base[:1, :1]).shape[-1]
 
 
-def wasserstein(
-    *,
-    gamma: float | None = None,
-    radius: float | None = None,
-    norm: float = 2,
-    power: int = 2,
-    label_cost: float = math.inf,
-    steps: int = 15,
-    tolerance: float = 1e-3,
-    restarts: int = 0,
-    bounds: tuple[float, float] | None = None,
-    strict: bool = False,
-) -> Wasserstein:
-    """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
-
-    Give ``gamma``, the price of transport, or ``radius``, the size of the ball: then gamma is found during
-    training. ``norm`` is 1, 2 or inf. A finite ``label_cost`` lets labels move too. Each example stops when it
-    has converged to ``tolerance`` (a relative distance to the fixed point; 0 takes all ``steps``). ``bounds`` is
-    a box that moved examples stay in. ``restarts`` adds that many random starts, and for the cross-entropy one
-    towards each class: below the concavity limit an example that the model is sure of may have its maximum far away.
-    With ``strict=True`` a learned gamma stays above that limit.
-
-    >>> wasserstein(gamma=0.5).norm
-    2
-    """
-    if gamma is not None and radius is not None:
-        raise ValueError(f"give gamma or radius, not both (gamma={gamma}, radius={radius}): each determines the other")
-    if gamma is None and radius is None:
-        raise ValueError("give gamma (the price of transport) or radius (the size of the ball)")
-    return Wasserstein(
-        FIRST_GAMMA if gamma is None else gamma,
-        radius,
-        norm,
-        power,
-        label_cost,
-        steps,
-        tolerance,
-        restarts,
-        bounds,
-        strict,
-    )
+wasserstein = Wasserstein

@@ -7,20 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from wafl.algorithms.base import Query, Replies
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What one client sends back; see :class:`wafl.algorithms.base.Replies`."""
-
-    client: int
-    loss: Tensor
-    cost: Tensor
-    params: Tensor | None = None
-    snapshot: Tensor | None = None
+from wafl.algorithms.messages import PARAMS, Query, Replies, Reply
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,8 @@ def admit(
         else:
             excluded.append(Exclusion(reply.client, fault))
     kept: list[Reply] = []
-    lengths = [float((r.params - query.params).norm()) for r in sound if r.params is not None]
+    updates = [reply.vectors[PARAMS] for reply in sound if PARAMS in query.wanted]
+    lengths = [float((update - query.params).norm()) for update in updates]
     limit = tolerance.outsized * statistics.median(lengths) if len(lengths) > 2 else float("inf")
     for place, reply in enumerate(sound):
         if lengths and 0.0 < limit < lengths[place]:
@@ -82,26 +71,20 @@ def admit(
     kept.sort(key=lambda reply: order[reply.client])
     places = [order[reply.client] for reply in kept]
     counted = replace(query, clients=tuple(reply.client for reply in kept), weights=query.weights[places])
-    return counted, _stack(kept) if kept else None, excluded
+    return counted, _stack(kept, query.wanted) if kept else None, excluded
 
 
 def split(replies: Replies) -> list[Reply]:
-    """One reply a client."""
-
-    def row(rows: Tensor | None, place: int) -> Tensor | None:
-        return None if rows is None else rows[place]
-
+    """One reply per client."""
     return [
-        Reply(client, replies.loss[i], replies.cost[i], row(replies.params, i), row(replies.snapshots, i))
+        Reply(client, replies.loss[i], replies.cost[i], {name: rows[i] for name, rows in replies.vectors.items()})
         for i, client in enumerate(replies.clients)
     ]
 
 
 def _fault(query: Query, reply: Reply) -> str | None:
-    vectors = [("update", reply.params)] if query.kind == "train" else []
-    if query.snapshot_step is not None:
-        vectors.append(("snapshot", reply.snapshot))
-    for name, vector in vectors:
+    for wanted in query.wanted:
+        name, vector = "update" if wanted == PARAMS else wanted, reply.vectors.get(wanted)
         if vector is None:
             return f"no {name}"
         if vector.shape != query.params.shape:
@@ -116,13 +99,10 @@ def _fault(query: Query, reply: Reply) -> str | None:
     return None
 
 
-def _stack(kept: Sequence[Reply]) -> Replies:
-    params = [reply.params for reply in kept if reply.params is not None]
-    snapshots = [reply.snapshot for reply in kept if reply.snapshot is not None]
+def _stack(kept: Sequence[Reply], wanted: Sequence[str]) -> Replies:
     return Replies(
         tuple(reply.client for reply in kept),
         torch.stack([reply.loss for reply in kept]),
         torch.stack([reply.cost for reply in kept]),
-        torch.stack(params) if params else None,
-        torch.stack(snapshots) if snapshots else None,
+        {name: torch.stack([reply.vectors[name] for reply in kept]) for name in wanted},
     )

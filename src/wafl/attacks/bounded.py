@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wafl.adversaries import AdversaryState, BoundedAscent, fgsm
+from wafl.adversaries import AdversaryState, BoundedAscent, ProjectedAscent
 from wafl.attacks.base import Attack, Population
 from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs
 from wafl.core.norms import norm_name
+from wafl.core.options import options_of
 from wafl.core.random import Key
 from wafl.core.task import Problem
 
@@ -26,19 +27,19 @@ class BoundedAttack(Attack):
     def adversary(self) -> BoundedAscent: ...
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
-        """Epsilon and step size, one value a lane."""
+        """Epsilon and step size, one value per lane."""
         scalars = self.adversary().scalars()
         return {name: torch.full((lanes,), value, dtype=torch.float64) for name, value in scalars.items()}
 
     def beside(self, others: Sequence[BoundedAttack], runs: int) -> BoundedAttack:
-        """This attack on the first ``runs`` lanes, the others on as many each after them."""
+        """This attack on the first ``runs`` lanes, and each of the others on the next ``runs`` lanes."""
         return _SideBySide((self, *others), runs) if others else self
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         return self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers())
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Tensor:
-        """Every lane's model attacked on the examples with these numbers."""
+        """Attack every lane's model on the examples with these numbers."""
         number = rows.to(problem.params.device)[None]
         key = Key(torch.full_like(number, check_seed(seed)), torch.zeros_like(number), number, torch.zeros_like(number))
         state = AdversaryState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
@@ -62,18 +63,33 @@ class _SideBySide(BoundedAttack):
 
 
 def same_but_size(one: Attack | None, other: Attack | None) -> bool:
-    """Whether two attacks differ in epsilon and step size at most."""
+    """Whether two attacks differ at most in epsilon and step size, so that they can be lanes of one pass.
+
+    Args:
+        one: an attack, or None for clean data.
+        other: the attack to compare it with.
+    """
     if not isinstance(one, BoundedAttack) or not isinstance(other, BoundedAttack):
         return False
     first, second = one.adversary(), other.adversary()
-    return replace(first, epsilon=0.0, step_size=None) == replace(second, epsilon=0.0, step_size=None)
+    sizes = {"epsilon", "step_size"}
+    return type(first) is type(second) and all(
+        getattr(first, name) == getattr(second, name) for name in options_of(type(first)) if name not in sizes
+    )
 
 
 @dataclass(frozen=True)
 class PGD(BoundedAttack):
     """Projected gradient ascent within ``||delta|| <= epsilon`` (norm inf or 2), in the units of the data.
 
-    With ``restarts`` the example keeps the end point of largest loss.
+    Args:
+        epsilon: the radius of the ball.
+        step_size: the length of a step; by default ``2.5 * epsilon / steps``, or ``epsilon`` for a single step.
+        steps: how many steps to take.
+        norm: inf or 2.
+        random_start: whether to start at a random point of the ball.
+        restarts: how many times to start; each example keeps the end point with the largest loss.
+        bounds: a box ``(low, high)`` that moved examples stay in.
 
     >>> attack = PGD(epsilon=0.1, step_size=0.02, steps=10)
     >>> moved = attack(torch.nn.Linear(4, 2), torch.zeros(3, 4), torch.tensor([0, 1, 0]))
@@ -96,14 +112,20 @@ class PGD(BoundedAttack):
         return f"{norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({unit}), {self.steps} steps"
 
     def adversary(self) -> BoundedAscent:
-        return BoundedAscent(
-            self.epsilon, self.step_size, self.steps, self.norm, self.random_start, self.restarts, self.bounds
+        return ProjectedAscent(
+            self.epsilon, self.norm, self.bounds, self.step_size, self.steps, self.random_start, self.restarts
         )
 
 
 @dataclass(frozen=True)
 class FGSM(BoundedAttack):
-    """One gradient step of length epsilon, in the units of the data."""
+    """One gradient step of length epsilon, in the units of the data.
+
+    Args:
+        epsilon: the length of the step.
+        norm: inf or 2.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+    """
 
     epsilon: float
     norm: float = math.inf
@@ -116,4 +138,4 @@ class FGSM(BoundedAttack):
         return f"{norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({unit})"
 
     def adversary(self) -> BoundedAscent:
-        return fgsm(epsilon=self.epsilon, norm=self.norm, bounds=self.bounds)
+        return BoundedAscent(self.epsilon, self.norm, self.bounds)

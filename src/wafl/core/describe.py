@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 
-def describe(value: Any) -> Any:
-    """Dataclasses become dictionaries with their type's name, infinities words, functions their names."""
+def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None) -> Any:
+    """Dataclasses become dictionaries with their type's name, infinities words, functions their names.
+
+    With ``call``, a function becomes what that makes of it.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {
             "type": type(value).__name__,
-            **{field.name: describe(getattr(value, field.name)) for field in fields(value)},
+            **{field.name: describe(getattr(value, field.name), call) for field in fields(value)},
         }
     if isinstance(value, Mapping):
-        return {str(name): describe(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return {str(name): describe(item, call) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Sequence):
-        return [describe(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [describe(item, call) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if call is not None and callable(value) and not isinstance(value, type):
+        return describe(call(value))
     return getattr(value, "__qualname__", repr(value))

@@ -17,9 +17,9 @@ from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
 from wafl.core.history import History
-from wafl.engine.progress import Progress, RunProgress
+from wafl.engine.progress import Place, Progress, RunProgress
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 """Checkpoints on disk: the last, and the one before in case the last is damaged."""
 
@@ -104,15 +104,15 @@ def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
         state = run.state
         tensors[f"{place}.params"] = state.params
         tensors[f"{place}.client_weights"] = state.client_weights
-        if state.snapshot is not None:
-            tensors[f"{place}.snapshot"] = state.snapshot
+        tensors |= {f"{place}.vectors.{name}": value for name, value in state.vectors.items()}
         runs[str(place)] = {
             "round": state.round,
             "scalars": {name: value.hex() for name, value in state.scalars.items()},
             "stopped": run.stopped,
             "history": run.history.to_json(),
         }
-    tensors |= {f"memory.{run}.{client}": value for (run, client), value in progress.memory.items()}
+    for (run, client), kept in progress.memory.items():
+        tensors |= {f"memory.{run}.{client}.{name}": value for name, value in kept.items()}
     content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
     about = {
         "format": FORMAT,
@@ -142,6 +142,11 @@ def read_progress(folder: Path, fingerprint: str) -> Progress:
         about = unsealed((folder / "state.json").read_bytes())
         if about["format"] > FORMAT:
             raise CheckpointError(f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
+        if about["format"] < FORMAT:
+            raise CheckpointError(
+                f"it has format {about['format']}, from an earlier version; this one reads {FORMAT}: finish the study "
+                "with the version that began it, or start again"
+            )
         content = (folder / "state.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
@@ -153,19 +158,23 @@ def read_progress(folder: Path, fingerprint: str) -> Progress:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"it cannot be read: {error}") from error
-    kept = {name: value for name, value in tensors.items() if name.startswith("memory.")}
-    memory = {(int(name.split(".")[1]), int(name.split(".")[2])): value for name, value in kept.items()}
-    return Progress(runs, memory, {int(group): size for group, size in about["chunk_sizes"].items()})
+    memory: dict[Place, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("memory."):
+            _, run, client, part = name.split(".", 3)
+            memory.setdefault((int(run), int(client)), {})[part] = value
+    return Progress(runs, dict(memory), {int(group): size for group, size in about["chunk_sizes"].items()})
 
 
 def _run(place: int, row: dict[str, Any], tensors: dict[str, Tensor]) -> RunProgress:
+    prefix = f"{place}.vectors."
     scalars = {name: float.fromhex(value) for name, value in row["scalars"].items()}
     state = State(
         row["round"],
         tensors[f"{place}.params"],
         tensors[f"{place}.client_weights"].to(torch.float64),
         scalars,
-        tensors.get(f"{place}.snapshot"),
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)},
     )
     return RunProgress(state, History.from_json(row["history"]), row["stopped"])
 

@@ -21,7 +21,7 @@ from wafl.engine.clients import Answer, Engine, Roster
 from wafl.engine.faults import Faults, spoil, without
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
-from wafl.engine.progress import Place, Progress
+from wafl.engine.progress import ClientState, Place, Progress
 from wafl.engine.spec import Spec
 from wafl.engine.tolerant import Arrivals, Tolerant
 from wafl.evaluation.evaluate import evaluate
@@ -84,7 +84,9 @@ class Embedded:
         examples = self.federation.train.to(self.device)
         # What a server would not know must not change a digit here either.
         largest = 0 if first.needs_sizes else None
-        client = ClientTask(task, first.method.adversary, first.schedule.local_work, examples, largest)
+        client = ClientTask(
+            task, first.method.adversary, first.schedule.local_work, examples, largest, first.method.local
+        )
         lanes = Lanes(client, progress.chunk_sizes.get(group, self.chunk_size), progress.memory)
         whole = _Whole(lanes, group, progress, self.device)
         if self.faults is None and self.tolerance is None:
@@ -121,7 +123,7 @@ class _Failing:
 
     def __init__(self, whole: _Whole, faults: Faults) -> None:
         self._whole, self._faults = whole, faults
-        self._before: dict[Place, Tensor] = {}
+        self._before: dict[Place, ClientState] = {}
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         self._before = dict(self._whole.lanes.memory)

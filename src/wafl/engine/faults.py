@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from wafl.algorithms.admission import Exclusion, Reply
-from wafl.algorithms.base import Query
+from wafl.algorithms.admission import Exclusion
+from wafl.algorithms.messages import Query, Reply
 from wafl.core.checks import check_seed
 from wafl.core.random import Key, Purpose, bits, uniform
 
@@ -76,11 +76,11 @@ def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply]
             late.append(Exclusion(reply.client, "late"))
         elif fault in ("nan", "infinity"):
             value = torch.nan if fault == "nan" else torch.inf
-            params = None if reply.params is None else torch.full_like(reply.params, value)
-            arrived.append(replace(reply, loss=torch.full_like(reply.loss, value), params=params))
+            vectors = {name: torch.full_like(vector, value) for name, vector in reply.vectors.items()}
+            arrived.append(replace(reply, loss=torch.full_like(reply.loss, value), vectors=vectors))
         elif fault == "wrong_shape":
-            params = None if reply.params is None else reply.params[:-1]
-            arrived.append(replace(reply, loss=reply.loss[None], params=params))
+            vectors = {name: vector[:-1] for name, vector in reply.vectors.items()}
+            arrived.append(replace(reply, loss=reply.loss[None], vectors=vectors))
         else:
             arrived.append(reply)
     return arrived, late

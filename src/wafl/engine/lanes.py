@@ -12,7 +12,7 @@ from wafl.algorithms import Query, Replies
 from wafl.core.random import Key
 from wafl.engine.local import ClientTask, LaneInput, LaneOutput, local_update, report_loss
 from wafl.engine.memory import lanes_that_fit
-from wafl.engine.progress import Place
+from wafl.engine.progress import ClientState, Place
 
 
 class Lanes:
@@ -21,7 +21,7 @@ class Lanes:
     A lane is one client's copy of the parameters in one run. Lanes go in chunks of ``chunk_size``: by default
     as many as half of the free memory holds. The chunk size changes no draw.
 
-    ``memory`` is what an adversary lets each client keep, by run and client; filled as clients first take part.
+    ``memory`` is what the method lets each client keep, by run and client; filled as clients first take part.
     ``rows`` says which client of ``client.examples`` each asked client is, where they are only some of all. With
     ``pair`` a lane that is alone has its copy beside it: a network's convolutions then round as among others.
     """
@@ -30,7 +30,7 @@ class Lanes:
         self,
         client: ClientTask,
         chunk_size: int | None = None,
-        memory: dict[Place, Tensor] | None = None,
+        memory: dict[Place, ClientState] | None = None,
         rows: Mapping[int, int] | None = None,
         pair: bool = False,
     ) -> None:
@@ -57,11 +57,13 @@ class Lanes:
         alone = self._pair and len(places) == 1
         pieces = [lanes.take(torch.zeros(2, dtype=torch.int64))] if alone else lanes.split(self.chunk_size)
         output = _join([work(self.client, piece) for piece in pieces])
-        if output.memory is not None:
-            sound = torch.isfinite(output.memory).flatten(1).all(1).tolist()
+        if output.memory:
+            sound = torch.stack([torch.isfinite(kept).flatten(1).all(1) for kept in output.memory.values()]).all(0)
             # Clones, because a view would keep the whole cohort's tensor alive.
             self.memory.update(
-                (keeper, output.memory[lane].clone()) for lane, keeper in enumerate(keepers) if sound[lane]
+                (keeper, {name: kept[lane].clone() for name, kept in output.memory.items()})
+                for lane, keeper in enumerate(keepers)
+                if sound[lane]
             )
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
@@ -69,34 +71,36 @@ class Lanes:
         device, dtype = queries[0].params.device, queries[0].params.dtype
         run = torch.tensor([run for run, _ in places])
 
+        def stacked(vectors: Sequence[Tensor]) -> Tensor:
+            return torch.stack(list(vectors))[run.to(device)]
+
         def per_lane(values: Sequence[float], dtype: torch.dtype) -> Tensor:
             return torch.tensor(values, dtype=dtype)[run].to(device)
 
         clients = torch.tensor([client for _, client in places], device=device)
         rows = clients if self._rows is None else torch.tensor([self._rows[client] for _, client in places])
-        steps = [query.snapshot_step for query in queries if query.snapshot_step is not None]
+        first = queries[0]
         return LaneInput(
-            params=torch.stack([query.params for query in queries])[run.to(device)],
+            params=stacked([query.params for query in queries]),
             clients=rows.to(device),
-            scalars={name: per_lane([query.scalars[name] for query in queries], dtype) for name in queries[0].scalars},
+            scalars={name: per_lane([query.scalars[name] for query in queries], dtype) for name in first.scalars},
             key=Key(
                 per_lane([query.seed for query in queries], torch.int64),
                 per_lane([query.round for query in queries], torch.int64),
                 clients,
                 torch.zeros_like(clients),
             ),
-            memory=self._recall(keepers, queries[0].params),
-            snapshot_step=per_lane(steps, torch.int64) if steps else None,
+            memory=self._recall(keepers, first.params),
+            vectors={name: stacked([query.vectors[name] for query in queries]) for name in first.vectors},
+            iterates={name: per_lane([q.iterates[name] for q in queries], torch.int64) for name in first.iterates},
             sharing=_sharing(queries, places),
         )
 
-    def _recall(self, keepers: list[Place], like: Tensor) -> Tensor | None:
-        adversary = self.client.adversary
-        fresh = adversary.initial_memory(self.client.examples.shape) if adversary is not None else None
-        if fresh is None:
-            return None
-        fresh = fresh.to(like)
-        return torch.stack([self.memory.get(keeper, fresh).to(like) for keeper in keepers])
+    def _recall(self, keepers: list[Place], like: Tensor) -> dict[str, Tensor]:
+        fresh = {name: value.to(like) for name, value in self.client.initial_memory(like).items()}
+        return {
+            name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers]) for name in fresh
+        }
 
 
 def _places(queries: Sequence[Query]) -> list[Place]:
@@ -114,8 +118,8 @@ def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
 def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
     lane_of = {place: lane for lane, place in enumerate(places)}
     rows = [lane_of[run, client] for client in query.clients]
-    params, snapshots = (None if part is None else part[rows] for part in (output.params, output.snapshots))
-    return Replies(query.clients, output.loss[rows], output.cost[rows], params, snapshots)
+    vectors = {name: output.vectors[name][rows] for name in query.wanted}
+    return Replies(query.clients, output.loss[rows], output.cost[rows], vectors)
 
 
 def _join(outputs: list[LaneOutput]) -> LaneOutput:
@@ -124,12 +128,6 @@ def _join(outputs: list[LaneOutput]) -> LaneOutput:
     return LaneOutput(
         torch.cat([output.loss for output in outputs]),
         torch.cat([output.cost for output in outputs]),
-        _cat([output.params for output in outputs]),
-        _cat([output.snapshots for output in outputs]),
-        _cat([output.memory for output in outputs]),
+        {name: torch.cat([output.vectors[name] for output in outputs]) for name in outputs[0].vectors},
+        {name: torch.cat([output.memory[name] for output in outputs]) for name in outputs[0].memory},
     )
-
-
-def _cat(values: list[Tensor | None]) -> Tensor | None:
-    present = [value for value in values if value is not None]
-    return torch.cat(present) if present else None

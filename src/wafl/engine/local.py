@@ -7,13 +7,15 @@ same seed both get the same numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from wafl.adversaries import Adversary, AdversaryState
+from wafl.algorithms.local import LocalState, LocalStep, sgd
+from wafl.algorithms.messages import PARAMS, Vectors
 from wafl.core.inputs import Inputs
 from wafl.core.random import Key
 from wafl.core.task import Problem, Task
@@ -21,13 +23,17 @@ from wafl.data.federation import Examples
 from wafl.engine.batches import draw_batches
 from wafl.schedule import LocalWork
 
+PLAIN = sgd()
+ADVERSARY, LOCAL = "adversary", "local"
+"""The parts of a method that let clients keep something between rounds."""
+
 REPORT_BATCH = 256
 """Examples a client looks at together when it reports its loss."""
 
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What a client knows: the task, the adversary, the work of a round, and the examples.
+    """What a client knows: the task, the adversary, the work of a round, the examples, and the local step.
 
     ``largest`` is the size of the largest client there is, here or elsewhere: batches are padded for it, so that no
     sum has more terms, and rounds otherwise, because of who else is at hand. None: it is not known, and batches are
@@ -39,6 +45,7 @@ class ClientTask:
     work: LocalWork
     examples: Examples
     largest: int | None = 0
+    local: LocalStep = PLAIN
 
     @cached_property
     def batch_room(self) -> int:
@@ -55,6 +62,12 @@ class ClientTask:
             return REPORT_BATCH
         return min(REPORT_BATCH, max(self.largest, int(self.examples.num_examples.max())))
 
+    def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
+        """What a client holds before it first takes part, by the part of the method that keeps it."""
+        moved = self.adversary.initial_memory(self.examples.shape) if self.adversary is not None else None
+        found = {ADVERSARY: moved, LOCAL: self.local.initial_memory(params)}
+        return {name: value for name, value in found.items() if value is not None}
+
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """Examples by row, ``[B]`` for each lanes that share them, in the parameters' floating-point type."""
         dtype = lanes.params.dtype
@@ -67,15 +80,18 @@ class ClientTask:
 class LaneInput:
     """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
 
-    Each ``sharing`` lanes in a row have the same client and key, and so the same batches.
+    ``memory`` is what each part of the method lets the client keep, by the part's name. ``vectors [L, P]`` and
+    ``iterates [L]`` are the query's. Each ``sharing`` lanes in a row have the same client and key, and so the same
+    batches.
     """
 
     params: Tensor
     clients: Tensor
     scalars: Mapping[str, Tensor]
     key: Key
-    memory: Tensor | None = None
-    snapshot_step: Tensor | None = None
+    memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    iterates: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     sharing: int = 1
 
     def split(self, chunk: int) -> list[LaneInput]:
@@ -87,46 +103,49 @@ class LaneInput:
         return LaneInput(
             params=self.params[rows],
             clients=self.clients[rows],
-            scalars={name: value[rows] for name, value in self.scalars.items()},
+            scalars=_rows(self.scalars, rows),
             key=Key(self.key.seed[rows], self.key.round[rows], self.key.client[rows], self.key.step[rows]),
-            memory=None if self.memory is None else self.memory[rows],
-            snapshot_step=None if self.snapshot_step is None else self.snapshot_step[rows],
+            memory=_rows(self.memory, rows),
+            vectors=_rows(self.vectors, rows),
+            iterates=_rows(self.iterates, rows),
             sharing=self.sharing,
         )
 
 
 @dataclass(frozen=True)
 class LaneOutput:
-    """What each lane sends back; see :class:`wafl.algorithms.base.Replies`."""
+    """What each lane sends back, see :class:`wafl.algorithms.Replies`, and what its client keeps."""
 
     loss: Tensor
     cost: Tensor
-    params: Tensor | None = None
-    snapshots: Tensor | None = None
-    memory: Tensor | None = None
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
 def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step."""
     key, first, sizes = _distinct(client, lanes)
     batches = draw_batches(client.work, key, sizes, client.batch_room)
-    params, memory = lanes.params, lanes.memory
-    rate, momentum, decay = (lanes.scalars[name][:, None] for name in ("learning_rate", "momentum", "weight_decay"))
+    params, moved = lanes.params, lanes.memory.get(ADVERSARY)
+    scalars = {name: value[:, None] for name, value in lanes.scalars.items()}
+    rate, momentum, decay = (scalars[name] for name in ("learning_rate", "momentum", "weight_decay"))
     has_momentum, has_decay = bool(momentum.any()), bool(decay.any())
     velocity = torch.zeros_like(params)
+    local = LocalState(params, params, scalars, lanes.vectors, lanes.memory.get(LOCAL))
+    local = replace(local, carry=client.local.begin(local))
     loss = cost = params.new_zeros(len(params))
-    snapshots = params
+    iterates = dict.fromkeys(lanes.iterates, params)
     for step in range(batches.num_steps):
         weight = _each_lane(batches.weight(step, params.dtype), lanes)
         works = weight.any(1, keepdim=True)
         x, y = client.fetch(first[:, None] + batches.index[:, step], lanes)
         problem = Problem(client.task, params)
         if client.adversary is not None:
-            state = AdversaryState(lanes.scalars, lanes.key.at(step), weight, memory)
+            state = AdversaryState(lanes.scalars, lanes.key.at(step), weight, moved)
             move = client.adversary(problem, x, y, state)
             x, y = move.inputs, move.y_adv
-            if memory is not None and move.state.memory is not None:
-                memory = torch.where(works, move.state.memory, memory)
+            if moved is not None and move.state.memory is not None:
+                moved = torch.where(works, move.state.memory, moved)
             if step == 0:
                 loss, cost = (weight * move.value).sum(1), (weight * move.cost).sum(1)
         elif step == 0:
@@ -134,14 +153,28 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
         gradient = client.task.gradient(params, x, y, weight)
         if has_decay:
             gradient = gradient + decay * params
+        gradient, carry = client.local.direction(gradient, local)
         if has_momentum:
             velocity = momentum * velocity + gradient
             gradient = velocity
         params = torch.addcmul(params, gradient, rate * works, value=-1.0)
-        if lanes.snapshot_step is not None:
-            due = (lanes.snapshot_step == step + 1) | ((lanes.snapshot_step > step) & (step + 1 == batches.num_steps))
-            snapshots = torch.where(due[:, None], params, snapshots)
-    return LaneOutput(loss, cost, params, None if lanes.snapshot_step is None else snapshots, memory)
+        kept = {name: torch.where(works, value, local.carry[name]) for name, value in carry.items()}
+        local = replace(local, params=params, carry=kept)
+        for name, after in lanes.iterates.items():
+            due = (after == step + 1) | ((after > step) & (step + 1 == batches.num_steps))
+            iterates[name] = torch.where(due[:, None], params, iterates[name])
+    steps = _each_lane(batches.real.any(2).sum(1, keepdim=True).to(params), lanes)
+    outcome = client.local.end(local, steps)
+    sent = params if "clip_norm" not in scalars else _clipped(lanes.params, params, scalars["clip_norm"])
+    memory = {name: value for name, value in ((ADVERSARY, moved), (LOCAL, outcome.memory)) if value is not None}
+    return LaneOutput(loss, cost, {PARAMS: sent, **iterates, **outcome.vectors}, memory)
+
+
+def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
+    """The update shortened to at most ``longest``; one that is short enough stays as it is."""
+    length = (params - start).norm(dim=1, keepdim=True)
+    short = start + (params - start) * (longest / length.clamp_min(torch.finfo(params.dtype).tiny))
+    return torch.where(length > longest, short, params)
 
 
 def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
@@ -159,7 +192,7 @@ def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
         if client.adversary is None:
             loss = loss + (weight * problem.loss(x, y)).sum(1)
         else:
-            state = AdversaryState(lanes.scalars, lanes.key.at(int(positions[0])), weight, lanes.memory)
+            state = AdversaryState(lanes.scalars, lanes.key.at(int(positions[0])), weight, lanes.memory.get(ADVERSARY))
             move = client.adversary(problem, x, y, state)
             # Where padding has no weight, an infinite value has none either.
             value, paid = (torch.where(weight > 0, part, 0.0) for part in (move.value, move.cost))
@@ -177,3 +210,7 @@ def _distinct(client: ClientTask, lanes: LaneInput) -> tuple[Key, Tensor, Tensor
 
 def _each_lane(values: Tensor, lanes: LaneInput) -> Tensor:
     return values if lanes.sharing == 1 else values.repeat_interleave(lanes.sharing, dim=0)
+
+
+def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    return {name: value[rows] for name, value in tensors.items()}

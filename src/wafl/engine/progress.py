@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -11,6 +12,8 @@ from wafl.core.history import History
 
 Place = tuple[int, int]
 """Run and client."""
+ClientState = Mapping[str, Tensor]
+"""What a client keeps between rounds, by the part of the method that keeps it."""
 
 
 @dataclass
@@ -24,13 +27,13 @@ class RunProgress:
 
 @dataclass
 class Progress:
-    """The runs of a sweep by their place in it, and what adversaries let clients keep.
+    """The runs of a sweep by their place in it, and what methods let clients keep.
 
     ``chunk_sizes`` is how many lanes went together in each group of runs: sums in another order would round otherwise.
     """
 
     runs: dict[int, RunProgress] = field(default_factory=dict[int, RunProgress])
-    memory: dict[Place, Tensor] = field(default_factory=dict[Place, Tensor])
+    memory: dict[Place, ClientState] = field(default_factory=dict[Place, ClientState])
     chunk_sizes: dict[int, int] = field(default_factory=dict[int, int])
 
     def snapshot(self) -> Progress:

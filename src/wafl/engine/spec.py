@@ -1,15 +1,18 @@
-"""One run to be made: what it is told, what it is called, and whom it may share a batch with."""
+"""One run to be made: what it is told, what it is called, and which runs it may share a batch with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from wafl.algorithms.servers.averaging import averaging
+from wafl.algorithms.servers.sgd import sgd
 from wafl.core.describe import describe
 from wafl.methods import Method
 from wafl.schedule import Schedule
-from wafl.weights import ByExamples, Learned
+from wafl.weights import LearnedWeights
+from wafl.weights.base import needs_sizes
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,19 @@ class Spec:
     schedule: Schedule
     point: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.schedule.server_learning_rate is not None and self.method.server != averaging():
+            raise ValueError(
+                f"server_learning_rate={self.schedule.server_learning_rate} and server={self.method.server} are both "
+                "given: server_learning_rate is shorthand for server=wafl.servers.sgd(rate); leave one of them out"
+            )
+
+    @property
+    def parts(self) -> Method:
+        """The method, with the server that the schedule's shorthand means."""
+        rate = self.schedule.server_learning_rate
+        return self.method if rate is None else replace(self.method, server=averaging(sgd(rate)))
+
     @property
     def name(self) -> str:
         varied = ", ".join(f"{name}={value}" for name, value in (self.point or {}).items())
@@ -27,30 +43,36 @@ class Spec:
 
     def fingerprint(self) -> Any:
         """All that the run is told, as plain values; a function of the round by its values."""
-        weights, rounds = self.method.client_weights, range(self.schedule.rounds)
-        rates = [self.schedule.rate(number) for number in rounds]
-        steps = [weights.step(number) for number in rounds] if isinstance(weights, Learned) else None
-        rule = replace(weights, step_size=1.0) if isinstance(weights, Learned) else weights
-        plain = replace(
-            self, method=replace(self.method, client_weights=rule), schedule=replace(self.schedule, learning_rate=1.0)
-        )
-        return [describe(plain), rates, steps]
+
+        def by_round(function: Callable[..., Any]) -> Any:
+            try:
+                return [function(number) for number in range(self.schedule.rounds)]
+            except TypeError:  # not a function of the round
+                return getattr(function, "__qualname__", type(function).__qualname__)
+
+        return describe(self, by_round)
 
     @property
     def needs_sizes(self) -> bool:
-        """Whether a server must know how many examples each client has: for weights, or DRFA's number of steps."""
-        weights = self.method.client_weights
-        if isinstance(weights, Learned):
-            return weights.rule == "snapshot" and self.schedule.local_steps is None
-        return isinstance(weights, ByExamples)
+        """Whether a server must know how many examples each client has: for weights, or the number of local steps."""
+        return needs_sizes(self.method.client_weights, self.schedule.local_steps)
 
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""
-        adversary = self.method.adversary
-        options: list[Any] = []
-        if adversary is not None and is_dataclass(adversary):
-            server_side = {*adversary.scalars(), "radius", "strict"}
-            options = [getattr(adversary, field.name) for field in fields(adversary) if field.name not in server_side]
-        weights = self.method.client_weights
-        rule = weights.rule if isinstance(weights, Learned) else None
-        return (type(adversary), *options, rule, self.schedule.local_work, self.schedule.rounds)
+        method, rule = self.method, self.method.client_weights
+        return (
+            _shape(method.adversary, {"radius", "strict"}),
+            _shape(method.local),
+            type(rule) if isinstance(rule, LearnedWeights) else None,
+            self.schedule.local_work,
+            self.schedule.rounds,
+            self.schedule.clip_norm is None,
+        )
+
+
+def _shape(part: Any, server_side: frozenset[str] | set[str] = frozenset()) -> tuple[Any, ...]:
+    """A part's type and its options, without numbers that may differ between lanes and what only the server uses."""
+    if part is None or not is_dataclass(part):
+        return (part,)
+    free = {*part.scalars(), *server_side}  # pyright: ignore
+    return (type(part), *(getattr(part, field.name) for field in fields(part) if field.name not in free))

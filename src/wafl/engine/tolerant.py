@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wafl.algorithms import Query
-from wafl.algorithms.admission import Exclusion, Reply, Tolerance, admit
+from wafl.algorithms import Query, Reply
+from wafl.algorithms.admission import Exclusion, Tolerance, admit
 from wafl.core.errors import TooFewRepliesError
 from wafl.engine.clients import Answer
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from wafl.adversaries import Wasserstein
-from wafl.algorithms import Algorithm, Query, Replies, Setting, State, make_algorithm
-from wafl.algorithms.base import mean_reply
+from wafl.algorithms import Algorithm, Query, Replies, State
+from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
 from wafl.core.history import History, Record
 from wafl.core.task import Loss, make_task
@@ -25,7 +25,7 @@ from wafl.engine.progress import Progress, RunProgress
 from wafl.engine.spec import Spec
 from wafl.engine.watch import Watch, lowest_gamma
 from wafl.run import Run, with_params
-from wafl.weights import Learned
+from wafl.weights import LearnedWeights
 
 OnRound = Callable[[int, Record, State], None]
 """Called after every round with the run's place in the sweep, its record and its state."""
@@ -74,7 +74,7 @@ class _Course:
         trained, replies = self.training
         adversary = self.spec.method.adversary
         power = adversary.power if isinstance(adversary, Wasserstein) else 2
-        learned = isinstance(self.spec.method.client_weights, Learned)
+        learned = isinstance(self.spec.method.client_weights, LearnedWeights)
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
         return Record(
             round=trained.round,
@@ -158,9 +158,7 @@ class Trainer:
             )
         adversary = spec.method.adversary
         lowest = partial(lowest_gamma, adversary, self.task)
-        return make_algorithm(
-            Setting(spec.schedule, adversary, roster.num_examples, lowest), spec.method.client_weights
-        )
+        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest)
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_Course], attendance: Attendance, progress: Progress
@@ -233,5 +231,5 @@ class Trainer:
 
 
 def _moved(state: State, device: torch.device) -> State:
-    snapshot = None if state.snapshot is None else state.snapshot.to(device)
-    return replace(state, params=state.params.to(device), snapshot=snapshot)
+    vectors = {name: value.to(device) for name, value in state.vectors.items()}
+    return replace(state, params=state.params.to(device), vectors=vectors)

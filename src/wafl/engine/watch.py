@@ -46,8 +46,8 @@ class Watch:
     def check_replies(self, query: Query, replies: Replies, names: Sequence[str]) -> None:
         """Stop at the first NaN or infinity, with the round, the client and the likely cause."""
         finite = torch.isfinite(replies.loss)
-        if replies.params is not None:
-            finite &= torch.isfinite(replies.params).all(1)
+        for vector in replies.vectors.values():
+            finite &= torch.isfinite(vector).all(1)
         if bool(finite.all()):
             return
         client = replies.clients[int((~finite).nonzero()[0])]

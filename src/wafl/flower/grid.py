@@ -13,8 +13,8 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from wafl.adversaries import Adversary
-from wafl.algorithms import Query
-from wafl.algorithms.admission import Exclusion, Reply, Tolerance
+from wafl.algorithms import Query, Reply
+from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.attacks import Attack
 from wafl.core.errors import TooFewRepliesError
 from wafl.core.task import Task

@@ -8,9 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from wafl.core.files import write_whole
+from wafl.engine.progress import ClientState
 
 
 def state_folder(node_config: Mapping[str, Any]) -> Path:
@@ -21,24 +20,25 @@ def state_folder(node_config: Mapping[str, Any]) -> Path:
 
 
 class Keepsakes:
-    """A tensor a run, client and round; a round that is asked again finds what was kept before it."""
+    """What a client keeps, per run and round; a round that is asked again finds what was kept before it."""
 
     def __init__(self, folder: Path, training: str, entry: str) -> None:
         self._folder = folder / sha256(f"{training}\n{entry}".encode()).hexdigest()[:32]
 
-    def before(self, run: int, name: str, round: int) -> Tensor | None:
+    def before(self, run: int, name: str, round: int) -> ClientState | None:
         """What the client kept last, before this round."""
         from safetensors.torch import load
 
         earlier = [number for number in self._rounds(run, name) if number < round]
-        return load(self._file(run, name, earlier[-1]).read_bytes())["kept"] if earlier else None
+        return load(self._file(run, name, earlier[-1]).read_bytes()) if earlier else None
 
-    def keep(self, run: int, name: str, round: int, value: Tensor, saved: int) -> None:
+    def keep(self, run: int, name: str, round: int, kept: ClientState, saved: int) -> None:
         """After this round; what no resume from round ``saved`` could ask for any more is removed."""
         from safetensors.torch import save
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file(run, name, round), save({"kept": value.detach().cpu().contiguous()}))
+        tensors = {part: value.detach().cpu().contiguous() for part, value in kept.items()}
+        write_whole(self._file(run, name, round), save(tensors))
         rounds = self._rounds(run, name)
         undone = [number for number in rounds if number > round]  # by a server that has gone back
         for number in [*[number for number in rounds if number <= saved][:-1], *undone]:

@@ -19,6 +19,8 @@ from wafl.data.federation import Examples
 from wafl.engine.embedded import find_device, first_example, full_precision
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
+from wafl.engine.progress import ClientState, Place
+from wafl.engine.spec import Spec
 from wafl.engine.survey import Answers, Survey
 from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.keepsakes import Keepsakes, state_folder
@@ -91,24 +93,36 @@ class Node:
 
     def answer(self, ask: Ask, task: Task) -> list[Replies]:
         """The replies of this node's clients to one query of each run."""
-        adversary, work = self._work(ask)
-        scalars = {"learning_rate", "momentum", "weight_decay", *(adversary.scalars() if adversary is not None else ())}
-        if set(ask.queries[0].scalars) != scalars:
-            raise WireError(f"scalars={sorted(ask.queries[0].scalars)} must be {sorted(scalars)}")
+        spec, first = self._spec(ask), ask.queries[0]
+        method, adversary = spec.method, spec.method.adversary
+        known = {
+            *method.local.scalars(),
+            *spec.schedule.scalars(0),
+            *(adversary.scalars() if adversary is not None else ()),
+        }
+        vectors = set(method.local.initial_vectors(first.params)) if first.kind == "train" else set[str]()
+        sends = set(method.local.sends) if first.kind == "train" else set[str]()
+        for name, found, wanted in (
+            ("scalars", set(first.scalars), known),
+            ("vectors", set(first.vectors), vectors),
+            ("sends", set(first.sends), sends),
+        ):
+            if found != wanted:
+                raise WireError(f"{name}={sorted(found)} must be {sorted(wanted)}")
         device, rows = ask.queries[0].params.device, self.rows(ask.names)
         keepsakes = Keepsakes(self._state, ask.training, ask.entry)
         asked = [(run, client) for run, query in zip(ask.runs, ask.queries, strict=True) for client in query.clients]
-        number, memory = ask.queries[0].round, dict[tuple[int, int], Tensor]()
-        keeps = adversary is not None and adversary.initial_memory(self.site.federation.input_shape) is not None
-        for run, client in asked if keeps else []:
-            kept = keepsakes.before(run, ask.names[client], number)
-            if kept is not None:
-                memory[run, client] = kept
+        number, memory = first.round, dict[Place, ClientState]()
         examples = self.site.federation.train.to(device)
         # Padded as the largest client of all would need, for equal rounding; but nobody pays for a giant elsewhere.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
         largest = ask.largest if ask.largest is None or ask.largest <= bearable else 0
-        client_task = ClientTask(task, adversary, work, examples, largest)
+        client_task = ClientTask(task, adversary, spec.schedule.local_work, examples, largest, method.local)
+        keeps = bool(client_task.initial_memory(first.params))
+        for run, client in asked if keeps else []:
+            kept = keepsakes.before(run, ask.names[client], number)
+            if kept is not None:
+                memory[run, client] = kept
         # A linear model rounds alike in any company, and without an adversary nothing makes a last digit grow.
         linear = task.linear(ask.queries[0].params[None]) is not None
         pair = ask.pair and adversary is not None and not linear
@@ -152,7 +166,8 @@ class Node:
             raise WireError(f"this node does not hold {', '.join(unknown)}; it holds {', '.join(self.site.rows)}")
         return {number: self.site.rows[name] for number, name in names.items()}
 
-    def _work(self, ask: Ask) -> tuple[Adversary | None, Any]:
+    def _spec(self, ask: Ask) -> Spec:
+        """What the asked runs have in common, and numbers of the first of them."""
         entries = {
             entry.name: entry for entry in (make_entry(m, self.experiment.schedule) for m in self.experiment.methods)
         }
@@ -164,4 +179,4 @@ class Node:
         chosen = [specs[run] for run in ask.runs]
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={ask.runs} of {ask.entry} do not train together")
-        return chosen[0].method.adversary, chosen[0].schedule.local_work
+        return chosen[0]

@@ -21,8 +21,8 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
     """
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
-    for method in content.pop("methods"):
-        name = method.get("name") or method["method"].lower()
+    for table, method in zip(experiment.methods, content.pop("methods"), strict=True):
+        name = table.label
         key = name.replace(".", "-")  # a dot would begin a table of its own
         while key in methods:
             key += "-"

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from logging import INFO, WARNING, getLogger
-from typing import TypedDict, Unpack, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from wafl.adversaries import wasserstein
+from wafl.adversaries import Wasserstein
+from wafl.core.options import options_of
 from wafl.flower.training import COST, PREFIX, array_fault
 
 log = getLogger("flwr").log  # what Flower shows of a run
-
-
-class FedAvgOptions(TypedDict, total=False):
-    """What FedAvg takes."""
-
-    fraction_train: float
-    fraction_evaluate: float
-    min_train_nodes: int
-    min_evaluate_nodes: int
-    min_available_nodes: int
-    weighted_by_key: str
-    arrayrecord_key: str
-    configrecord_key: str
-    train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None
-    evaluate_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None
 
 
 class WAFL(FedAvg):
@@ -45,33 +31,11 @@ class WAFL(FedAvg):
     0.5
     """
 
-    def __init__(
-        self,
-        *,
-        gamma: float | None = None,
-        radius: float | None = None,
-        norm: float = 2,
-        power: int = 2,
-        label_cost: float = math.inf,
-        steps: int = 15,
-        tolerance: float = 1e-3,
-        restarts: int = 0,
-        bounds: tuple[float, float] | None = None,
-        **options: Unpack[FedAvgOptions],
-    ) -> None:
+    def __init__(self, **options: Any) -> None:
+        own = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
         super().__init__(**options)
-        self.adversary = wasserstein(
-            gamma=0.5 if gamma is None and radius is None else gamma,
-            radius=radius,
-            norm=norm,
-            power=power,
-            label_cost=label_cost,
-            steps=steps,
-            tolerance=tolerance,
-            restarts=restarts,
-            bounds=bounds,
-        )
-        self.gamma = float(self.adversary.gamma)
+        self.adversary = Wasserstein(**own)
+        self.gamma = float(self.adversary.first_gamma)
         self._sent = ArrayRecord()
 
     def summary(self) -> None:
@@ -107,21 +71,14 @@ class WAFL(FedAvg):
         return ArrayRecord(same), metrics
 
     def _told(self) -> dict[str, float | int]:
-        adversary = self.adversary
-        told: dict[str, float | int] = {
-            "gamma": self.gamma,
-            "norm": float(adversary.norm),
-            "power": int(adversary.power),
-            "label_cost": float(adversary.label_cost),
-            "steps": int(adversary.steps),
-            "tolerance": float(adversary.tolerance),
-            "restarts": int(adversary.restarts),
-        }
-        if adversary.radius is not None:
-            told["radius"] = float(adversary.radius)
-        if adversary.bounds is not None:
-            told["low"], told["high"] = adversary.bounds
-        return told
+        """The adversary in plain values, with the present gamma; None is left out, a box is two numbers."""
+        told: dict[str, Any] = {name: getattr(self.adversary, name) for name in options_of(Wasserstein)}
+        told["gamma"] = self.gamma
+        bounds = told.pop("bounds")
+        if bounds is not None:
+            told["low"], told["high"] = bounds
+        kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
+        return {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
 
     def _usable(self, replies: list[Message]) -> list[Message]:
         """The replies whose arrays and metrics can be averaged; the others are logged."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -51,7 +50,7 @@ def train(
     """
     arrays = _only(message.content.array_records, "ArrayRecord")
     config = _only(message.content.config_records, "ConfigRecord")
-    adversary = _adversary(config)
+    adversary, gamma = _adversary(config)
     rate, epochs = _rate(lr, config, context), _epochs(local_epochs, context)
     fault = array_fault(arrays, ArrayRecord(model.state_dict()))
     if fault is not None:
@@ -63,9 +62,10 @@ def train(
     home = next((value.device for value in model.parameters()), "cpu")
     task = make_task(model, loss, home if device is None else device)
     params = task.initial()[None]
-    if adversary.radius is not None:
-        adversary = replace(adversary, gamma=max(adversary.gamma, lowest_gamma(adversary, task, params[0])))
-    params, metrics = _descend(task, adversary, params, loader, rate, epochs, _key(config, context, params.device))
+    if adversary.learns:
+        gamma = max(gamma, lowest_gamma(adversary, task, params[0]))
+    key = _key(config, context, params.device)
+    params, metrics = _descend(task, adversary, gamma, params, loader, rate, epochs, key)
     with torch.no_grad():
         for name, value in task.unflatten(params[0]).items():
             model.get_parameter(name).copy_(value)
@@ -96,10 +96,18 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
 
 
 def _descend(
-    task: Task, adversary: Wasserstein, params: Tensor, loader: Iterable[Any], rate: float, epochs: int, key: Key
+    task: Task,
+    adversary: Wasserstein,
+    gamma: float,
+    params: Tensor,
+    loader: Iterable[Any],
+    rate: float,
+    epochs: int,
+    key: Key,
 ) -> tuple[Tensor, MetricRecord]:
     """Algorithm 1, lines 3 to 8, as :func:`wafl.engine.local.local_update` has it, on batches that others draw."""
     step = seen = 0
+    price = params.new_full((1,), gamma)
     loss = cost = 0.0
     for epoch in range(epochs):
         before = seen
@@ -109,7 +117,7 @@ def _descend(
             if step == 0:
                 check_fitness(problem, x[:, :1], y[:, :1], None if y.is_floating_point() else int(y.max()) + 1)
             weight = params.new_full((1, size), 1.0 / size)
-            move = adversary(problem, x, y, AdversaryState(key=key.at(step), weight=weight))
+            move = adversary(problem, x, y, AdversaryState({"gamma": price}, key.at(step), weight))
             params = params.sub(task.gradient(params, move.inputs, move.y_adv, weight), alpha=rate)
             loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
             step, seen = step + 1, seen + size
@@ -124,7 +132,8 @@ def _only(records: Mapping[str, Record], kind: str) -> Record:
     return next(iter(records.values()))
 
 
-def _adversary(config: ConfigRecord) -> Wasserstein:
+def _adversary(config: ConfigRecord) -> tuple[Wasserstein, float]:
+    """The adversary, and its present gamma: that of a radius changes from round to round."""
     own: dict[str, Any] = {
         name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)
     }
@@ -132,7 +141,10 @@ def _adversary(config: ConfigRecord) -> Wasserstein:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
     if "low" in own:
         own["bounds"] = (own.pop("low"), own.pop("high"))
-    return Wasserstein(**own)
+    gamma = own["gamma"]
+    if "radius" in own:
+        del own["gamma"]
+    return Wasserstein(**own), gamma
 
 
 def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:

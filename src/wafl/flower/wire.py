@@ -12,10 +12,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from wafl.algorithms import Query, Replies
-from wafl.algorithms.admission import Reply, split
+from wafl.algorithms import Query, Replies, Reply
+from wafl.algorithms.admission import split
 
-FORMAT = 1
+FORMAT = 2
 RAW = "wafl.raw"
 """How arrays are written: their numbers, little-endian, row by row."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -72,10 +72,12 @@ def encode_ask(ask: Ask) -> RecordDict:
         "pair": ask.pair,
         "largest": -1 if ask.largest is None else ask.largest,
     }
-    if first.snapshot_step is not None:
-        config["snapshots"] = [int(query.snapshot_step or 0) for query in ask.queries]
+    config |= {"vectors": sorted(first.vectors), "iterates": sorted(first.iterates), "sends": list(first.sends)}
+    config["steps"] = [query.iterates[name] for query in ask.queries for name in sorted(first.iterates)]
     params = torch.stack([query.params for query in ask.queries])
-    return RecordDict({"ask": _config(config), "params": arrays(params=params)})
+    vectors = {name: torch.stack([query.vectors[name] for query in ask.queries]) for name in first.vectors}
+    filled = {name: value for name, value in config.items() if value != []}  # Flower has no empty lists
+    return RecordDict({"ask": _config(filled), "params": arrays(params=params), "vectors": arrays(**vectors)})
 
 
 def num_outputs(content: RecordDict) -> int:
@@ -106,9 +108,15 @@ def decode_ask(content: RecordDict, like: Tensor) -> Ask:
     weights = read.many("weights", float, sum(counts), 0.0)
     scalars = read.many("scalars", str)
     values = read.many("values", float, count * len(scalars))
-    steps = read.many("snapshots", int, count, 1, LARGEST) if read.has("snapshots") else None
-    params = finite("params", read_array(content, "params", "params", (count, *like.shape), like.dtype))
-    params = params.to(like.device)
+    iterates = read.many("iterates", str)
+    steps = read.many("steps", int, count * len(iterates), 1, LARGEST)
+    shape = (count, *like.shape)
+    params = finite("params", read_array(content, "params", "params", shape, like.dtype)).to(like.device)
+    vectors = {
+        name: finite(name, read_array(content, "vectors", name, shape, like.dtype)).to(like.device)
+        for name in read.many("vectors", str)
+    }
+    sends = tuple(read.many("sends", str))
     queries: list[Query] = []
     seeds, begin = read.many("seeds", int, count, 0, LARGEST), 0
     for place, size in enumerate(counts):
@@ -123,8 +131,11 @@ def decode_ask(content: RecordDict, like: Tensor) -> Ask:
             torch.tensor(weights[begin : begin + size], dtype=torch.float64),
             params[place],
             dict(zip(scalars, values[place * len(scalars) :], strict=False)),
+            {name: vector[place] for name, vector in vectors.items()},
+            dict(zip(iterates, steps[place * len(iterates) :], strict=False)),
+            sends,
         )
-        queries.append(query if steps is None else replace(query, snapshot_step=steps[place]))
+        queries.append(query)
         begin += size
     return Ask(
         read.one("entry", str),
@@ -148,16 +159,9 @@ def encode_replies(ask: Ask, replies: Sequence[Replies]) -> RecordDict:
         loss=torch.cat([reply.loss for reply in replies]), cost=torch.cat([reply.cost for reply in replies])
     )
     content = RecordDict({"reply": _config({"format": FORMAT}), "numbers": numbers})
-    updates = {
-        name: torch.cat([row for row in rows if row is not None])
-        for name, rows in (
-            ("params", [reply.params for reply in replies]),
-            ("snapshots", [reply.snapshots for reply in replies]),
-        )
-        if any(row is not None for row in rows)
-    }
-    if updates:
-        content["params"] = arrays(**updates)
+    wanted = ask.queries[0].wanted
+    if wanted:
+        content["vectors"] = arrays(**{name: torch.cat([reply.vectors[name] for reply in replies]) for name in wanted})
     return content
 
 
@@ -172,15 +176,14 @@ def decode_replies(content: RecordDict, ask: Ask) -> list[list[Reply]]:
     )
     rows = [1] * len(sizes) if ask.partial_sums else sizes
 
-    def updates(name: str) -> Sequence[Tensor | None]:
-        found = read_array(content, "params", name, (sum(rows), *first.params.shape), first.params.dtype)
+    def vectors(name: str) -> list[Tensor]:
+        found = read_array(content, "vectors", name, (sum(rows), *first.params.shape), first.params.dtype)
         return [part.expand(size, -1) for part, size in zip(found.split(rows), sizes, strict=True)]
 
-    nothing = [None] * len(sizes)
-    params = updates("params") if first.kind == "train" else nothing
-    snapshots = updates("snapshots") if first.snapshot_step is not None else nothing
+    named = {name: vectors(name) for name in first.wanted}
     return [
-        split(Replies(query.clients, loss[i], cost[i], params[i], snapshots[i])) for i, query in enumerate(ask.queries)
+        split(Replies(query.clients, loss[i], cost[i], {name: rows[i] for name, rows in named.items()}))
+        for i, query in enumerate(ask.queries)
     ]
 
 
@@ -269,21 +272,20 @@ class Reader:
 
 
 def _averaged(query: Query, replies: Replies) -> Replies:
-    rows = [part for part in (replies.params, replies.snapshots) if part is not None]
-    if not rows:
+    if not replies.vectors:
         return replies
-    sound = torch.stack([torch.isfinite(part).all(1) for part in rows]).all(0)
+    sound = torch.stack([torch.isfinite(part).all(1) for part in replies.vectors.values()]).all(0)
     sound &= torch.isfinite(replies.loss) & torch.isfinite(replies.cost)
     weights = torch.where(sound.cpu(), query.weights, 0.0)
     if not float(weights.sum()) > 0:
         weights = sound.cpu().double()
     weights = weights / weights.sum().clamp_min(1e-300)
 
-    def mean(part: Tensor | None) -> Tensor | None:
-        return None if part is None else (weights.to(part) @ torch.where(sound[:, None], part, 0.0))[None]
+    def mean(part: Tensor) -> Tensor:
+        return (weights.to(part) @ torch.where(sound[:, None], part, 0.0))[None]
 
     loss = torch.where(sound, replies.loss, torch.nan)  # so that the server leaves these clients out
-    return replace(replies, loss=loss, params=mean(replies.params), snapshots=mean(replies.snapshots))
+    return replace(replies, loss=loss, vectors={name: mean(part) for name, part in replies.vectors.items()})
 
 
 def _config(values: Mapping[str, Any]) -> ConfigRecord:

@@ -4,98 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
-T = TypeVar("T")
+from wafl.runs.keys import IMPORT, Count, Import, NotNegative, Positive, Section, Seed, Share, one_of
+from wafl.runs.method_keys import AnyMethod, Schedule
 
-
-def _of_usual_size(value: float) -> float:
-    if value != 0 and not 1e-30 <= abs(value) <= 1e30:  # float32 could not hold its square
-        raise ValueError("must lie between 1e-30 and 1e30")
-    return value
-
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_of_usual_size)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_of_usual_size)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Box = Annotated[list[float], Field(min_length=2, max_length=2)]
-Import = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$")]
-"""``module:function``, found from the folder of the file or among what is installed."""
-
-
-def _norm(value: Any) -> Any:
-    return math.inf if value == "inf" else value
-
-
-def _one_of_the_norms(value: Any) -> Any:
-    if isinstance(value, bool) or value not in (1, 2, math.inf):
-        raise ValueError("must be 1, 2 or inf")
-    return float(value)
-
-
-Norm = Annotated[
-    float,
-    BeforeValidator(_one_of_the_norms),
-    BeforeValidator(_norm),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"const": "inf"}]}),  # JSON has no infinity
-]
-
-
-def _no_truth(value: Any) -> Any:
-    if isinstance(value, bool):  # which Python takes for 1
-        raise ValueError("must be 1 or 2")
-    return value
-
-
-def _value_or_list(value: Any) -> str:
-    return "list" if isinstance(value, list) else "value"
-
-
-Swept = Annotated[
-    Annotated[T, Tag("value")] | Annotated[Annotated[list[T], Field(min_length=1)], Tag("list")],
-    Discriminator(_value_or_list),
-]
-"""A value, or a list of values: one run each."""
+if TYPE_CHECKING:
+    Norm = float
+else:
+    Norm = one_of(1, 2, math.inf)
 
 
 def _known_model(value: Any) -> Any:
-    if not isinstance(value, str) or (
-        value not in ("mlr", "cnn") and not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*", value)
-    ):
+    if not isinstance(value, str) or (value not in ("mlr", "cnn") and not re.fullmatch(IMPORT, value)):
         raise ValueError("must be 'mlr' or 'cnn', or 'module:function'")
     return value
-
-
-FixedRule = Annotated[
-    Annotated[Literal["by_examples", "uniform"], Tag("value")] | Annotated[list[NotNegative], Tag("list")],
-    Discriminator(_value_or_list),
-]
-"""A rule for the client weights by name, or one weight a client."""
-AnyRule = Annotated[
-    Annotated[Literal["by_examples", "uniform", "agnostic", "snapshot"], Tag("value")]
-    | Annotated[list[NotNegative], Tag("list")],
-    Discriminator(_value_or_list),
-]
-
-
-class Section(BaseModel):
-    """Nothing unknown, nothing of another type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
 
 class Data(Section):
@@ -133,86 +58,6 @@ class Model(Section):
     loss: Literal["cross_entropy", "squared_error"] = "cross_entropy"
 
 
-class Schedule(Section):
-    """How clients work together; a method may set any of these for itself, and a list of values is a sweep."""
-
-    rounds: Count | None = None
-    cohort: Swept[Count] | None = None
-    """Clients asked in a round; without it all."""
-    local_steps: Swept[Count] | None = None
-    local_epochs: Swept[Count] | None = None
-    batch_size: Swept[Count] | None = None
-    learning_rate: Swept[Positive] | None = None
-    momentum: Swept[Annotated[float, Field(ge=0, lt=1)]] | None = None
-    weight_decay: Swept[NotNegative] | None = None
-    server_learning_rate: Swept[Positive] | None = None
-
-
-class _Method(Schedule):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None
-    """What its results are called; without it the method's name in small letters."""
-
-
-class FedAvg(_Method):
-    method: Literal["FedAvg"]
-    client_weights: FixedRule | None = None
-
-
-class WAFL(_Method):
-    method: Literal["WAFL"]
-    gamma: Swept[Positive] | None = None
-    radius: Swept[Positive] | None = None
-    norm: Swept[Norm] | None = None
-    power: Swept[Annotated[Literal[1, 2], BeforeValidator(_no_truth)]] | None = None
-    label_cost: Swept[Annotated[float, Field(gt=0)]] | None = None
-    steps: Swept[Count] | None = None
-    tolerance: Swept[Annotated[float, Field(ge=0, lt=1)]] | None = None
-    restarts: Swept[Annotated[int, Field(ge=0)]] | None = None
-    bounds: Box | None = None
-    strict: bool | None = None
-    client_weights: AnyRule | None = None
-    weights_step: Swept[Positive] | None = None
-
-
-class FedPGM(_Method):
-    method: Literal["FedPGM"]
-    epsilon: Swept[NotNegative] | None = None
-    step_size: Swept[Positive] | None = None
-    steps: Swept[Count] | None = None
-    norm: Swept[Norm] | None = None
-    random_start: bool | None = None
-    bounds: Box | None = None
-    client_weights: FixedRule | None = None
-
-
-class FedFGSM(_Method):
-    method: Literal["FedFGSM"]
-    epsilon: Swept[NotNegative] | None = None
-    norm: Swept[Norm] | None = None
-    bounds: Box | None = None
-    client_weights: FixedRule | None = None
-
-
-class FedRobust(_Method):
-    method: Literal["FedRobust"]
-    penalty: Swept[Positive] | None = None
-    step_size: Swept[Positive] | None = None
-    client_weights: FixedRule | None = None
-
-
-class AFL(_Method):
-    method: Literal["AFL"]
-    weights_step: Swept[Positive] | None = None
-
-
-class DRFA(_Method):
-    method: Literal["DRFA"]
-    weights_step: Swept[Positive] | None = None
-
-
-AnyMethod = Annotated[FedAvg | WAFL | FedPGM | FedFGSM | FedRobust | AFL | DRFA, Field(discriminator="method")]
-
-
 class Attack(Section):
     """What happens to the test data of attacked clients, in the unit of the data."""
 
@@ -229,7 +74,7 @@ class Attack(Section):
 class Evaluation(Section):
     """When and how models are tested."""
 
-    attacked: Annotated[list[Share], Field(min_length=1)] = [0.2, 0.4, 0.6, 0.8]
+    attacked: list[Share] = Field(default=[0.2, 0.4, 0.6, 0.8], min_length=1)
     """Shares of the clients that are attacked."""
     every: Annotated[int, Field(ge=0)] = 0
     """Test on clean data every so many rounds while training; 0 only at the end."""
@@ -308,7 +153,7 @@ class Experiment(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "experiment"
     """The folder of its results, below runs/."""
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
+    seeds: list[Seed] = Field(default=[0], min_length=1)
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     engine: Literal["embedded", "flower-sim", "flower"] = "embedded"
     """Where clients live: in this process, in a simulation on Flower, or on Flower's nodes (`wafl flower app`)."""
@@ -317,7 +162,7 @@ class Experiment(Section):
     data: Data = Data()
     model: Model = Model()
     schedule: Schedule = Schedule()
-    methods: Annotated[list[AnyMethod], Field(min_length=1)]
+    methods: list[AnyMethod] = Field(min_length=1)
     attack: Attack = Attack()
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
@@ -328,7 +173,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Experiment:
-        names = [(method.name or method.method).lower() for method in self.methods]
+        names = [method.label.lower() for method in self.methods]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two methods are called {name!r}: give each a name of its own (name = ...)")

@@ -55,7 +55,7 @@ def demo_experiment(
     options = options or {}
     entries: list[dict[str, Any]] = []
     for name in [_known(method) for method in methods] or list(CHOSEN):
-        own = dict(CHOSEN[name])
+        own = dict(CHOSEN.get(name, {"learning_rate": 0.1}))
         rate = own.pop("learning_rate") if learning_rate is None else learning_rate
         check_positive("learning_rate", rate)
         chosen = _changed(name, own, options) if methods or name == "WAFL" else own
@@ -80,10 +80,10 @@ def demo_experiment(
 
 
 def _known(name: str) -> str:
-    for method in CHOSEN:
+    for method in METHODS:
         if method.lower() == name.lower():
             return method
-    raise ValueError(f"unknown method {name!r}: use one of {', '.join(method.lower() for method in CHOSEN)}")
+    raise ValueError(f"unknown method {name!r}: use one of {', '.join(method.lower() for method in METHODS)}")
 
 
 def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import nn
 
 from wafl import models, weights
 from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.local import LOCAL_STEPS
+from wafl.algorithms.servers import OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
 from wafl.core.errors import ConfigError
 from wafl.core.history import NUMBERS
@@ -30,8 +32,8 @@ from wafl.evaluation.evaluate import present_clients
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config
+from wafl.runs.method_keys import PARTS, MethodTable, OwnMethod
 from wafl.runs.trackers import check_trackers
-from wafl.weights import ClientWeights, Learned
 
 SCHEDULE = tuple(config.Schedule.model_fields)
 
@@ -90,10 +92,9 @@ def make_plan(
     _check_stopping(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":
         raise ConfigError(f"faults are of the embedded engine: leave them out of engine = {experiment.engine!r}")
-    entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
-    named = [name for name in (experiment.data.source, experiment.model.kind) if name is not None and ":" in name]
-    with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in named])
+    with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in imports(experiment)])
     try:
+        entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
         federation = make_clients(experiment.data) if experiment.engine != "flower" else None
         if federation is not None:
             present_clients(federation)
@@ -165,36 +166,61 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
     return made
 
 
-def make_entry(entry: config.AnyMethod, common: config.Schedule) -> Entry:
-    own = entry.model_dump(exclude_none=True, exclude={"name", "method", "client_weights"})
-    schedule = {**_common(entry, common), **{name: own.pop(name) for name in SCHEDULE if name in own}}
-    if "bounds" in own:
-        own["bounds"] = tuple(own["bounds"])
-    fixed = {name: value for name, value in own.items() if not isinstance(value, list)}
-    swept = {name: value for name, value in own.items() if isinstance(value, list)}
-    lists = {name: value for name, value in schedule.items() if isinstance(value, list)}
+def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
+    """A method with what is swept of it; the first of several values stands for the others."""
+    method, swept = _make_method(entry)
+    schedule = {**_common(entry, method, common), **_said(entry, SCHEDULE)}
     if "rounds" not in schedule:
         raise ConfigError("schedule.rounds is missing: how many rounds to train")
+    lists = {name: value for name, value in schedule.items() if isinstance(value, list)}
     for name, values in {**swept, **lists}.items():
         if len(set(values)) != len(values):
-            raise ConfigError(f"{entry.name or entry.method}: {name} = {values} has a value twice: give each once")
-    rule = _weights(getattr(entry, "client_weights", None), own)
-    if "weights_step" in own and entry.method == "WAFL" and not isinstance(rule, Learned):
-        raise ConfigError("weights_step goes with client_weights = 'agnostic' or 'snapshot', which learn the weights")
-    if rule is not None:
-        fixed.pop("weights_step", None)
-    options = {**fixed, **({} if rule is None else {"client_weights": rule})}
-    method = METHODS[entry.method](
-        **options, **{name: values[0] for name, values in swept.items() if name != "weights_step"}
-    )
+            raise ConfigError(f"{entry.label}: {name} = {values} has a value twice: give each once")
     single = {name: value for name, value in schedule.items() if name not in lists}
-    return Entry(entry.name or entry.method.lower(), method, {**swept, **lists}, single)
+    return Entry(entry.label, method, {**swept, **lists}, single)
 
 
-def _common(entry: config.AnyMethod, common: config.Schedule) -> dict[str, Any]:
+def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
+    """The method, and which of its options take several values."""
+    if isinstance(entry, OwnMethod):
+        swept = {name: value for name, value in entry.options.items() if isinstance(value, list)}
+        method = imported(f"{entry.label}.method", entry.method)(**_firsts(entry.options))
+        if not isinstance(method, Method):
+            raise ConfigError(f"method = {entry.method!r} returned {type(method).__name__}, not a wafl.Method")
+        return method, swept
+    own = _said(entry, set(type(entry).model_fields) - {*SCHEDULE, *PARTS, "name", "method"})
+    if "bounds" in own:
+        own["bounds"] = tuple(own["bounds"])
+    swept = {name: value for name, value in own.items() if isinstance(value, list)}
+    options = _firsts(own)
+    if "client_weights" in type(entry).model_fields:
+        options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
+    for slot, kinds in (("server", OPTIMIZERS), ("local", LOCAL_STEPS)):
+        table = getattr(entry, slot, None)
+        if table is not None:
+            options[slot] = _part(f"{entry.label}.{slot}.kind", kinds, table)
+    return METHODS[entry.method](**options), swept
+
+
+def _said(entry: MethodTable, names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(entry, name)) is not None}
+
+
+def _firsts(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value[0] if isinstance(value, list) else value for name, value in options.items()}
+
+
+def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
+    """A part of a method from its table; one of your own is made by the function that it names."""
+    if table.kind in kinds:
+        return kinds[table.kind](**table.model_dump(exclude_none=True, exclude={"kind"}))
+    return imported(key, table.kind)(**table.options)
+
+
+def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
     """The common schedule, less what the method's own takes the place of; AFL asks all clients for one step."""
     schedule = common.model_dump(exclude_none=True)
-    everyone = entry.method == "AFL" or getattr(entry, "client_weights", None) == "agnostic"
+    everyone = isinstance(method.client_weights, weights.Agnostic)
     if everyone:
         schedule.pop("cohort", None)
     if everyone or entry.local_steps is not None or entry.local_epochs is not None:
@@ -205,15 +231,19 @@ def _common(entry: config.AnyMethod, common: config.Schedule) -> dict[str, Any]:
     return schedule
 
 
-def _weights(rule: str | list[float] | None, options: dict[str, Any]) -> ClientWeights | None:
-    if rule is None:
-        return None
+def _weights(rule: str | list[float] | None, step: float | None) -> dict[str, Any]:
+    """The option ``client_weights`` of a method, if the file says anything of it."""
     if isinstance(rule, list):
-        return weights.fixed(rule)
-    if rule in ("agnostic", "snapshot"):
-        step = options.get("weights_step", 0.1 if rule == "agnostic" else 0.01)
-        return Learned(rule, step[0] if isinstance(step, list) else step)
-    return weights.by_examples() if rule == "by_examples" else weights.uniform()
+        made: Any = weights.fixed(rule)
+    elif rule is None:
+        made = None
+    else:
+        made = weights.RULES[rule]() if rule in weights.RULES else imported("client_weights", rule)()
+    if step is not None:
+        if not isinstance(made, weights.Learned):
+            raise ConfigError("weights_step needs client_weights = 'agnostic' or 'snapshot', which learn the weights")
+        made = replace(made, step_size=step)
+    return {} if made is None else {"client_weights": made}
 
 
 def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> Attack | None:
@@ -230,6 +260,15 @@ def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> At
     if bounds is None:
         raise ConfigError("attack.kind = 'autoattack' wants data with bounds: data.preprocess = 'unit' or 'symmetric'")
     return AutoAttack(epsilon=attack.epsilon, bounds=bounds)
+
+
+def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
+    """Every ``module:function`` that an experiment names, with that of its data or without."""
+    named: list[Any] = [experiment.data.source if data else None, experiment.model.kind]
+    for method in experiment.methods:
+        parts = [getattr(getattr(method, slot, None), "kind", None) for slot in ("server", "local")]
+        named += [method.method, getattr(method, "client_weights", None), *parts]
+    return [name for name in named if isinstance(name, str) and ":" in name]
 
 
 def imported(key: str, name: str) -> Callable[..., Any]:

@@ -11,7 +11,9 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from wafl.core.errors import ConfigError
-from wafl.runs.config import Experiment, Section
+from wafl.runs.config import Experiment
+from wafl.runs.keys import Section
+from wafl.runs.method_keys import METHOD_TABLES, OWN
 
 TAGS = {"value", "list"}
 """What pydantic puts into the place of a fault to say which branch of a union it means."""
@@ -110,6 +112,8 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
         return f"{key}.method = {given!r} is none of {', '.join(names)}" + (
             f": did you mean {near[0]}?" if near else ""
         )
+    if fault["type"] == "union_tag_not_found" and not isinstance(fault.get("input"), dict):
+        return f"{key} = {fault.get('input')!r}: should be a valid dictionary"
     if fault["type"] == "union_tag_not_found":
         return f"{key}.method is missing: one of {', '.join(_method_names())}"
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -131,7 +135,7 @@ def _nearest(word: str, names: Sequence[str]) -> list[str]:
 
 def _without_method_names(place: list[Any], content: Mapping[str, Any]) -> list[Any]:
     """pydantic puts the method's name after its place: ``methods.0.WAFL.gamma`` is ``methods.0.gamma``."""
-    if len(place) > 2 and place[0] == "methods" and place[2] in _method_names():
+    if len(place) > 2 and place[0] == "methods" and place[2] in (*METHOD_TABLES, OWN):
         return [*place[:2], *place[3:]]
     return place
 
@@ -143,9 +147,10 @@ def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
     if place[0] == "methods" and len(place) > 1:
         methods = content.get("methods")
         entry: Any = methods[place[1]] if isinstance(methods, list) else {}
-        for kind in _methods():
-            if isinstance(entry, dict) and kind.__name__ == cast("dict[str, Any]", entry).get("method"):
-                return list(kind.model_fields)
+        kind = METHOD_TABLES.get(cast("dict[str, Any]", entry).get("method", "") if isinstance(entry, dict) else "")
+        part = kind if len(place) == 2 else None
+        if part is not None:
+            return list(part.model_fields)
     section = Experiment.model_fields.get(str(place[0]))
     kinds = [section.annotation, *getattr(section.annotation, "__args__", ())] if section is not None else []
     for kind in kinds:
@@ -154,11 +159,5 @@ def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _methods() -> list[type[Section]]:
-    from wafl.runs import config
-
-    return [config.WAFL, config.FedAvg, config.FedPGM, config.FedFGSM, config.FedRobust, config.AFL, config.DRFA]
-
-
 def _method_names() -> list[str]:
-    return [kind.__name__ for kind in _methods()]
+    return list(METHOD_TABLES)

@@ -11,13 +11,14 @@ from wafl.core.files import write_whole
 from wafl.flower.run_config import to_run_config
 from wafl.runs.config import Experiment
 from wafl.runs.demo import CHOSEN
+from wafl.runs.plan import imports
 from wafl.runs.read import parse_experiment
 
 SERVER, CLIENT = "wafl.flower.server:server_app", "wafl.flower.client:client_app"
 
 
 def write_app(folder: Path, experiment: Experiment, source: Path | None = None) -> list[Path]:
-    """Write the app and return its files; a module that ``model.kind`` names in ``source`` goes with it."""
+    """Write the app and return its files; modules in ``source`` that it names go with it, except that of its data."""
     import tomlkit
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -43,11 +44,9 @@ def write_app(folder: Path, experiment: Experiment, source: Path | None = None) 
     }
     project = folder / "pyproject.toml"
     write_whole(project, tomlkit.dumps(document).encode())
-    module, _, function = experiment.model.kind.partition(":")
-    own = None if source is None or not function else source / f"{module.partition('.')[0]}.py"
-    if own is None or not own.is_file():
-        return [project]
-    return [project, Path(shutil.copy(own, folder / own.name))]
+    modules = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in imports(experiment, data=False))
+    own = [] if source is None else [source / f"{module}.py" for module in modules]
+    return [project, *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file())]
 
 
 def trial_experiment() -> Experiment:

@@ -6,24 +6,25 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from wafl.weights.rules import Fixed
+from wafl.weights.fixed import Fixed
 
 Kind = Literal["exact", "entropic", "bound", "approximation"]
 
 
 @dataclass(frozen=True)
 class TransportWeights(Fixed):
-    """Client weights, and how far the mixture ``P_lambda`` they make lies from what it should be near.
+    """Client weights, and how far the mixture ``P_lambda`` that they make lies from what it should be near.
 
-    Goes to :func:`wafl.fit` as ``client_weights``. ``weights`` has one number a source, and they sum to 1. ``value``
-    is the squared W_2 distance that was minimised, at most ``gap`` above its minimum; ``distances`` are squared too,
-    and what they are between, the rule says. ``standard_errors`` are theirs, nan where unknown: they speak of the
-    drawing of the points alone, and are 0 where all points were used. ``kind`` is how to read ``value``:
+    Can be passed to :func:`wafl.fit` as ``client_weights``. ``weights`` has one number per source, and they sum to 1.
+    ``value`` is the squared W_2 distance that was minimized, at most ``gap`` above its minimum; ``distances`` are
+    squared too, and the rule's docstring says what they are between. ``standard_errors`` are theirs, or nan if unknown:
+    they only account for the random draw of the points, and are 0 if all points were used. ``kind`` says how to read
+    ``value``:
 
-    - ``exact``: the squared W_2 distance of the points that were used;
+    - ``exact``: the squared W_2 distance between the points that were used;
     - ``entropic``: its debiased entropic estimate;
-    - ``bound``: no less than the distance;
-    - ``approximation``: the distance of summaries of the points.
+    - ``bound``: an upper bound of the distance;
+    - ``approximation``: the distance between summaries of the points.
     """
 
     rule: str
@@ -39,7 +40,7 @@ class TransportWeights(Fixed):
 
     @property
     def radius(self) -> float:
-        """``sqrt(value)``: of the W_2 ball around ``P_lambda`` that reaches the target, or every client."""
+        """``sqrt(value)``: the radius of the W_2 ball around ``P_lambda`` that reaches the target, or every client."""
         return math.sqrt(self.value)
 
     def __str__(self) -> str:

@@ -1,0 +1,44 @@
+"""FedProx: local steps that stay near the server's model.
+
+Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from wafl.algorithms.choices import Served, Weighted, part
+from wafl.algorithms.local.plain import Plain
+from wafl.algorithms.parts import LocalState
+from wafl.core.options import NotNegative, check_options
+
+
+@dataclass(frozen=True)
+class Prox(Plain):
+    """Descend ``loss + mu / 2 ||params - start||^2``; ``start`` is what the server sent."""
+
+    mu: Annotated[float, NotNegative, "How strongly local models are pulled back to the server's."] = 0.1
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def scalars(self) -> dict[str, float]:
+        return {"mu": self.mu}
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return gradient + state.scalars["mu"] * (state.params - state.start), state.carry
+
+
+prox = Prox
+
+
+@dataclass(frozen=True)
+class FedProx(Prox, Weighted, Served):
+    """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
+
+    def parts(self) -> dict[str, Any]:
+        return {"local": part(self, Prox)}

@@ -1,0 +1,46 @@
+"""FedAvgM: momentum on the server.
+
+Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual classification"
+(2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from wafl.algorithms.choices import Stepped, Weighted, part
+from wafl.algorithms.messages import Vectors
+from wafl.core.options import Positive, Range, check_options
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """``v <- beta v + (mean - params)``, ``params <- params + rate v``."""
+
+    rate: Annotated[float, Positive(), "The server's learning rate."] = 1.0
+    beta: Annotated[float, Range(0, 1, high_open=True), "The share of the last velocity that is kept."] = 0.9
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {"velocity": torch.zeros_like(params)}
+
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        velocity = self.beta * vectors["velocity"] + (mean - params)
+        return params + self.rate * velocity, {"velocity": velocity}
+
+
+momentum = Momentum
+
+
+@dataclass(frozen=True)
+class FedAvgM(Momentum, Weighted, Stepped):
+    """FedAvg with momentum on the server."""
+
+    def parts(self) -> dict[str, Any]:
+        return {"server": part(self, Momentum)}

@@ -1,0 +1,30 @@
+"""A plain step of the server: FedAvg takes the mean itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from wafl.algorithms.messages import Vectors
+from wafl.core.options import Positive, check_options
+
+
+@dataclass(frozen=True)
+class SGD:
+    """``params + rate (mean - params)``."""
+
+    rate: Annotated[float, Positive(), "The server's learning rate; 1 takes the clients' mean."] = 1.0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {}
+
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        return mean if self.rate == 1.0 else params + self.rate * (mean - params), vectors
+
+
+sgd = SGD

@@ -1,0 +1,149 @@
+"""Options written once: a dataclass field says its type, its range and what it is for.
+
+    gamma: Annotated[float | None, Positive(": a smaller gamma is a larger ball"), "The price of transport."] = None
+
+The constructor checks the range (:func:`check_options`); experiment files, the command line and the schema are made
+from the same fields (:func:`options_of`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from numbers import Integral
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from wafl.core.checks import check_bounds
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``; open ends are excluded. ``hint`` ends the error message with a remedy."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    hint: str = ""
+    low_open: bool = False
+    high_open: bool = False
+    infinite: bool = False
+
+    def check(self, name: str, value: Any) -> None:
+        if not self.holds(value):
+            raise ValueError(f"{name}={value!r} must {self.words()}{self.hint}")
+
+    def holds(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below and (self.infinite or math.isfinite(value))
+
+    def words(self) -> str:
+        if self.high < math.inf:
+            left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
+            return f"lie in {left}{self.low:g}, {self.high:g}{right}"
+        if self.low == 0 and self.low_open:
+            return "be positive" if self.infinite else "be positive and finite"
+        return f"be {'' if self.infinite else 'finite and '}at least {self.low:g}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Whole numbers, at least ``low``."""
+
+    low: int = 1
+    hint: str = ""
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < self.low:
+            whole = "" if isinstance(value, Integral) and not isinstance(value, bool) else "a whole number, "
+            raise ValueError(f"{name}={value!r} must be {whole}at least {self.low}{self.hint}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values."""
+
+    values: tuple[Any, ...]
+    hint: str = ""
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, bool) or value not in self.values:
+            *head, last = (f"{each:g}" if isinstance(each, float) else str(each) for each in self.values)
+            raise ValueError(f"{name}={value!r} must be {', '.join(head)} or {last}{self.hint}")
+
+
+@dataclass(frozen=True)
+class Box:
+    """Two numbers ``(low, high)``."""
+
+    def check(self, name: str, value: Any) -> None:
+        check_bounds(value)
+
+
+@dataclass(frozen=True)
+class EachRound:
+    """A number of this range, or a function of the round that returns one."""
+
+    range: Range
+
+    def check(self, name: str, value: Any) -> None:
+        if not callable(value):
+            self.range.check(name, value)
+
+
+Limits = Range | Count | Choice | Box | EachRound
+LIMITS = (Range, Count, Choice, Box, EachRound)
+
+
+def Positive(hint: str = "", *, infinite: bool = False) -> Range:
+    return Range(0.0, hint=hint, low_open=True, infinite=infinite)
+
+
+NotNegative = Range(0.0)
+Norm = Choice((1, 2, math.inf))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field: the type of its value (without None), its limits, what it is for, and its default."""
+
+    name: str
+    kind: Any
+    limits: Limits | None
+    doc: str
+    default: Any
+    optional: bool
+
+    def check(self, value: Any) -> None:
+        if self.limits is not None and not (value is None and self.optional):
+            self.limits.check(self.name, value)
+
+
+@cache
+def options_of(kind: type) -> dict[str, Option]:
+    """The options of a dataclass, by name, in the order of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: _option(field.name, hints[field.name], field.default) for field in fields(kind)}
+
+
+def check_options(value: Any) -> None:
+    """Refuse values outside their range; for the ``__post_init__`` of a dataclass."""
+    for name, option in options_of(type(value)).items():
+        option.check(getattr(value, name))
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    extras: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        extras = tuple(rest)
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kept = [member for member in members if member is not NoneType and get_origin(member) is not Callable]
+    limits = next((extra for extra in extras if isinstance(extra, LIMITS)), None)
+    doc = next((extra for extra in extras if isinstance(extra, str)), "")
+    kind = kept[0] if len(kept) == 1 else hint
+    return Option(name, kind, limits, doc, None if default is MISSING else default, NoneType in members)

@@ -1,0 +1,60 @@
+"""The types of an experiment file's values, with their ranges."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+
+T = TypeVar("T")
+
+
+def _of_usual_size(value: float) -> float:
+    if value != 0 and not 1e-30 <= abs(value) <= 1e30:  # float32 could not hold its square
+        raise ValueError("must lie between 1e-30 and 1e30")
+    return value
+
+
+OfUsualSize = AfterValidator(_of_usual_size)
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), OfUsualSize]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), OfUsualSize]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Box = Annotated[list[float], Field(min_length=2, max_length=2)]
+IMPORT = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$"
+Import = Annotated[str, Field(pattern=IMPORT)]
+"""``module:function``, found from the folder of the file or among what is installed."""
+
+
+def one_of(*values: float) -> Any:
+    """One of a few numbers. JSON has no infinity, so the word stands for it."""
+    *head, last = (f"{value:g}" for value in values)
+
+    def check(value: Any) -> Any:
+        value = math.inf if value == "inf" else value
+        if isinstance(value, bool) or value not in values:  # Python takes True for 1
+            raise ValueError(f"must be {', '.join(head)} or {last}")
+        return float(value) if math.inf in values else value
+
+    infinite = {"anyOf": [{"type": "number"}, {"const": "inf"}]}
+    schema = infinite if math.inf in values else {"enum": list(values)}
+    return Annotated[float | int, BeforeValidator(check), WithJsonSchema(schema)]
+
+
+def value_or_list(value: Any) -> str:
+    return "list" if isinstance(value, list) else "value"
+
+
+Swept = Annotated[
+    Annotated[T, Tag("value")] | Annotated[Annotated[list[T], Field(min_length=1)], Tag("list")],
+    Discriminator(value_or_list),
+]
+"""A value, or a list of values: one run each."""
+
+
+class Section(BaseModel):
+    """Nothing unknown, nothing of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)

@@ -1,0 +1,152 @@
+"""What an experiment file may say of a method: made from the options that the method's parts declare."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model
+
+from wafl.algorithms.local import LOCAL_STEPS
+from wafl.algorithms.servers import OPTIMIZERS
+from wafl.core.options import Box, Choice, Count, EachRound, Option, Range, options_of
+from wafl.methods import METHODS
+from wafl.runs import keys
+from wafl.runs.keys import IMPORT, Import, NotNegative, OfUsualSize, Positive, Section, Swept, value_or_list
+from wafl.weights import RULES
+
+OWN = "module:function"
+"""The tag of what a user wrote."""
+
+
+class Schedule(Section):
+    """How clients work together; a method may set any of these for itself, and a list of values is a sweep."""
+
+    rounds: keys.Count | None = None
+    cohort: Swept[keys.Count] | None = None
+    """Clients asked in a round; without it all."""
+    local_steps: Swept[keys.Count] | None = None
+    local_epochs: Swept[keys.Count] | None = None
+    batch_size: Swept[keys.Count] | None = None
+    learning_rate: Swept[Positive] | None = None
+    momentum: Swept[Annotated[float, Field(ge=0, lt=1)]] | None = None
+    weight_decay: Swept[NotNegative] | None = None
+    server_learning_rate: Swept[Positive] | None = None
+    """Shorthand for a method's ``server = { kind = "sgd", rate = ... }``."""
+    clip_norm: Swept[Positive] | None = None
+    """The longest update that a client may send; a longer one is shortened."""
+
+
+class MethodTable(Schedule):
+    """A method, with a schedule of its own."""
+
+    method: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None
+    """What its results are called; by default the method's name in lower case."""
+
+    @property
+    def label(self) -> str:
+        """What its results are called."""
+        return self.name or self.method.rpartition(":")[2].rpartition(".")[2].lower()
+
+
+def _fields(kind: type, *, swept: bool, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """The keys that the options of a dataclass have."""
+    return {
+        name: (_type(option, swept) | None, Field(None, description=option.doc or None))
+        for name, option in options_of(kind).items()
+        if name not in leave_out
+    }
+
+
+def _type(option: Option, swept: bool) -> Any:
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if limits is None:
+        return option.kind
+    if isinstance(limits, Box):
+        return keys.Box
+    number = _number(limits)
+    return Swept[number] if swept else number
+
+
+def _number(limits: Range | Count | Choice) -> Any:
+    if isinstance(limits, Choice):
+        return keys.one_of(*limits.values)
+    if isinstance(limits, Count):
+        return Annotated[int, Field(ge=limits.low, le=10**9)]
+    low: dict[str, Any] = {"gt" if limits.low_open else "ge": limits.low}
+    high: dict[str, Any] = {"lt" if limits.high_open else "le": limits.high} if limits.high < math.inf else {}
+    ranged = Annotated[float, Field(**low, **high, allow_inf_nan=limits.infinite)]
+    return ranged if limits.infinite or high else Annotated[ranged, OfUsualSize]
+
+
+def _known_rule(value: Any) -> Any:
+    if value not in RULES and not (isinstance(value, str) and re.fullmatch(IMPORT, value)):
+        raise ValueError(
+            f"must be {', '.join(map(repr, RULES))}, a list of one weight per client, or 'module:function'"
+        )
+    return value
+
+
+Rule = Annotated[
+    Annotated[str, BeforeValidator(_known_rule), Tag("value")] | Annotated[list[NotNegative], Tag("list")],
+    Discriminator(value_or_list),
+]
+"""A rule for the client weights by name, one weight per client, or a function of your own that returns a rule."""
+
+
+def _tag(value: Any, key: str, known: Collection[str]) -> str | None:
+    """Which of several tables is meant, by the value of one key."""
+    name = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+    return OWN if isinstance(name, str) and name not in known and ":" in name else name
+
+
+def _part(name: str, kinds: Mapping[str, type]) -> Any:
+    """A table whose ``kind`` says which part is meant, with the options of that part."""
+    tables: list[Any] = []
+    for kind, part in kinds.items():
+        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **_fields(part, swept=False)}
+        tables.append(Annotated[create_model(f"{name}_{kind}", __base__=Section, **fields), Tag(kind)])
+    own = create_model(f"own_{name}", __base__=Section, kind=(Import, ...), options=(dict[str, Any], {}))
+    tables.append(Annotated[own, Tag(OWN)])
+    return Annotated[reduce(or_, tables), Discriminator(lambda value: _tag(value, "kind", kinds))]
+
+
+PARTS: dict[str, Any] = {
+    "client_weights": Rule,
+    "server": _part("server", OPTIMIZERS),
+    "local": _part("local", LOCAL_STEPS),
+}
+
+
+class OwnMethod(MethodTable):
+    """A method of your own: a function that returns a wafl.Method."""
+
+    method: Import
+    options: dict[str, Any] = Field(default={})
+    """Arguments of the function; a list is a sweep."""
+
+
+def _method(name: str) -> type[MethodTable]:
+    kind: Any = METHODS[name].options
+    parts = {slot: (part | None, None) for slot, part in PARTS.items() if slot in options_of(kind)}
+    own = _fields(kind, swept=True, leave_out=PARTS)
+    if "client_weights" in parts:
+        own["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
+    fields: dict[str, Any] = {"method": (Literal[name], ...), **own, **parts}
+    return create_model(name, __base__=MethodTable, __doc__=kind.__doc__, **fields)
+
+
+METHOD_TABLES = {name: _method(name) for name in METHODS}
+_TAGGED: list[Any] = [
+    *(Annotated[table, Tag(name)] for name, table in METHOD_TABLES.items()),
+    Annotated[OwnMethod, Tag(OWN)],
+]
+if TYPE_CHECKING:
+    AnyMethod = MethodTable
+else:
+    AnyMethod = Annotated[reduce(or_, _TAGGED), Discriminator(lambda value: _tag(value, "method", METHODS))]

@@ -1,0 +1,37 @@
+"""AFL: the worst mixture of the clients, one step at a time.
+
+Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step from the
+same parameters and reports its loss there; the model descends the weighted loss, the weights ascend it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wafl.schedule import Schedule
+from wafl.weights.learned import Learned, StepSize
+
+
+@dataclass(frozen=True)
+class Agnostic(Learned):
+    """See :func:`agnostic`."""
+
+    def check(self, schedule: Schedule, num_clients: int) -> None:
+        if schedule.local_steps != 1:
+            raise ValueError(
+                f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
+                f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA is AFL with local steps"
+            )
+        if schedule.cohort not in (None, num_clients):
+            raise ValueError(
+                f"AFL asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+            )
+
+
+def agnostic(step_size: StepSize = 0.1) -> Agnostic:
+    """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``.
+
+    Args:
+        step_size: how fast the weights climb, a number or a function of the round.
+    """
+    return Agnostic(step_size)

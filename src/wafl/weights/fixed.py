@@ -1,0 +1,86 @@
+"""Rules that give one vector of client weights for the whole training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.weights.base import normalized
+
+
+@dataclass(frozen=True)
+class ByExamples:
+    """See :func:`by_examples`."""
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        return normalized(num_examples)
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        """As if the new clients had been there from the start."""
+        return self.initial(num_examples)
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """See :func:`uniform`."""
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        return normalized([1.0] * len(num_examples))
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        return self.initial(num_examples)
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """See :func:`fixed`."""
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for client, value in enumerate(self.values):
+            if not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"client {client} has weight {value}: weights must be finite and at least 0")
+        if not sum(self.values) > 0:
+            raise ValueError("all client weights are 0: at least one client must count")
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        if len(self.values) != len(num_examples):
+            raise ValueError(f"{len(self.values)} client weights for {len(num_examples)} clients: give one per client")
+        return normalized(self.values)
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        """New clients have no weight."""
+        return torch.cat([weights, weights.new_zeros(len(num_examples) - len(weights))])
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return False
+
+
+def by_examples() -> ByExamples:
+    """``n_i / n``: every example counts the same."""
+    return ByExamples()
+
+
+def uniform() -> Uniform:
+    """``1 / m``: every client counts the same."""
+    return Uniform()
+
+
+def fixed(values: Sequence[float] | Tensor) -> Fixed:
+    """Weights of your own, scaled to sum to 1.
+
+    Args:
+        values: one number per client, at least 0.
+    """
+    return Fixed(tuple(float(value) for value in values))

@@ -1,0 +1,57 @@
+"""DRFA: the worst mixture of the clients, with local steps.
+
+Deng, Kamani and Mahdavi, "Distributionally robust federated averaging" (NeurIPS 2020). A round asks twice: a cohort
+drawn by lambda trains and keeps a snapshot at a common random step; then a uniform cohort reports its loss at the mean
+of the snapshots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.core.random import Key, Purpose, bits, choose, uniform
+from wafl.weights.base import Cohort, LossQuery, Round
+from wafl.weights.learned import Learned, StepSize, project_to_simplex
+
+
+@dataclass(frozen=True)
+class Snapshot(Learned):
+    """``lambda <- projection(lambda + K step_size v)``, v the snapshot's losses scaled by m / |U|."""
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return local_steps is None  # then K is the number of steps of the largest client
+
+    def draw(self, weights: Tensor, round: Round) -> Cohort:
+        """With replacement, by lambda. A client that is drawn twice counts twice."""
+        draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
+        drawn = torch.searchsorted(weights.cumsum(0), draws, right=True)
+        times = sorted(Counter(drawn.clamp_max(len(weights) - 1).tolist()).items())
+        return Cohort(
+            tuple(client for client, _ in times),
+            torch.tensor([float(count) for _, count in times], dtype=torch.float64),
+        )
+
+    def loss_query(self, round: Round) -> LossQuery:
+        step = int(bits(Key.of(round.seed, round.number), Purpose.SNAPSHOT, 1)) % round.local_steps + 1
+        asked = choose(round.seed, Purpose.LOSS_COHORT, round.num_clients, round.cohort, round.number)
+        return LossQuery(tuple(asked), step)
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        climbed = weights.clone()
+        step = round.local_steps * self.step(round.number)
+        climbed[list(clients)] += step * (len(climbed) / len(clients)) * losses.to(climbed)
+        return project_to_simplex(climbed)
+
+
+def snapshot(step_size: StepSize = 0.01) -> Snapshot:
+    """DRFA: as AFL, from the losses of a random snapshot of the round on a random part of the clients.
+
+    Args:
+        step_size: how fast the weights climb, a number or a function of the round.
+    """
+    return Snapshot(step_size)
