@@ -119,7 +119,8 @@ def traffic(model: str) -> None:
     ]
     for method, step, kind in cases:
         weights = torch.ones(len(held), dtype=torch.float64)
-        query = Query(kind, 0, 0, held, weights, start, scalars, step)
+        iterates = {} if step is None else {"snapshot": step}
+        query = Query(kind, 0, 0, held, weights, start, scalars, iterates=iterates)
         for sums in (False, True) if kind == "train" else (False,):
             names = {client: f"client {client}" for client in held}
             ask = Ask(method.lower(), (0,), (query,), names, 10, "0" * 64, -1, sums, True)

@@ -47,7 +47,7 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Admitted:
     """A query as if only those had been asked whose replies count, their replies, and who was left out."""
 
     query: Query
@@ -57,9 +57,9 @@ class Answer:
 
 
 class Engine(Protocol):
-    """Answers one query of each of several runs at once; all queries are of one kind and round."""
+    """SurveyReplies one query of each of several runs at once; all queries are of one kind and round."""
 
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]: ...
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]: ...
 
 
 class Clients(Protocol):

@@ -17,7 +17,7 @@ from wafl.attacks import Attack
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task
 from wafl.data.federation import Federation
-from wafl.engine.clients import Answer, Engine, Roster
+from wafl.engine.clients import Admitted, Engine, Roster
 from wafl.engine.faults import Faults, spoil, without
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
@@ -114,8 +114,8 @@ class _Whole:
             self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
         return replies
 
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]:
-        return [Answer(query, reply) for query, reply in zip(queries, self.replies(queries, runs), strict=True)]
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        return [Admitted(query, reply) for query, reply in zip(queries, self.replies(queries, runs), strict=True)]
 
 
 class _Failing:

@@ -16,7 +16,7 @@ from wafl.engine.progress import ClientState, Place
 
 
 class Lanes:
-    """Answers one query of each of several runs at once.
+    """SurveyReplies one query of each of several runs at once.
 
     A lane is one client's copy of the parameters in one run. Lanes go in chunks of ``chunk_size``: by default
     as many as half of the free memory holds. The chunk size changes no draw.

@@ -18,7 +18,7 @@ from wafl.schedule import LocalWork
 
 
 @dataclass(frozen=True)
-class Answers:
+class SurveyReplies:
     """Means over each client's examples, ``[settings, clients]``, of an adversary's value and of its transport cost."""
 
     value: Tensor
@@ -33,12 +33,12 @@ class Survey:
         self._clients = tuple(range(examples.num_clients))
         self._lanes = Lanes(ClientTask(task, adversary, LocalWork(1, None, 1), examples))
 
-    def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> Answers:
+    def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> SurveyReplies:
         """One row of answers for each setting of the adversary's scalars; all are asked at once."""
         weights = torch.ones(len(self._clients), dtype=torch.float64)
         queries = [Query("loss", 0, seed, self._clients, weights, self._params, each) for each in scalars]
         replies = self._lanes.run(queries)
-        return Answers(
+        return SurveyReplies(
             torch.stack([reply.loss for reply in replies]).double().cpu(),
             torch.stack([reply.cost for reply in replies]).double().cpu(),
         )

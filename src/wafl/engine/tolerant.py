@@ -9,7 +9,7 @@ from typing import Protocol
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance, admit
 from wafl.core.errors import TooFewRepliesError
-from wafl.engine.clients import Answer
+from wafl.engine.clients import Admitted
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Tolerant:
     def __init__(self, source: Source, tolerance: Tolerance) -> None:
         self._source, self._tolerance = source, tolerance
 
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Answer]:
-        tolerance, answers, why = self._tolerance, dict[int, Answer](), ""
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        tolerance, answers, why = self._tolerance, dict[int, Admitted](), ""
         for attempt in range(tolerance.attempts):
             waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in answers}
             arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
             for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
                 counted, kept, faulty = admit(query, arrived.replies, tolerance)
                 if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
-                    answers[run] = Answer(counted, kept, [*arrived.missing, *faulty], attempt + 1)
+                    answers[run] = Admitted(counted, kept, [*arrived.missing, *faulty], attempt + 1)
                 else:
                     why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
             failed = [run for run in waiting if run not in answers]

@@ -20,7 +20,7 @@ from wafl.core.describe import describe
 from wafl.core.history import History, Record
 from wafl.core.task import Loss, make_task
 from wafl.engine.callbacks import Callback, Moment
-from wafl.engine.clients import Answer, Clients, Engine
+from wafl.engine.clients import Admitted, Clients, Engine
 from wafl.engine.progress import Progress, RunProgress
 from wafl.engine.spec import Spec
 from wafl.engine.watch import Watch, lowest_gamma
@@ -56,7 +56,7 @@ class _Course:
     def ask(self) -> Query | None:
         return None if self.so_far.stopped else self.algorithm.ask(self.so_far.state)
 
-    def tell(self, answer: Answer, names: Sequence[str]) -> Record | None:
+    def tell(self, answer: Admitted, names: Sequence[str]) -> Record | None:
         """Move on by one query; the record of the round, if that ends one."""
         before, query = self.so_far.state, answer.query
         self.watch.check_replies(query, answer.replies, names)

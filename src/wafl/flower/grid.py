@@ -22,7 +22,7 @@ from wafl.engine.clients import Engine, Roster
 from wafl.engine.faults import without
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
-from wafl.engine.survey import Answers
+from wafl.engine.survey import SurveyReplies
 from wafl.engine.tolerant import Arrivals, Tolerant
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
@@ -132,7 +132,9 @@ class GridClients:
             found.update(zip(numbers, part, strict=True))
         return found
 
-    def survey(self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int) -> Answers:
+    def survey(
+        self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int
+    ) -> SurveyReplies:
         """What every client reports at ``params``: all must."""
         everyone, names = list(range(self.roster.num_clients)), self.roster.names
 
@@ -144,7 +146,7 @@ class GridClients:
         cost = torch.empty_like(value)
         for numbers, part in self._ask_all("query.survey", everyone, ask):
             value[:, numbers], cost[:, numbers] = part.value, part.cost
-        return Answers(value, cost)
+        return SurveyReplies(value, cost)
 
     def midpoints(self, references: Sequence[Tensor], seed: int) -> list[tuple[Tensor, float]]:
         """What every client returns for its reference."""

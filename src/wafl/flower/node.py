@@ -21,7 +21,7 @@ from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.progress import ClientState, Place
 from wafl.engine.spec import Spec
-from wafl.engine.survey import Answers, Survey
+from wafl.engine.survey import Survey, SurveyReplies
 from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.keepsakes import Keepsakes, state_folder
 from wafl.flower.run_config import from_run_config
@@ -136,7 +136,7 @@ class Node:
 
     def survey(
         self, names: Sequence[str], params: Tensor, task: Task, adversary: Adversary | None, settings: Any, seed: int
-    ) -> Answers:
+    ) -> SurveyReplies:
         """What the adversary makes of each client's training examples, for each of its settings."""
         train, rows = self.site.federation.train, self.rows(dict(enumerate(names)))
         chosen = [torch.arange(*train.offsets[row : row + 2].tolist()) for row in rows.values()]

@@ -11,7 +11,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from wafl.core.norms import check_norm
-from wafl.engine.survey import Answers
+from wafl.engine.survey import SurveyReplies
 from wafl.flower.census import Hello
 from wafl.flower.node import Node, Tested
 from wafl.flower.wire import (
@@ -124,12 +124,12 @@ class SurveyAsk:
         content["params"] = arrays(params=self.params)
         return content
 
-    def read(self, reply: RecordDict) -> Answers:
+    def read(self, reply: RecordDict) -> SurveyReplies:
         shape = (len(self.settings), len(self.names))
         value, cost = (
             finite(name, read_array(reply, "numbers", name, shape, torch.float64)) for name in ("value", "cost")
         )
-        return Answers(value, cost)
+        return SurveyReplies(value, cost)
 
 
 def survey(node: Node, content: RecordDict) -> RecordDict:
