@@ -39,6 +39,11 @@ class Run:
     num_classes: int | None = None
     loss: Loss = "cross_entropy"
 
+    @property
+    def diverged(self) -> str | None:
+        """Why training ended early, if it diverged; the parameters are those of the last good round."""
+        return self.history.diverged
+
     def outputs(self, x: Any) -> Tensor:
         """The model's outputs (for classes: logits) for an array of examples."""
         first = next(iter(self.params.values()))

@@ -157,7 +157,7 @@ def test_an_error_in_a_callback_is_not_swallowed(clients: wafl.Federation) -> No
 @pytest.mark.parametrize("bad", ["log", 3, None, {"loss": 1.0}, [print]], ids=repr)
 def test_what_is_no_callback_is_refused_before_any_work(clients: wafl.Federation, bad: Any) -> None:
     diary = Diary()
-    with pytest.raises(TypeError, match=r"is none: use a wafl.callbacks.Callback or a function of a moment"):
+    with pytest.raises(TypeError, match=r"is not a callback: use a wafl.callbacks.Callback or a function of a moment"):
         fit(clients, diary, bad)
     assert diary.rounds == []
 
@@ -373,7 +373,7 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
     [
         ({"rounds": 0}, "rounds=0 must be at least 1: how often to evaluate"),
         ({"attacked": 1.5}, "attacked=1.5 is a share of the clients"),
-        ({"attack": "pgd"}, "attack 'pgd' is none"),
+        ({"attack": "pgd"}, "'pgd' is not an attack"),
     ],
 )
 def test_bad_evaluation(clients: wafl.Federation, wrong: dict[str, Any], message: str) -> None:

@@ -10,6 +10,8 @@ import torch
 
 from wafl.algorithms.messages import PARAMS, Query, Replies, Reply
 
+NOT_FINITE = "with NaN or infinity"
+
 
 @dataclass(frozen=True)
 class Exclusion:
@@ -74,6 +76,11 @@ def admit(
     return counted, _stack(kept, query.wanted) if kept else None, excluded
 
 
+def not_finite(excluded: Exclusion) -> bool:
+    """Whether a reply was left out because of NaN or infinity."""
+    return excluded.reason.endswith(NOT_FINITE)
+
+
 def split(replies: Replies) -> list[Reply]:
     """One reply per client."""
     return [
@@ -90,12 +97,12 @@ def _fault(query: Query, reply: Reply) -> str | None:
         if vector.shape != query.params.shape:
             return f"{name} of shape {tuple(vector.shape)}, asked for {tuple(query.params.shape)}"
         if not bool(torch.isfinite(vector).all()):
-            return f"{name} with NaN or infinity"
+            return f"{name} {NOT_FINITE}"
     for name, number in (("loss", reply.loss), ("cost", reply.cost)):
         if number.shape != ():
             return f"{name} of shape {tuple(number.shape)}, asked for a number"
         if not bool(torch.isfinite(number)):
-            return f"{name} NaN or infinite"
+            return f"{name} {NOT_FINITE}"
     return None
 
 

@@ -49,10 +49,14 @@ class Record:
 
 
 class History(Sequence[Record]):
-    """All rounds of a run; ``history.column("loss")`` is one quantity over the rounds."""
+    """All rounds of a run; ``history.column("loss")`` is one quantity over the rounds.
 
-    def __init__(self, records: Sequence[Record] = ()) -> None:
+    If the run diverged, ``diverged`` says in which round, at which client, and the likely cause.
+    """
+
+    def __init__(self, records: Sequence[Record] = (), diverged: str | None = None) -> None:
         self._records = list(records)
+        self.diverged = diverged
 
     def append(self, record: Record) -> None:
         self._records.append(record)
@@ -61,14 +65,17 @@ class History(Sequence[Record]):
         return [getattr(record, name) for record in self._records]
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [dict(vars(record)) for record in self._records]  # asdict would copy every number of the cohort
+        rows = [dict(vars(record)) for record in self._records]  # asdict would copy every number of the cohort
+        return rows if self.diverged is None else [*rows, {"diverged": self.diverged}]
 
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:
         def restore(value: Any) -> Any:
             return tuple(restore(item) for item in value) if isinstance(value, list) else value
 
-        return cls([Record(**{name: restore(value) for name, value in row.items()}) for row in rows])
+        diverged = rows[-1].get("diverged") if rows else None
+        kept = rows if diverged is None else rows[:-1]
+        return cls([Record(**{name: restore(value) for name, value in row.items()}) for row in kept], diverged)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -81,4 +88,4 @@ class History(Sequence[Record]):
 
     def __repr__(self) -> str:
         last = f", last loss {self._records[-1].loss:.4g}" if self._records else ""
-        return f"History({len(self)} rounds{last})"
+        return f"History({len(self)} rounds{last}{', diverged' if self.diverged else ''})"

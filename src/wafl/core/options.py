@@ -59,7 +59,7 @@ class Count:
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < self.low:
-            whole = "" if isinstance(value, Integral) and not isinstance(value, bool) else "a whole number, "
+            whole = "" if isinstance(value, Integral) else "a whole number, "
             raise ValueError(f"{name}={value!r} must be {whole}at least {self.low}{self.hint}")
 
 

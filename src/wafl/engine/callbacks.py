@@ -13,6 +13,7 @@ from wafl.attacks import Attack
 from wafl.core.history import History, Record
 from wafl.data.federation import Federation
 from wafl.engine.clients import Clients
+from wafl.engine.progress import Progress
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.run import Run
 
@@ -54,18 +55,30 @@ class Moment:
         return [row[metric] for row in rows if metric in row]
 
 
+OnRound = Callable[[int, Record, State], None]
+"""Called after every round with the run's place in the sweep, its record and its state."""
+
 EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
 """Metrics of :class:`EvaluateEvery`, which not every round has."""
 
 
 class Callback:
-    """Told of every round of every run; a plain function of a moment serves as well."""
+    """Told of every round of every run; override what you need. A plain function of a moment works as well."""
+
+    def on_start(self, progress: Progress | None) -> None:
+        """Before the first round; with a checkpoint, ``progress`` is where training resumes."""
 
     def on_round(self, moment: Moment) -> None:
-        """At the end of a round."""
+        """At the end of a round of one run."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """After that, once all runs in step have finished the round."""
 
     def on_end(self, place: int, run: Run) -> None:
-        """When a run is done."""
+        """When a run is done, or has diverged."""
+
+
+Callbacks = Sequence[Callback | Callable[[Moment], Any]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,18 @@ class _Function(Callback):
         self.function(moment)
 
 
-def as_callbacks(callbacks: Sequence[Callback | Callable[[Moment], Any]]) -> list[Callback]:
+@dataclass(frozen=True)
+class _OnRound(Callback):
+    """The function that :func:`wafl.fit` takes as ``on_round``."""
+
+    function: OnRound
+
+    def on_round(self, moment: Moment) -> None:
+        self.function(moment.place, moment.final_record(), moment.state)
+
+
+def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
+    """Callbacks in the order given; ``on_round`` comes last, when the others have added their metrics."""
     found: list[Callback] = []
     for callback in callbacks:
         if isinstance(callback, Callback):
@@ -84,8 +108,8 @@ def as_callbacks(callbacks: Sequence[Callback | Callable[[Moment], Any]]) -> lis
         elif callable(callback) and not isinstance(callback, type):
             found.append(_Function(callback))
         else:
-            raise TypeError(f"callback {callback!r} is none: use a wafl.callbacks.Callback or a function of a moment")
-    return found
+            raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
+    return found if on_round is None else [*found, _OnRound(on_round)]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
 from wafl.core.history import History
+from wafl.engine.callbacks import Callback
 from wafl.engine.progress import Place, Progress, RunProgress
 
 FORMAT = 2
@@ -24,7 +25,7 @@ KEPT = 2
 """Checkpoints on disk: the last, and the one before in case the last is damaged."""
 
 
-class Checkpoint:
+class Checkpoint(Callback):
     """Progress kept in a folder every so many rounds, and when the training is interrupted.
 
     >>> import tempfile
@@ -61,7 +62,7 @@ class Checkpoint:
             )
         return None
 
-    def keep(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Remember the progress, and every so many rounds write it."""
         self._unsaved = progress.snapshot()
         self._rounds += 1

@@ -48,12 +48,16 @@ class Roster:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A query as if only those had been asked whose replies count, their replies, and who was left out."""
+    """A query as if only those had been asked whose replies count, their replies, and who was left out.
+
+    ``diverged`` says that the replies came but too few of them were finite, while other runs had enough.
+    """
 
     query: Query
     replies: Replies
     excluded: Sequence[Exclusion] = ()
     attempts: int = 1
+    diverged: str | None = None
 
 
 class Engine(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,19 +12,16 @@ from torch import Tensor, nn
 from wafl.algorithms.admission import Tolerance
 from wafl.core.task import Loss
 from wafl.data.federation import Federation
-from wafl.engine.callbacks import Callback, Moment, as_callbacks
+from wafl.engine.callbacks import Callbacks, OnRound, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.faults import Faults
-from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
-from wafl.engine.trainer import Attendance, OnRound, Trainer
+from wafl.engine.trainer import Trainer
 from wafl.methods import METHODS, Method
 from wafl.run import Run
 from wafl.schedule import LearningRate, Schedule
 from wafl.weights import ClientWeights
-
-Callbacks = Sequence[Callback | Callable[[Moment], Any]]
 
 
 def fit(
@@ -96,7 +93,6 @@ def sweep(
     checkpoint: Checkpoint | None = None,
     faults: Faults | None = None,
     tolerance: Tolerance | None = None,
-    on_start: Callable[[Progress | None], None] | None = None,
     **schedule: Any,
 ) -> list[Run]:
     """Train every combination of ``grid`` and return one run each, in the order of ``itertools.product``.
@@ -105,12 +101,11 @@ def sweep(
     ``seed``, ...); the other arguments are those of :func:`fit`. Combinations that differ in numbers alone are
     lanes of one batched run; those that differ in shape (``batch_size``, ``norm``, ...) are batched among
     themselves. Each run equals the one that :func:`fit` gives alone. What varied is in ``run.settings["sweep"]``.
-    ``on_start`` is told the progress that a checkpoint held, before training goes on.
     """
     specs = make_specs(_known(method, client_weights), grid, schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
     trainer = Trainer(model, here, loss, init)
-    return train(trainer, specs, on_round, callbacks, checkpoint, on_start)
+    return train(trainer, specs, on_round, callbacks, checkpoint)
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
@@ -133,17 +128,16 @@ def train(
     on_round: OnRound | None = None,
     callbacks: Callbacks = (),
     checkpoint: Checkpoint | None = None,
-    on_start: Callable[[Progress | None], None] | None = None,
 ) -> list[Run]:
     """All runs, from where a checkpoint has them."""
-    told = as_callbacks(callbacks)
+    told = as_callbacks(callbacks, on_round)
+    progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
+    for callback in told:
+        callback.on_start(progress)
     if checkpoint is None:
-        return trainer.train(specs, Attendance(on_round, told))
-    progress = checkpoint.read(trainer.fingerprint(specs))
-    if on_start is not None:
-        on_start(progress)
+        return trainer.train(specs, told)
     with checkpoint:
-        return trainer.train(specs, Attendance(on_round, told, checkpoint.keep), progress)
+        return trainer.train(specs, [*told, checkpoint], progress)
 
 
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:

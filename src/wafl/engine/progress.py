@@ -38,7 +38,8 @@ class Progress:
 
     def snapshot(self) -> Progress:
         """As it is now; what comes later changes nothing in it."""
-        runs = {
-            place: RunProgress(run.state, History(list(run.history)), run.stopped) for place, run in self.runs.items()
-        }
+        runs: dict[int, RunProgress] = {}
+        for place, run in self.runs.items():
+            history = History(list(run.history), run.history.diverged)
+            runs[place] = RunProgress(run.state, history, run.stopped)
         return Progress(runs, dict(self.memory), dict(self.chunk_sizes))

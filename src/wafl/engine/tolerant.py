@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wafl.algorithms import Query, Reply
-from wafl.algorithms.admission import Exclusion, Tolerance, admit
+import torch
+
+from wafl.algorithms import Query, Replies, Reply
+from wafl.algorithms.admission import Exclusion, Tolerance, admit, not_finite
 from wafl.core.errors import TooFewRepliesError
 from wafl.engine.clients import Admitted
+
+NOTHING = Replies((), torch.empty(0), torch.empty(0))
 
 
 @dataclass(frozen=True)
@@ -37,21 +41,29 @@ class Tolerant:
         self._source, self._tolerance = source, tolerance
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        tolerance, answers, why = self._tolerance, dict[int, Admitted](), ""
+        tolerance, admitted, why = self._tolerance, dict[int, Admitted](), ""
+        diverged: dict[int, Admitted] = {}
         for attempt in range(tolerance.attempts):
-            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in answers}
+            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
             arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
             for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
                 counted, kept, faulty = admit(query, arrived.replies, tolerance)
+                diverged.pop(run, None)
                 if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
-                    answers[run] = Admitted(counted, kept, [*arrived.missing, *faulty], attempt + 1)
-                else:
-                    why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
-            failed = [run for run in waiting if run not in answers]
+                    admitted[run] = Admitted(counted, kept, [*arrived.missing, *faulty], attempt + 1)
+                    continue
+                why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
+                if faulty and all(not_finite(out) for out in faulty) and not arrived.missing:
+                    reason = f"{len(faulty)} clients: {faulty[0].reason}"
+                    diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
+            failed = [run for run in waiting if run not in admitted]
             if not failed:
-                return [answers[run] for run in runs]
+                return [admitted[run] for run in runs]
             self._source.undo(failed)
-        query = next(query for run, query in zip(runs, queries, strict=True) if run not in answers)
+        # If other runs had enough replies, the clients are not to blame.
+        if admitted and all(run in admitted or run in diverged for run in runs):
+            return [admitted.get(run) or diverged[run] for run in runs]
+        query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
         needed = (
             f"{tolerance.min_replies:.0%} of {len(query.clients)} clients" if tolerance.min_replies else "one client"
         )

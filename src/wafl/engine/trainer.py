@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -17,6 +17,7 @@ from wafl.adversaries import Wasserstein
 from wafl.algorithms import Algorithm, Query, Replies, State
 from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
+from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.history import History, Record
 from wafl.core.task import Loss, make_task
 from wafl.engine.callbacks import Callback, Moment
@@ -26,18 +27,6 @@ from wafl.engine.spec import Spec
 from wafl.engine.watch import Watch, lowest_gamma
 from wafl.run import Run, with_params
 from wafl.weights import LearnedWeights
-
-OnRound = Callable[[int, Record, State], None]
-"""Called after every round with the run's place in the sweep, its record and its state."""
-
-
-@dataclass(frozen=True)
-class Attendance:
-    """Who watches a training; ``on_progress`` is told after every round, when all runs in step have finished it."""
-
-    on_round: OnRound | None = None
-    callbacks: Sequence[Callback] = ()
-    on_progress: Callable[[Progress], None] | None = None
 
 
 @dataclass
@@ -52,6 +41,12 @@ class _Course:
     training: tuple[Query, Replies] | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
+    error: DivergedError | UnboundedError | None = None
+
+    def fail(self, error: DivergedError | UnboundedError) -> None:
+        """End the run here; it keeps the parameters it had."""
+        self.error = error
+        self.so_far.stopped = self.so_far.history.diverged = str(error)
 
     def ask(self) -> Query | None:
         return None if self.so_far.stopped else self.algorithm.ask(self.so_far.state)
@@ -59,17 +54,21 @@ class _Course:
     def tell(self, answer: Admitted, names: Sequence[str]) -> Record | None:
         """Move on by one query; the record of the round, if that ends one."""
         before, query = self.so_far.state, answer.query
+        if answer.diverged is not None:
+            raise DivergedError(f"round {query.round}: {answer.diverged}; {self.watch.likely_cause(query)}")
         self.watch.check_replies(query, answer.replies, names)
+        after = self.algorithm.tell(before, query, answer.replies)
+        self.watch.check_params(query, after)
         if query.kind == "train":
             self.training, self.excluded, self.attempts = (query, answer.replies), [], 1
         self.excluded += [
             (out.client, out.reason if query.kind == "train" else f"loss: {out.reason}") for out in answer.excluded
         ]
         self.attempts = max(self.attempts, answer.attempts)
-        self.so_far.state = self.algorithm.tell(before, query, answer.replies)
-        if self.so_far.state.round == before.round:
+        self.so_far.state = after
+        if after.round == before.round:
             return None
-        self.watch.check_gamma(self.so_far.state)
+        self.watch.check_gamma(after)
         assert self.training is not None
         trained, replies = self.training
         adversary = self.spec.method.adversary
@@ -99,7 +98,9 @@ class Trainer:
         if not bool(torch.isfinite(self.start).all()):
             raise ValueError("the starting parameters hold NaN or infinity")
 
-    def train(self, specs: Sequence[Spec], attendance: Attendance, progress: Progress | None = None) -> list[Run]:
+    def train(
+        self, specs: Sequence[Spec], callbacks: Sequence[Callback] = (), progress: Progress | None = None
+    ) -> list[Run]:
         """All runs, in order; with ``progress`` from where they were."""
         algorithms = self.check(specs)
         progress = progress or Progress()
@@ -117,8 +118,11 @@ class Trainer:
         for number, group in enumerate(groups.values()):
             together = {course.place: course.spec for course in group}
             engine = self.clients.engine(self.task, together, number, progress)
-            self._train_lanes(engine, group, attendance, progress)
+            self._train_lanes(engine, group, callbacks, progress)
             self._welcome(courses)
+        errors = [course.error or DivergedError(course.so_far.history.diverged or "") for course in courses]
+        if all(course.so_far.history.diverged for course in courses):
+            raise errors[0]
         return [self._finish(course.spec, course.so_far) for course in courses]
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
@@ -161,7 +165,7 @@ class Trainer:
         return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest)
 
     def _train_lanes(
-        self, engine: Engine, group: Sequence[_Course], attendance: Attendance, progress: Progress
+        self, engine: Engine, group: Sequence[_Course], callbacks: Sequence[Callback], progress: Progress
     ) -> None:
         """The loop of the package: ask every run, answer all at once, tell every run."""
         for course in group:
@@ -169,36 +173,43 @@ class Trainer:
         began = time.perf_counter()
         while asking := [(course, query) for course in group if (query := course.ask()) is not None]:
             names = self.roster.names
-            answers = engine.run([query for _, query in asking], [course.place for course, _ in asking])
-            told = [(course, course.tell(answer, names)) for (course, _), answer in zip(asking, answers, strict=True)]
-            ended = [(course, record) for course, record in told if record is not None]
-            if not ended:
+            answers = _answers(engine, asking)
+            ended: list[tuple[_Course, Record]] = []
+            diverged = False
+            for (course, _), answer in zip(asking, answers, strict=True):
+                try:
+                    record = course.tell(answer, names)
+                except (DivergedError, UnboundedError) as error:  # this run ends, the others go on
+                    course.fail(error)
+                    diverged = True
+                    continue
+                if record is not None:
+                    ended.append((course, record))
+            if not ended and not diverged:
                 continue
             seconds = (time.perf_counter() - began) / len(group)
             for course, record in ended:
-                self._end_round(course, replace(record, seconds=seconds), attendance)
-            if attendance.on_progress is not None:
-                attendance.on_progress(progress)
+                self._end_round(course, replace(record, seconds=seconds), callbacks)
+            for callback in callbacks:
+                callback.on_progress(progress)
             self._welcome(group)
             began = time.perf_counter()
         for course in group:
             course.watch.check_radius(course.so_far.history)
-            if attendance.callbacks:
+            if callbacks:
                 run = self._finish(course.spec, course.so_far)
-                for callback in attendance.callbacks:
+                for callback in callbacks:
                     callback.on_end(course.place, run)
 
-    def _end_round(self, course: _Course, record: Record, attendance: Attendance) -> None:
+    def _end_round(self, course: _Course, record: Record, callbacks: Sequence[Callback]) -> None:
         so_far = course.so_far
         moment = Moment(
             course.place, course.spec.name, record, so_far.state, so_far.history, lambda: self._so_far(course, moment)
         )
-        for callback in attendance.callbacks:
+        for callback in callbacks:
             callback.on_round(moment)
         so_far.history.append(moment.final_record())
         so_far.stopped = moment.stopped
-        if attendance.on_round is not None:
-            attendance.on_round(course.place, so_far.history[-1], so_far.state)
 
     def _so_far(self, course: _Course, moment: Moment) -> Run:
         """The run as if it ended with this round; rounds to come change nothing in it."""
@@ -228,6 +239,18 @@ class Trainer:
             roster.num_classes,
             self.loss,
         )
+
+
+def _answers(engine: Engine, asking: Sequence[tuple[_Course, Query]]) -> list[Admitted]:
+    """What comes of each query; runs whose rounds differ in what they ask are answered one kind after another."""
+    kinds: dict[tuple[Any, ...], list[tuple[_Course, Query]]] = {}
+    for course, query in asking:
+        kinds.setdefault((query.kind, query.wanted), []).append((course, query))
+    found: dict[int, Admitted] = {}
+    for alike in kinds.values():
+        places = [course.place for course, _ in alike]
+        found.update(zip(places, engine.run([query for _, query in alike], places), strict=True))
+    return [found[course.place] for course, _ in asking]
 
 
 def _moved(state: State, device: torch.device) -> State:

@@ -57,7 +57,14 @@ class Watch:
                 f"{where}: with power=1 and gamma={query.scalars['gamma']:g} the supremum is infinite: "
                 "raise gamma, add weight_decay, or give bounds=(low, high)"
             )
-        raise DivergedError(f"{where}: the update is not finite; {self._likely_cause(query)}")
+        raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
+
+    def check_params(self, query: Query, state: State) -> None:
+        """Stop if the server's own step has left the range of numbers."""
+        if not bool(torch.isfinite(state.params).all()):
+            raise DivergedError(
+                f"round {query.round}, server: its step is not finite; lower the server's learning rate"
+            )
 
     def check_gamma(self, state: State) -> None:
         """Warn once when gamma is below the concavity limit of the current parameters."""
@@ -92,7 +99,7 @@ class Watch:
                 stacklevel=5,
             )
 
-    def _likely_cause(self, query: Query) -> str:
+    def likely_cause(self, query: Query) -> str:
         rate = query.scalars["learning_rate"]
         limit = None if self._adversary is None else concavity_limit(self._adversary, self._task, query.params)
         gamma = query.scalars.get("gamma", 0.0)

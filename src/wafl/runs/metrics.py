@@ -24,7 +24,7 @@ class MetricsFile(Callback):
     ) -> None:
         self._path, self._method, self._points, self._before = path, method, points, list(before)
 
-    def cut_back(self, progress: Progress | None) -> None:
+    def on_start(self, progress: Progress | None) -> None:
         """Keep the rounds that the checkpoint holds, and none that came after it.
 
         The file is written anew, so that a line cut short or damaged by a crash is whole again.

@@ -92,7 +92,6 @@ class Study:
             entry.specs(experiment.seeds),
             callbacks=[*self._callbacks(entry, on_round, len(points)), *watchers, metrics],
             checkpoint=checkpoint,
-            on_start=metrics.cut_back,
         )
         seconds = time.perf_counter() - began
         for point, run in zip(points, runs, strict=True):

@@ -1,0 +1,157 @@
+"""A run that diverges ends alone: the others of its sweep keep every bit, and all diverging is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import wafl
+from wafl.core.history import History
+from wafl.engine.callbacks import Callback, Moment
+from wafl.engine.checkpoint import Checkpoint
+from wafl.run import load_run
+
+TOO_LARGE = 1e38
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=6, labels_per_client=3, seed=0)
+
+
+def sweep(clients: wafl.Federation, method: wafl.Method, grid: dict[str, Any], **options: Any) -> list[wafl.Run]:
+    model = options.pop("model", wafl.models.mlr(clients))
+    schedule = {"rounds": 4, "cohort": 3, "local_steps": 2, "batch_size": 8, **options}
+    return wafl.sweep(model, clients, method, grid, **schedule)
+
+
+def same(one: wafl.Run, other: wafl.Run) -> bool:
+    return all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+
+
+METHODS = {
+    "FedAvg": wafl.FedAvg(),
+    "WAFL": wafl.WAFL(gamma=0.5),
+    "FedRobust": wafl.FedRobust(step_size=0.1),
+    "DRFA": wafl.DRFA(),
+    "SCAFFOLD": wafl.SCAFFOLD(),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_others_of_a_sweep_keep_every_bit(clients: wafl.Federation, name: str) -> None:
+    rates = [0.05, TOO_LARGE, 0.1]
+    runs = sweep(clients, METHODS[name], {"learning_rate": rates})
+    alone = sweep(clients, METHODS[name], {"learning_rate": [0.05, 0.1]})
+    assert [run.diverged is None for run in runs] == [True, False, True]
+    assert same(runs[0], alone[0])
+    assert same(runs[2], alone[1])
+    assert [len(run.history) for run in (runs[0], runs[2])] == [4, 4]
+
+
+def test_the_other_networks_of_a_sweep_keep_every_bit(clients: wafl.Federation) -> None:
+    model = wafl.models.cnn(clients, channels=(3, 4))
+    runs = sweep(clients, wafl.WAFL(gamma=1.0, steps=3), {"learning_rate": [0.05, TOO_LARGE, 0.1]}, model=model)
+    alone = sweep(clients, wafl.WAFL(gamma=1.0, steps=3), {"learning_rate": [0.05, 0.1]}, model=model)
+    assert runs[1].diverged is not None
+    assert same(runs[0], alone[0])
+    assert same(runs[2], alone[1])
+
+
+def test_a_diverged_run_says_where_and_why_and_keeps_its_last_good_round(clients: wafl.Federation) -> None:
+    good, bad = sweep(clients, wafl.FedAvg(), {"learning_rate": [0.05, TOO_LARGE]})
+    assert bad.diverged is not None
+    assert bad.diverged.startswith(f"round {len(bad.history)}, client ")
+    assert "learning_rate=1e+38 is likely too large: lower it" in bad.diverged
+    assert all(bool(torch.isfinite(value).all()) for value in bad.params.values())
+    assert "diverged" in repr(bad)
+    assert "diverged" not in repr(good)
+
+
+def test_a_saved_run_remembers_that_it_diverged(clients: wafl.Federation, tmp_path: Path) -> None:
+    _, bad = sweep(clients, wafl.FedAvg(), {"learning_rate": [0.05, TOO_LARGE]})
+    assert load_run(bad.save(tmp_path)).diverged == bad.diverged
+
+
+def test_a_history_survives_its_json_with_and_without_divergence() -> None:
+    for history in (History(), History(diverged="round 0")):
+        again = History.from_json(history.to_json())
+        assert (list(again), again.diverged) == (list(history), history.diverged)
+
+
+@pytest.mark.parametrize("values", [[TOO_LARGE], [TOO_LARGE, 2 * TOO_LARGE]])
+def test_all_runs_diverging_is_an_error(clients: wafl.Federation, values: list[float]) -> None:
+    with pytest.raises(wafl.DivergedError, match=r"round \d, client \d: the update is not finite; learning_rate=1e\+38"):
+        sweep(clients, wafl.FedAvg(), {"learning_rate": values})
+
+
+def test_an_infinite_supremum_ends_its_run_alone(clients: wafl.Federation) -> None:
+    """With power 1 a gamma below the slope of the loss has no finite answer."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    small, large = sweep(clients, wafl.WAFL(power=1), {"gamma": [1e-4, 1e4]}, model=model, learning_rate=0.01)
+    assert small.diverged is not None
+    assert "the supremum is infinite" in small.diverged
+    assert large.diverged is None
+
+
+def test_a_server_whose_step_overflows_ends_its_run_alone(clients: wafl.Federation) -> None:
+    servers = [wafl.servers.sgd(1.0), wafl.servers.sgd(1e38)]
+    good, bad = sweep(clients, wafl.FedAvg(), {"server": servers}, learning_rate=10.0)
+    assert good.diverged is None
+    assert bad.diverged is not None
+    assert all(bool(torch.isfinite(value).all()) for value in bad.params.values())
+
+
+class Diary(Callback):
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.ended: dict[int, wafl.Run] = {}
+
+    def on_round(self, moment: Moment) -> None:
+        self.rounds.append(moment.place)
+
+    def on_end(self, place: int, run: wafl.Run) -> None:
+        self.ended[place] = run
+
+
+def test_callbacks_are_told_of_the_end_of_a_diverged_run(clients: wafl.Federation) -> None:
+    diary = Diary()
+    _, bad = sweep(clients, wafl.FedAvg(), {"learning_rate": [0.05, TOO_LARGE]}, callbacks=[diary])
+    assert diary.rounds.count(0) == 4
+    assert diary.rounds.count(1) == len(bad.history)
+    assert {place: run.diverged for place, run in diary.ended.items()} == {0: None, 1: bad.diverged}
+
+
+class InterruptError(Exception):
+    pass
+
+
+def test_a_resumed_sweep_does_not_train_a_diverged_run_again(clients: wafl.Federation, tmp_path: Path) -> None:
+    def interrupt(moment: Moment) -> None:
+        if (moment.place, moment.record.round) == (0, 2):
+            raise InterruptError
+
+    grid = {"learning_rate": [0.05, TOO_LARGE]}
+    whole = sweep(clients, wafl.FedAvg(), grid)
+    with pytest.raises(InterruptError):
+        sweep(clients, wafl.FedAvg(), grid, checkpoint=Checkpoint(tmp_path), callbacks=[interrupt])
+    diary = Diary()
+    resumed = sweep(clients, wafl.FedAvg(), grid, checkpoint=Checkpoint(tmp_path), callbacks=[diary])
+    assert 1 not in diary.rounds
+    assert [run.diverged for run in resumed] == [run.diverged for run in whole]
+    assert all(same(one, other) for one, other in zip(resumed, whole, strict=True))
+
+
+def test_where_replies_are_admitted_one_by_one_a_diverging_run_ends_alone_too(clients: wafl.Federation) -> None:
+    """The clients are not to blame: in the other run their replies count."""
+    grid = {"learning_rate": [0.05, TOO_LARGE]}
+    good, bad = sweep(clients, wafl.FedAvg(), grid, tolerance=wafl.Tolerance())
+    assert good.diverged is None
+    assert bad.diverged is not None
+    assert "3 clients: update with NaN or infinity" in bad.diverged
+    (alone,) = sweep(clients, wafl.FedAvg(), {"learning_rate": [0.05]}, tolerance=wafl.Tolerance())
+    assert same(good, alone)
