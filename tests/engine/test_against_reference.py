@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import wafl
 from tests.oracles import reference
 from tests.oracles.reference import AffineMaps, Ball, Learned, Nobody, Transport
+from tests.oracles.reference import ServerOptimizer as Optimizer
 
 SIZES = (3, 8, 6, 5, 10, 2)
 CLASSES = 4
@@ -27,6 +28,8 @@ class Case:
     adversary: reference.Adversary
     weights: Any = SIZES
     schedule: dict[str, Any] = field(default_factory=dict)
+    server: Callable[[], reference.ServerOptimizer] | None = None
+    local: Callable[[], reference.Prox | reference.Scaffold] | None = None
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -83,6 +86,7 @@ def assert_agree(
     expected = reference.train(
         reference.Objective(module, losses, curvature), start, pairs, work,
         adversary=adversary, weights=case.weights, **schedule,
+        server=None if case.server is None else case.server(), local=None if case.local is None else case.local(),
     )  # fmt: skip
 
     assert [sorted(set(cohort)) for cohort in expected.cohorts] == [list(c) for c in run.history.column("cohort")]
@@ -135,6 +139,60 @@ ADVERSARIES = {
     "FedFGSM": Case(wafl.FedFGSM(epsilon=0.2), Ball(0.2, 0.2, 1)),
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.05), AffineMaps(0.5, 0.05)),
 }  # fmt: skip
+SERVERS = {
+    "FedAvgM": Case(wafl.FedAvgM(rate=0.7, beta=0.8), Nobody(), server=lambda: Optimizer("momentum", 0.7, 0.8)),
+    "FedAdam": Case(wafl.FedAdam(rate=0.1), Nobody(), server=lambda: Optimizer("adam", 0.1)),
+    "FedAdam, all options": Case(
+        wafl.FedAdam(rate=0.2, beta1=0.5, beta2=0.7, tau=0.1), Nobody(),
+        server=lambda: Optimizer("adam", 0.2, 0.5, 0.7, 0.1),
+    ),
+    "FedYogi": Case(wafl.FedYogi(rate=0.1, tau=0.01), Nobody(), server=lambda: Optimizer("yogi", 0.1, tau=0.01)),
+    "WAFL, FedAdam's server": Case(
+        wafl.WAFL(radius=0.5, server=wafl.servers.adam(0.1)), Transport(radius=0.5),
+        server=lambda: Optimizer("adam", 0.1),
+    ),
+    "WAFL, FedAvgM's server": Case(
+        wafl.WAFL(gamma=1.0, server=wafl.servers.averaging(wafl.servers.momentum(0.5, 0.6))), Transport(gamma=1.0),
+        server=lambda: Optimizer("momentum", 0.5, 0.6),
+    ),
+    "WAFL, FedYogi's server": Case(
+        wafl.WAFL(gamma=1.0, server=wafl.servers.yogi(0.05)), Transport(gamma=1.0),
+        server=lambda: Optimizer("yogi", 0.05),
+    ),
+    "DRFA, FedAdam's server": Case(
+        wafl.DRFA(weights_step=0.05, server=wafl.servers.adam(0.1)), Nobody(), Learned("DRFA", 0.05),
+        server=lambda: Optimizer("adam", 0.1),
+    ),
+}  # fmt: skip
+LOCAL = {
+    "FedProx": Case(wafl.FedProx(mu=0.5), Nobody(), local=lambda: reference.Prox(0.5)),
+    "FedProx, momentum and decay": Case(
+        wafl.FedProx(mu=2.0), Nobody(), schedule={"momentum": 0.5, "weight_decay": 0.1},
+        local=lambda: reference.Prox(2.0),
+    ),
+    "SCAFFOLD": Case(wafl.SCAFFOLD(), Nobody(), local=reference.Scaffold),
+    "SCAFFOLD, equal weights": Case(
+        wafl.SCAFFOLD(client_weights=wafl.weights.uniform()), Nobody(), [1] * 6, local=reference.Scaffold
+    ),
+    "SCAFFOLD, all clients, local steps, decay": Case(
+        wafl.SCAFFOLD(), Nobody(), schedule={**STEPS, "cohort": None, "weight_decay": 0.1}, local=reference.Scaffold
+    ),
+    "SCAFFOLD, server learning rate": Case(
+        wafl.SCAFFOLD(), Nobody(), schedule={"server_learning_rate": 0.6}, local=reference.Scaffold
+    ),
+    "WAFL, SCAFFOLD's steps": Case(
+        wafl.WAFL(gamma=1.0, local=wafl.local.control_variates()), Transport(gamma=1.0), local=reference.Scaffold
+    ),
+    "WAFL, FedProx's steps": Case(
+        wafl.WAFL(radius=0.5, local=wafl.local.prox(0.3)), Transport(radius=0.5), local=lambda: reference.Prox(0.3)
+    ),
+    "FedRobust, SCAFFOLD's steps": Case(
+        wafl.FedRobust(penalty=0.5, step_size=0.05, local=wafl.local.control_variates()), AffineMaps(0.5, 0.05),
+        local=reference.Scaffold,
+    ),
+    "clipped updates": Case(wafl.FedAvg(), Nobody(), schedule={"clip_norm": 0.4}),
+    "WAFL, clipped updates": Case(wafl.WAFL(gamma=1.0), Transport(gamma=1.0), schedule={"clip_norm": 0.3}),
+}  # fmt: skip
 BOX = (0.0, 1.0)
 BOUNDED = {
     "l2": Case(wafl.WAFL(gamma=1.0, bounds=BOX), Transport(gamma=1.0, bounds=BOX)),
@@ -160,9 +218,15 @@ def test_the_reference_generator_gives_the_published_values():
     assert reference.philox(*pi) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
 
 
-@pytest.mark.parametrize("name", TRAINING | ADVERSARIES)
+@pytest.mark.parametrize("name", TRAINING | ADVERSARIES | SERVERS | LOCAL)
 def test_mlr(name: str):
-    assert_agree((TRAINING | ADVERSARIES)[name], classes((5,)), wafl.models.mlr, reference.mlr_curvature, init=0.4)
+    assert_agree(
+        (TRAINING | ADVERSARIES | SERVERS | LOCAL)[name],
+        classes((5,)),
+        wafl.models.mlr,
+        reference.mlr_curvature,
+        init=0.4,
+    )
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "WAFL", "WAFL, radius", "FedRobust", "AFL", "DRFA"])

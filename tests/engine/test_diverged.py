@@ -84,7 +84,9 @@ def test_a_history_survives_its_json_with_and_without_divergence() -> None:
 
 @pytest.mark.parametrize("values", [[TOO_LARGE], [TOO_LARGE, 2 * TOO_LARGE]])
 def test_all_runs_diverging_is_an_error(clients: wafl.Federation, values: list[float]) -> None:
-    with pytest.raises(wafl.DivergedError, match=r"round \d, client \d: the update is not finite; learning_rate=1e\+38"):
+    with pytest.raises(
+        wafl.DivergedError, match=r"round \d, client \d: the update is not finite; learning_rate=1e\+38"
+    ):
         sweep(clients, wafl.FedAvg(), {"learning_rate": values})
 
 

@@ -371,6 +371,79 @@ class Learned:
     step: float
 
 
+@dataclass
+class Prox:
+    """FedProx (Li et al. 2020, eq. 2): the gradient of ``mu / 2 ||w - w_t||^2`` is added to the loss's."""
+
+    mu: float
+
+    def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
+        return {name: gradients[name] + self.mu * (params[name] - sent[name]) for name in params}
+
+    def end(self, path: list[Params], rate: float, client: int) -> None:
+        pass
+
+    def round_ends(self, lam: Sequence[float]) -> None:
+        pass
+
+
+@dataclass
+class Scaffold:
+    """SCAFFOLD (Karimireddy et al. 2020, algorithm 1), option II; the server's c is the weighted mean of all c_i."""
+
+    own: dict[int, Params] = field(default_factory=dict)
+    server: Params = field(default_factory=dict)
+
+    def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
+        own = self.own.get(client, {})
+        return {name: gradients[name] - own.get(name, 0.0) + self.server.get(name, 0.0) for name in params}
+
+    def end(self, path: list[Params], rate: float, client: int) -> None:
+        """``c_i+ = c_i - c + (x - y_i) / (K eta)``."""
+        start, last, own = path[0], path[-1], self.own.get(client, {})
+        self.own[client] = {
+            name: own.get(name, 0.0)
+            - self.server.get(name, 0.0)
+            + (start[name] - last[name]) / ((len(path) - 1) * rate)
+            for name in start
+        }
+
+    def round_ends(self, lam: Sequence[float]) -> None:
+        names = next(iter(self.own.values()))
+        self.server = {name: sum(lam[client] * own[name] for client, own in self.own.items()) for name in names}
+
+
+@dataclass
+class ServerOptimizer:
+    """Reddi et al. 2021, algorithm 2, for adam and yogi; FedAvgM (Hsu et al. 2019) for momentum; plain for sgd."""
+
+    kind: str
+    rate: float
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    m: Params = field(default_factory=dict)
+    v: Params = field(default_factory=dict)
+
+    def step(self, params: Params, mean: Params) -> Params:
+        return {name: self._step_one(name, value, mean[name] - value) for name, value in params.items()}
+
+    def _step_one(self, name: str, x: Tensor, delta: Tensor) -> Tensor:
+        m = self.m.get(name, torch.zeros_like(x))
+        if self.kind == "sgd":
+            return x + self.rate * delta
+        if self.kind == "momentum":
+            self.m[name] = self.beta1 * m + delta
+            return x + self.rate * self.m[name]
+        self.m[name] = self.beta1 * m + (1 - self.beta1) * delta
+        v = self.v.get(name, torch.full_like(x, self.tau**2))
+        if self.kind == "adam":
+            self.v[name] = self.beta2 * v + (1 - self.beta2) * delta**2
+        else:
+            self.v[name] = v - (1 - self.beta2) * delta**2 * torch.sign(v - delta**2)
+        return x + self.rate * self.m[name] / (torch.sqrt(self.v[name]) + self.tau)
+
+
 @dataclass(frozen=True)
 class Update:
     """What a client makes in a round: parameters after each local step (the first are those it was sent)."""
@@ -399,9 +472,13 @@ def train(
     weights: Sequence[float] | Learned,
     learning_rate: Callable[[int], float],
     server_learning_rate: float = 1.0,
+    server: ServerOptimizer | None = None,
+    local: Prox | Scaffold | None = None,
+    clip_norm: float = math.inf,
     cohort: int | None = None,
     seed: int = 0,
 ) -> Trained:
+    server, local = server or ServerOptimizer("sgd", server_learning_rate), local or Prox(0.0)
     total = len(clients)
     cohort = cohort or total
     learned = weights if isinstance(weights, Learned) else None
@@ -418,12 +495,13 @@ def train(
             shares = [lam[client] / sum(lam[client] for client in asked) for client in asked]
         cohorts.append(asked)
         updates = [
-            local_training(objective, params, clients[client], work, adversary, rate, gamma, seed, t, client)
+            local_training(objective, params, clients[client], work, adversary, rate, gamma, seed, t, client, local)
             for client in asked
         ]
-        mean = weighted_sum(shares, [update.path[-1] for update in updates])
-        started, before = params, gamma
-        params = {name: value + server_learning_rate * (mean[name] - value) for name, value in started.items()}
+        mean = weighted_sum(shares, [clipped(params, update.path[-1], clip_norm) for update in updates])
+        before = gamma
+        params = server.step(params, mean)
+        local.round_ends(lam)
         if isinstance(adversary, Transport):
             cost = sum(share * update.cost for share, update in zip(shares, updates, strict=True))
             gamma = adversary.next_gamma(before, cost, t)
@@ -453,6 +531,7 @@ def local_training(
     seed: int,
     round: int,
     client: int,
+    local: Prox | Scaffold,
 ) -> Update:
     """Lines 3 to 8 of Algorithm 1; momentum and weight decay as in torch.optim.SGD."""
     x, y = examples
@@ -463,13 +542,21 @@ def local_training(
         moved = adversary.move(objective, params, x[rows], y[rows], gamma, client)
         first = first or moved
         gradients = objective.gradient(params, moved.x, moved.y)
-        velocity = {
-            name: work.momentum * velocity[name] + gradients[name] + work.weight_decay * params[name] for name in params
-        }
+        gradients = {name: gradients[name] + work.weight_decay * params[name] for name in params}
+        gradients = local.correct(gradients, params, path[0], client)
+        velocity = {name: work.momentum * velocity[name] + gradients[name] for name in params}
         params = {name: params[name] - rate * velocity[name] for name in params}
         path.append(params)
     assert first is not None
+    local.end(path, rate, client)
     return Update(path, first.value, first.cost)
+
+
+def clipped(start: Params, end: Params, longest: float) -> Params:
+    """The update shortened, if it is longer than that."""
+    length = math.sqrt(sum(float((end[name] - start[name]).square().sum()) for name in start))
+    share = min(1.0, longest / length) if length > 0 else 1.0
+    return {name: start[name] + share * (end[name] - start[name]) for name in start}
 
 
 def weighted_sum(shares: list[float], models: list[Params]) -> Params:

@@ -37,7 +37,8 @@ def fit(
     learning_rate: LearningRate = 0.01,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    server_learning_rate: float = 1.0,
+    clip_norm: float | None = None,
+    server_learning_rate: float | None = None,
     client_weights: ClientWeights | None = None,
     loss: Loss = "cross_entropy",
     init: Mapping[str, Tensor] | None = None,
@@ -50,16 +51,34 @@ def fit(
     faults: Faults | None = None,
     tolerance: Tolerance | None = None,
 ) -> Run:
-    """Train one model on all clients; their examples are seen by client work alone.
+    """Train one model on all clients; only client work sees their examples.
 
-    ``cohort=None`` is all clients each round; give ``local_steps`` or ``local_epochs``; ``batch_size=None`` is all
-    of a client's examples. ``learning_rate`` may be a function of the round. ``client_weights`` replaces the
-    method's. ``loss`` is ``"cross_entropy"``, ``"squared_error"`` or a function of ``(outputs, y)`` that returns one
-    loss an example. ``init`` are the parameters to start from, by default the model's own.
-
-    ``callbacks`` (:mod:`wafl.callbacks`) are told of every round. With a ``checkpoint`` the training survives a crash:
-    the same call goes on where it was. ``faults`` lets clients fail on purpose, and ``tolerance`` says how much failing
-    a round bears; with either, a reply that is not finite is left out instead of ending the training.
+    Args:
+        model: any module without batch statistics; it is copied.
+        clients: the clients and their examples.
+        method: one of ``wafl.METHODS``, such as ``wafl.WAFL(gamma=0.5)``, or a :class:`wafl.Method`.
+        rounds: how often the server asks.
+        cohort: clients per round; None asks all.
+        local_steps: steps per client and round; give these or ``local_epochs``.
+        local_epochs: passes of a client over its examples per round.
+        batch_size: examples per step; None takes all of a client's.
+        learning_rate: of the clients' steps, a number or a function of the round.
+        momentum: of the clients' steps, within a round.
+        weight_decay: of the clients' steps.
+        clip_norm: the longest update that counts in full; a longer one is shortened to it.
+        server_learning_rate: shorthand for the method's ``server=wafl.servers.sgd(rate)``.
+        client_weights: takes the place of the method's.
+        loss: ``"cross_entropy"``, ``"squared_error"``, or a function of ``(outputs, y)`` with one loss per example.
+        init: parameters to start from; by default the model's own.
+        seed: of every random choice.
+        device: where lanes are computed, ``"cpu"`` or ``"cuda"``.
+        chunk_size: lanes computed together; by default as many as half of the free memory holds.
+        on_round: called after every round with the run's place in a sweep, its record and its state.
+        callbacks: told of every round (:mod:`wafl.callbacks`).
+        checkpoint: lets training survive a crash: the same call resumes where it was.
+        faults: lets clients fail on purpose.
+        tolerance: how many failing clients a round tolerates; with faults or a tolerance, a non-finite reply is left
+            out instead of ending the run.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
@@ -68,9 +87,18 @@ def fit(
     5
     """
     schedule = Schedule(
-        rounds, cohort, local_steps, local_epochs, batch_size, learning_rate, momentum, weight_decay,
-        server_learning_rate, seed,
-    )  # fmt: skip
+        rounds=rounds,
+        cohort=cohort,
+        local_steps=local_steps,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+        server_learning_rate=server_learning_rate,
+        seed=seed,
+    )
     spec = Spec(_known(method, client_weights), schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
     trainer = Trainer(model, here, loss, init)
@@ -95,12 +123,19 @@ def sweep(
     tolerance: Tolerance | None = None,
     **schedule: Any,
 ) -> list[Run]:
-    """Train every combination of ``grid`` and return one run each, in the order of ``itertools.product``.
+    """Train every combination of a grid as lanes of one batched run.
 
-    The grid names options of the method (``gamma``, ``epsilon``, ...) and of the schedule (``learning_rate``,
-    ``seed``, ...); the other arguments are those of :func:`fit`. Combinations that differ in numbers alone are
-    lanes of one batched run; those that differ in shape (``batch_size``, ``norm``, ...) are batched among
-    themselves. Each run equals the one that :func:`fit` gives alone. What varied is in ``run.settings["sweep"]``.
+    Combinations that differ only in numbers are batched together; those that differ in shape (``batch_size``, ``norm``,
+    ...) among themselves. Each run equals the one that :func:`fit` gives alone. A run that diverges ends alone:
+    ``run.diverged`` says why. If all of them diverge, that is an error.
+
+    Args:
+        grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
+            (``learning_rate``, ``seed``, ...).
+        schedule: the other arguments are those of :func:`fit`.
+
+    Returns:
+        One run per combination, in the order of ``itertools.product``; ``run.settings["sweep"]`` says what varied.
     """
     specs = make_specs(_known(method, client_weights), grid, schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
