@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles import adversary as oracles
-from wafl.adversaries.ascent import Room, linear_maximiser
+from wafl.adversaries.ascent import Room, linear_maximizer
 from wafl.core.norms import power_norm
 
 NORMS = (1, 2, math.inf)
@@ -19,8 +19,8 @@ def tensor(values):
     return torch.tensor(values, dtype=torch.float64).view(1, 1, -1)
 
 
-def maximiser(gradient, gamma, norm, power, room=None):
-    return linear_maximiser(tensor(gradient), torch.tensor([gamma], dtype=torch.float64), norm, power, room)[0, 0]
+def maximizer(gradient, gamma, norm, power, room=None):
+    return linear_maximizer(tensor(gradient), torch.tensor([gamma], dtype=torch.float64), norm, power, room)[0, 0]
 
 
 def gain(gradient, delta, gamma, norm, power):
@@ -30,8 +30,8 @@ def gain(gradient, delta, gamma, norm, power):
 @pytest.mark.parametrize("norm", NORMS)
 @oracles.quick
 @given(st.lists(SLOPES, min_size=1, max_size=4), st.floats(0.1, 5))
-def test_linear_maximiser_without_bounds(norm, gradient, gamma):
-    delta = maximiser(gradient, gamma, norm, 2).numpy()
+def test_linear_maximizer_without_bounds(norm, gradient, gamma):
+    delta = maximizer(gradient, gamma, norm, 2).numpy()
     dual = np.linalg.norm(gradient, ord=oracles.dual_order(norm))
     assert np.linalg.norm(delta, ord=norm) == pytest.approx(dual / (2 * gamma))
     assert gain(gradient, delta, gamma, norm, 2) == pytest.approx(dual**2 / (4 * gamma))
@@ -44,9 +44,9 @@ def test_linear_maximiser_without_bounds(norm, gradient, gamma):
 @pytest.mark.parametrize("norm", NORMS)
 @oracles.quick
 @given(st.lists(st.tuples(SLOPES, SPACES, SPACES), min_size=1, max_size=4), st.floats(0.1, 5))
-def test_linear_maximiser_within_bounds(norm, power, coordinates, gamma):
+def test_linear_maximizer_within_bounds(norm, power, coordinates, gamma):
     gradient, down, up = (np.array(part) for part in zip(*coordinates, strict=True))
-    delta = maximiser(gradient, gamma, norm, power, Room(tensor(down), tensor(up))).numpy()
+    delta = maximizer(gradient, gamma, norm, power, Room(tensor(down), tensor(up))).numpy()
     assert (delta >= -down).all()
     assert (delta <= up).all()
     best = oracles.best_linear_gain(gradient, gamma, norm, power, -down, up)
@@ -54,17 +54,17 @@ def test_linear_maximiser_within_bounds(norm, power, coordinates, gamma):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_linear_maximiser_of_a_zero_gradient_stays(norm):
+def test_linear_maximizer_of_a_zero_gradient_stays(norm):
     room = Room(tensor([1.0, 0.0]), tensor([0.0, 2.0]))
-    assert maximiser([0.0, 0.0], 0.5, norm, 2).tolist() == [0.0, 0.0]
+    assert maximizer([0.0, 0.0], 0.5, norm, 2).tolist() == [0.0, 0.0]
     for power in (1, 2):
-        assert maximiser([0.0, 0.0], 0.5, norm, power, room).abs().tolist() == [0.0, 0.0]
+        assert maximizer([0.0, 0.0], 0.5, norm, power, room).abs().tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_power_one_without_bounds_has_no_linear_maximiser(norm):
+def test_power_one_without_bounds_has_no_linear_maximizer(norm):
     with pytest.raises(ValueError, match="without bounds"):
-        maximiser([1.0], 0.5, norm, 1)
+        maximizer([1.0], 0.5, norm, 1)
 
 
 def test_each_lane_has_its_own_gamma():
@@ -73,9 +73,9 @@ def test_each_lane_has_its_own_gamma():
     room = Room(torch.full_like(gradient, 0.3), torch.full_like(gradient, 0.2))
     for norm in NORMS:
         for power in (1, 2):
-            together = linear_maximiser(gradient, gammas, norm, power, room)
+            together = linear_maximizer(gradient, gammas, norm, power, room)
             for lane in range(3):
-                alone = linear_maximiser(
+                alone = linear_maximizer(
                     gradient[lane : lane + 1],
                     gammas[lane : lane + 1],
                     norm,

@@ -207,11 +207,11 @@ class Transport:
         return x + delta, target, value, self.cost(delta) + self.label_cost * float((target - y).square().sum())
 
     def ascend(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float) -> tuple[Tensor, float]:
-        """``delta <- delta + a (linear maximiser - delta)``; the best of where it ends and where it began."""
+        """``delta <- delta + a (linear maximizer - delta)``; the best of where it ends and where it began."""
 
         def evaluate(delta: Tensor) -> tuple[float, Tensor]:
             loss, gradient = objective.with_input_gradient(params, x + delta, y)
-            return loss - gamma * self.cost(delta), self.linear_maximiser(gradient, x, gamma)
+            return loss - gamma * self.cost(delta), self.linear_maximizer(gradient, x, gamma)
 
         start = torch.zeros_like(x)
         at_rest, aim = evaluate(start)
@@ -241,7 +241,7 @@ class Transport:
     def cost(self, delta: Tensor) -> float:
         return self.length(delta) ** self.power
 
-    def linear_maximiser(self, gradient: Tensor, x: Tensor, gamma: float) -> Tensor:
+    def linear_maximizer(self, gradient: Tensor, x: Tensor, gamma: float) -> Tensor:
         """``argmax <g, d> - gamma ||d||^power`` over d that keep ``x + d`` within the bounds."""
         g = gradient.flatten().tolist()
         low, high = self.bounds or (-math.inf, math.inf)

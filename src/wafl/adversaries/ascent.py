@@ -1,13 +1,13 @@
-"""The inner maximisation: a damped fixed point that serves every ground norm.
+"""The inner maximization: a damped fixed-point iteration for every ground norm.
 
-Linearised at the current point, the inner problem ``max <g, d> - gamma ||d||^p`` has a closed-form
-solution for each norm (``linear_maximiser``). The solver moves part of the way there,
+Linearized at the current point, the inner problem ``max <g, d> - gamma ||d||^p`` has a closed-form
+solution for each norm (``linear_maximizer``). The solver moves part of the way there,
 
-    d <- d + a (linear_maximiser(g(d)) - d),
+    d <- d + a (linear_maximizer(g(d)) - d),
 
-which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss convex in x the whole step
-(a = 1) never descends: the linearised objective lies below the true one and touches it at d, and the step goes to its
-maximum. So a linear model needs no line search (``climb``); elsewhere each example finds its own a (``backtrack``).
+which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x the full
+step (a = 1) never descends: the linearized objective lies below the true one and touches it at d, and the step goes to
+its maximum. So a linear model needs no line search (``climb``); otherwise each example finds its own a (``backtrack``).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Room:
         return torch.where(direction >= 0, self.up, self.down)
 
 
-def linear_maximiser(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
+def linear_maximizer(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
     """``argmax <g, d> - gamma ||d||^power`` over d within ``room``; ``gradient [L, B, D]``, ``gamma [L]``.
 
-    Without room and with power 2 this is ``(||g||_* / 2 gamma) v``, v the unit vector of the norm that
-    maximises ``<g, v>``. With power 1 it is finite only within a room.
+    Without a room and with power 2 this is ``(||g||_* / 2 gamma) v``, where v is the unit vector of the norm that
+    maximizes ``<g, v>``. With power 1 it is finite only within a room.
     """
     if norm == 2:
-        return _l2_maximiser(gradient, gamma, power, room)
+        return _l2_maximizer(gradient, gamma, power, room)
     size = gradient.abs()
     if room is None:
         return gradient.sign() * _free_lengths(size, gamma, norm, power)
@@ -54,9 +54,9 @@ def linear_maximiser(gradient: Tensor, gamma: Tensor, norm: float, power: int, r
 
 
 def _free_lengths(size: Tensor, gamma: Tensor, norm: float, power: int) -> Tensor:
-    """Without bounds: one coordinate for l1, all alike for l_inf."""
+    """Without bounds: a single coordinate for l1, all coordinates alike for l_inf."""
     if power == 1:
-        raise ValueError("power=1 has no finite linear maximiser without bounds")
+        raise ValueError("power=1 has no finite linear maximizer without bounds")
     price = 2.0 * gamma[:, None, None]
     if norm == math.inf:
         return size.sum(-1, keepdim=True) / price
@@ -64,14 +64,14 @@ def _free_lengths(size: Tensor, gamma: Tensor, norm: float, power: int) -> Tenso
     return torch.zeros_like(size).scatter(-1, coordinate, length / price)
 
 
-def _l2_maximiser(gradient: Tensor, gamma: Tensor, power: int, room: Room | None) -> Tensor:
+def _l2_maximizer(gradient: Tensor, gamma: Tensor, power: int, room: Room | None) -> Tensor:
     if power == 2:
         delta = gradient / (2.0 * gamma[:, None, None])
         return room.clip(delta) if room is not None else delta
     if room is None:
-        raise ValueError("power=1 has no finite linear maximiser without bounds")
-    # A free coordinate satisfies g = gamma d / ||d||, so d = clip(t g) with t = ||d|| / gamma. Doubling
-    # from the largest useful t down, the largest fixed point is found by bisection.
+        raise ValueError("power=1 has no finite linear maximizer without bounds")
+    # A free coordinate satisfies g = gamma d / ||d||, so d = clip(t g) with t = ||d|| / gamma. Bisection from the
+    # largest useful t down finds the largest fixed point.
     low = torch.zeros_like(gradient[..., :1])
     high = power_norm(room.along(gradient), 2, 1)[..., None] / gamma[:, None, None]
     for _ in range(60):
@@ -84,8 +84,8 @@ def _l2_maximiser(gradient: Tensor, gamma: Tensor, power: int, room: Room | None
 def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
     """Spend the total length on the steepest coordinates first, each as far as its space goes.
 
-    The next unit of length gains ``|g|`` of its coordinate and costs ``2 gamma total`` (power 2) or
-    ``gamma`` (power 1); spending stops where the cost meets the gain.
+    The next unit of length gains its coordinate's ``|g|`` and costs ``2 gamma total`` (power 2) or
+    ``gamma`` (power 1); spending stops where the cost reaches the gain.
     """
     order = size.argsort(dim=-1, descending=True, stable=True)
     gains, spaces = size.gather(-1, order), space.gather(-1, order)
@@ -97,7 +97,7 @@ def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tenso
 
 
 def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
-    """Raise all coordinates together; one that meets its bound stops gaining."""
+    """Raise all coordinates together; one that reaches its bound stops gaining."""
     order = space.argsort(dim=-1, stable=True)
     levels = space.gather(-1, order)
     gains = size.gather(-1, order).flip(-1).cumsum(-1).flip(-1)
@@ -105,7 +105,7 @@ def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tenso
 
 
 def _spend(gains: Tensor, reach: Tensor, gamma: Tensor, power: int) -> Tensor:
-    """The best amount t, where ``gains[k]`` is what a unit brings until t passes ``reach[k]``."""
+    """The best amount t, if a unit gains ``gains[k]`` until t passes ``reach[k]``."""
     gamma = gamma[:, None, None]
     if power == 2:
         return torch.minimum(reach, gains / (2.0 * gamma)).amax(-1)
@@ -114,7 +114,7 @@ def _spend(gains: Tensor, reach: Tensor, gamma: Tensor, power: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Ascent:
-    """Where the fixed point ended: a point a lane and example, its objective and whether it has settled."""
+    """Where the iteration ended: for each lane and example the point, its objective, and whether it has settled."""
 
     point: Tensor
     value: Tensor
@@ -131,11 +131,11 @@ def backtrack(
     tolerance: float,
     feature_dim: int,
 ) -> Ascent:
-    """The fixed point with a damping of its own for each example: halved whenever a step would descend.
+    """Iterate to the fixed point with a separate damping for each example, halved whenever a step would descend.
 
     Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
-    what ``aim_at`` needs to find the linear maximiser there, ``length`` the size of a move. An example that has
-    converged, within ``tolerance`` of its distance from the origin, is frozen by itself.
+    what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
+    converged, to within ``tolerance`` of its distance from the origin, is frozen individually.
     """
     point, (value, slope) = start, evaluate(start)
     damping = torch.ones_like(value)
@@ -148,7 +148,7 @@ def backtrack(
                 break
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
         trial_value, slope = evaluate(trial)
-        # Near the top a step changes the value by less than its rounding error, and must still be taken.
+        # Near the maximum a step changes the value by less than its rounding error, and must still be taken.
         rounding = 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
         climbs = (trial_value >= value - rounding) & ~settled
         point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
@@ -168,13 +168,13 @@ def climb(
     tolerance: float,
     feature_dim: int,
 ) -> tuple[Tensor, Tensor]:
-    """The fixed point by whole steps, for a convex loss; the last point and whether it has settled."""
+    """Iterate with full steps, for a convex loss: the last point, and whether it has settled."""
     point, aim = start, aim_at(start)
     for _ in range(steps):
         if tolerance > 0:
             whole = length(aim - origin)
             settled = _close(length(aim - point), tolerance, whole)
-            rests = settled | ~torch.isfinite(whole)  # an infinite supremum: stop where numbers end
+            rests = settled | ~torch.isfinite(whole)  # if the supremum is infinite, stop where numbers overflow
             if bool(rests.all()):
                 return point, settled
             point = torch.where(rests.unsqueeze(feature_dim), point, aim)

@@ -1,4 +1,4 @@
-"""phi_gamma of given examples: value, maximiser, achieved radius, concavity."""
+"""phi_gamma of given examples: value, maximizer, achieved radius, concavity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wafl.core.task import Loss, Problem, make_task
 
 
 class Trained(Protocol):
-    """A model with the loss it was trained by, such as a :class:`wafl.Run`."""
+    """A model with the loss it was trained with, such as a :class:`wafl.Run`."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -27,11 +27,11 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class RobustLoss:
-    """``value``, ``x_adv`` and ``y_adv`` an example; ``achieved_radius`` is the root mean cost of moving there.
+    """One ``value``, ``x_adv`` and ``y_adv`` per example; ``achieved_radius`` is the root mean cost of moving there.
 
-    ``converged`` says, example by example, whether the ascent reached its fixed point. ``concave`` says whether
-    that is surely the maximum: True if the inner problem is concave, False if it is not (then ``value`` is an
-    estimate from below), None where the model's curvature is unknown.
+    ``converged`` says for each example whether the ascent reached its fixed point. ``concave`` says whether that is
+    certain to be the maximum: True if the inner problem is concave, False if it is not (``value`` is then a lower
+    bound), None if the model's curvature is unknown.
     """
 
     value: Tensor
@@ -58,7 +58,22 @@ def robust_loss(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> RobustLoss:
-    """``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``, an example.
+    """``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)`` for each example z.
+
+    Args:
+        model: a model, or a run, which brings its own loss.
+        x: examples ``[N, ...]``.
+        y: their labels ``[N]``, or regression targets.
+        gamma: the price of transport; a smaller gamma is a larger ball.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        seed: of the random starts.
 
     >>> import torch, wafl
     >>> model = torch.nn.Linear(2, 2)
@@ -82,9 +97,9 @@ def robust_loss(
 def single_lane(
     model: nn.Module | Trained, x: Any, y: Any, loss: Loss | None = None, num_classes: int | None = None
 ) -> tuple[Problem, Tensor, Tensor]:
-    """A model and plain arrays as a problem with one lane; ``loss=None`` is the run's, or cross-entropy.
+    """A model and plain arrays as a problem with one lane; ``loss=None`` means the run's loss, or cross-entropy.
 
-    ``num_classes=None`` is as many as the labels show.
+    ``num_classes=None`` means as many as the labels show.
     """
     if not isinstance(model, nn.Module):
         loss = loss if loss is not None else model.loss
@@ -93,7 +108,7 @@ def single_lane(
     params = task.initial()
     inputs, labels = torch.as_tensor(x).to(params), torch.as_tensor(y).to(params.device)
     if len(inputs) != len(labels) or len(inputs) == 0:
-        raise ValueError(f"{len(inputs)} examples and {len(labels)} labels: give as many of each, at least one")
+        raise ValueError(f"{len(inputs)} examples and {len(labels)} labels: give the same number of each, at least one")
     if not bool(torch.isfinite(inputs).all()):
         raise ValueError("x holds NaN or infinity")
     if labels.is_floating_point():

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximiser
+from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximizer
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, shared
@@ -303,7 +303,7 @@ class _InputSpace:
         return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
 
     def aim_at(self, gradient: Tensor) -> Tensor:
-        return linear_maximiser(gradient, self.gamma, self.options.norm, self.options.power, self.room)
+        return linear_maximizer(gradient, self.gamma, self.options.norm, self.options.power, self.room)
 
     def length(self, move: Tensor) -> Tensor:
         return power_norm(move, self.options.norm, 1)
