@@ -172,7 +172,7 @@ def on_the_truth(clients: list[Population], seeds: int, largest: int) -> Iterato
 
 
 def labeled_square() -> Concentration:
-    """Proven c1 and c2 for the square with two labels, as in ``worlds.labelled_line_concentration``."""
+    """Proven c1 and c2 for the square with two labels, as in ``worlds.labeled_line_concentration``."""
     width2 = 4.0
     diameter2 = 2.0 * width2 + LABEL_COST
     mean, c2 = 0.5 * diameter2 + 8.0 * width2 * ROOT2, 1.0 / (2.0 * diameter2**2)

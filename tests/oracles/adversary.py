@@ -1,4 +1,4 @@
-"""What the code should give, straight from the equations, in plain Python, numpy and scipy."""
+"""What the code should return, straight from the equations, in plain Python, numpy and scipy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 Array = NDArray[np.float64]
 
-torch.set_num_threads(1)  # the problems are tiny: threads cost more than they bring
+torch.set_num_threads(1)  # the problems are tiny: threads cost more than they gain
 quick = settings(deadline=None, derandomize=True, max_examples=30)
 
 
@@ -41,7 +41,7 @@ def linear_model(weight: Array, bias: Array | float = 0.0) -> nn.Linear:
 
 
 class Hidden(nn.Module):
-    """The same function as a model, whose structure cannot be seen."""
+    """The same function as the inner model, with its structure hidden."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def steepest(weight: Array, y: int, norm: float) -> float:
 def phi_on_rays(
     loss: Callable[[Array], Array], directions: Array, gamma: float, longest: float, cells: int = 200, zooms: int = 5
 ) -> float:
-    """``max over t >= 0 and directions v of loss(t v) - gamma t^2``, by a grid that zooms in on every ray."""
+    """``max over t >= 0 and directions v of loss(t v) - gamma t^2``, on a grid that zooms in on every ray."""
     low = np.zeros(len(directions))
     width = np.full(len(directions), longest)
     best = -math.inf
@@ -95,7 +95,7 @@ def phi_on_rays(
 
 
 def corners(norm: float, dimension: int) -> Array:
-    """The extreme points of a norm's unit ball: a convex loss is largest over the ball at one of them."""
+    """The extreme points of a norm's unit ball: a convex loss attains its maximum over the ball at one of them."""
     if norm == math.inf:
         return np.array(list(itertools.product((-1.0, 1.0), repeat=dimension)))
     return np.concatenate([np.eye(dimension), -np.eye(dimension)])
@@ -112,7 +112,7 @@ def cross_entropy_phi(weight: Array, bias: Array, x: Array, y: int, gamma: float
 def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low: Array, high: Array) -> float:
     """``max <g, d> - gamma ||d||^power`` over ``low <= d <= high``, with the norm in smooth variables.
 
-    l1 splits d into its positive and negative part; l_inf bounds every coordinate by one level.
+    l1 splits d into its positive and negative parts; l_inf bounds every coordinate by one level.
     """
     n = len(gradient)
     if norm == 1:
@@ -135,7 +135,7 @@ def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low
 
         box, limits = list(zip(low, high, strict=True)), []
     best = 0.0
-    for length in (0.1, 1.0):  # the l2 norm has a kink at 0: start beside it
+    for length in (0.1, 1.0):  # the l2 norm has a kink at 0: start next to it
         d = np.clip(length * np.sign(gradient), low, high)
         start = {1: np.r_[d.clip(0), (-d).clip(0)], 2: d, math.inf: np.r_[d, np.abs(d).max()]}[norm]
         found = optimize.minimize(
@@ -151,13 +151,13 @@ def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low
 
 
 def concave_maximum(objective: Callable[[Array], float], start: Array) -> tuple[Array, float]:
-    """Where and how large a smooth concave function is at its top."""
+    """The maximizer and the maximum of a smooth concave function."""
     found = optimize.minimize(lambda v: -objective(v), start, method="BFGS", options={"gtol": 1e-10})
     return found.x, -float(found.fun)
 
 
 def box_maximum(objective: Callable[[Array], Array], low: float, high: float, cells: int = 120) -> float:
-    """The maximum of a function over a square, by a dense grid that zooms in on its 20 best points."""
+    """The maximum of a function over a square, on a dense grid that zooms in on its 20 best points."""
     axis = np.linspace(low, high, cells + 1)
     points = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
     values = objective(points)
@@ -175,7 +175,7 @@ def box_maximum(objective: Callable[[Array], Array], low: float, high: float, ce
 def squared_error_worst_case(residuals: Array, weight: Array, share: Array, radius: float) -> float:
     """``inf over gamma of gamma rho^2 + E phi_gamma`` for ``||W x + b - y||^2`` and the squared l2 cost.
 
-    In the eigenbasis of ``W W^T`` phi is ``sum_k gamma / (gamma - e_k) r_k^2`` for gamma above the largest.
+    In the eigenbasis of ``W W^T``, phi is ``sum_k gamma / (gamma - e_k) r_k^2`` for gamma above the largest e_k.
     """
     values, basis = np.linalg.eigh(weight @ weight.T)
     squares = share @ (residuals @ basis) ** 2
@@ -190,7 +190,7 @@ def squared_error_worst_case(residuals: Array, weight: Array, share: Array, radi
 def cross_entropy_worst_case(
     weight: Array, bias: Array, x: Array, y: NDArray[np.int64], share: Array, radius: float, lowest: float
 ) -> tuple[float, float]:
-    """The least of ``gamma rho^2 + E phi_gamma`` over ``gamma >= lowest``, where phi is concave, and its gamma."""
+    """The minimum of ``gamma rho^2 + E phi_gamma`` over ``gamma >= lowest``, where phi is concave, and its gamma."""
 
     def dual(log_gamma: float) -> float:
         gamma, moved = math.exp(log_gamma), x
@@ -206,7 +206,7 @@ def cross_entropy_worst_case(
 
 
 def sure_worst_case(slope: float, position: float, radius: float) -> float:
-    """The dual for ``log(1 + exp(-slope x))`` where all mass sits at one position of the line."""
+    """The dual for ``log(1 + exp(-slope x))`` with all mass at one position of the line."""
     delta = np.linspace(0.0, 10.0 * (position + radius), 8001)
     losses = np.logaddexp(0.0, -slope * (position - delta))
 

@@ -1,8 +1,8 @@
-"""Small worlds in which all that the bounds speak of can be computed.
+"""Small worlds in which everything that the bounds are about can be computed.
 
 Logistic regression with two classes is ``nn.Linear(d, 2)`` with cross-entropy. Only the difference ``v = (a, c)`` of
-its two rows matters: the loss is ``softplus(-sign (<a, x> + c))``, the least ``||theta||`` is ``||v|| / sqrt(2)``,
-and a gradient step of eta in theta is one of 2 eta in v. phi_gamma is a search along one line.
+its two rows matters: the loss is ``softplus(-sign (<a, x> + c))``, the smallest ``||theta||`` is ``||v|| / sqrt(2)``,
+and a gradient step of eta in theta is a step of 2 eta in v. phi_gamma is a search along one line.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def mix(populations: Sequence[Population], weights: Sequence[float]) -> Populati
 
 @dataclass(frozen=True)
 class Cluster:
-    """A client: class 1 around ``center``, class 0 around its negative, Gaussians cut off at the box [-1, 1]^d."""
+    """A client: class 1 around ``center`` and class 0 around its negative, Gaussians truncated to the box [-1, 1]^d."""
 
     center: tuple[float, ...]
     spread: float = 0.5
     share: float = 0.5
-    """Of class 1."""
+    """The fraction of class 1."""
 
     def sample(self, count: int, rng: np.random.Generator) -> Population:
         sign = np.where(rng.random(count) < self.share, 1.0, -1.0)
@@ -80,7 +80,7 @@ def ascend(v: Array, x: Array, sign: Array, gamma: float | None) -> tuple[Array,
     """``phi_gamma [..., N]`` (``gamma=None``: the loss), its slope in the margin, and the moved inputs.
 
     ``v [..., d+1]``, ``x [..., N, d]``. Moving x by t along ``-sign a / ||a||`` adds ``||a|| t`` to the margin m; the
-    best t solves ``||a|| sigma(m + ||a|| t) = 2 gamma t``, one solution if ``2 gamma > ||a||^2 / 4``.
+    best t solves ``||a|| sigma(m + ||a|| t) = 2 gamma t``, which has one solution if ``2 gamma > ||a||^2 / 4``.
     """
     a, c = v[..., :-1], v[..., -1:]
     margin = -sign * ((x @ a[..., None])[..., 0] + c)
@@ -103,7 +103,7 @@ def ascend(v: Array, x: Array, sign: Array, gamma: float | None) -> tuple[Array,
 
 
 def gradients(slope: Array, sign: Array, moved: Array) -> Array:
-    """Of each example's loss in v, ``[..., N, d+1]``, by the envelope theorem."""
+    """The gradient of each example's loss in v, ``[..., N, d+1]``, by the envelope theorem."""
     return (-sign * slope)[..., None] * np.concatenate([moved, np.ones((*moved.shape[:-1], 1))], axis=-1)
 
 
@@ -119,7 +119,7 @@ def risk_and_gradient(v: Array, population: Population, gamma: float | None) -> 
 
 @dataclass(frozen=True)
 class Least:
-    """The minimum over ``||v|| <= radius`` of a convex risk: surely at least ``value - gap``."""
+    """The minimum of a convex risk over ``||v|| <= radius``: certainly at least ``value - gap``."""
 
     v: Array
     value: float
@@ -127,7 +127,7 @@ class Least:
 
 
 def least(population: Population, radius: float, gamma: float | None = None, start: Array | None = None) -> Least:
-    """Over the ball no point is better than ``value - gap``, gap the most that the tangent plane falls in it."""
+    """No point of the ball is better than ``value - gap``, where gap is how far the tangent plane falls within it."""
 
     def goal(v: Array) -> tuple[float, Array]:
         return risk_and_gradient(v, population, gamma)
@@ -159,7 +159,7 @@ def model(v: Array) -> torch.nn.Linear:
 def constants_of(
     dimension: int, params_radius: float | None, gamma: float | None = None, *, label_cost: float = math.inf
 ) -> Constants:
-    """Over the box [-1, 1]^d and what the adversary of phi_gamma can reach from it."""
+    """Over the box [-1, 1]^d and what phi_gamma's adversary can reach from it."""
     pair = Cluster((0.0,) * dimension).sample(8, np.random.default_rng(0)).pair
     reach = 0.0 if gamma is None or params_radius is None else ROOT2 * params_radius / (2.0 * gamma)
     return wafl.theory.constants(
@@ -173,9 +173,9 @@ def constants_of(
 
 
 def sharp_width(steep: float, gamma: float, radius: float) -> float:
-    """How far the two excess risks can be apart, for any gamma > 0.
+    """How far apart the two excess risks can be, for any gamma > 0.
 
-    The excess of the surrogate has no ``gamma radius^2``: it is the same for all f. And for every f,
+    The excess of the surrogate has no ``gamma radius^2``, which is the same for all f. And for every f,
     ``-L_z radius - L_z^2 / (4 gamma) <= L(Q, f) - E_P phi_gamma(f) <= min(gamma radius^2, L_z radius)``.
     """
     return steep * radius + steep**2 / (4.0 * gamma) + min(gamma * radius**2, steep * radius)
@@ -184,10 +184,10 @@ def sharp_width(steep: float, gamma: float, radius: float) -> float:
 def sharp_statistics(constants: Constants, weights: Sequence[float], sizes: Sequence[int], delta: float) -> float:
     """What the theorem's complexity and confidence could be, with ``s = sqrt(sum_i lambda_i^2 / n_i)``.
 
-    ``24 s C(Theta) + M s sqrt(2 log(2 / delta))``. The sup is needed for ``L - L-hat`` alone, and Hoeffding's
+    ``24 s C(Theta) + M s sqrt(2 log(2 / delta))``. The sup is needed only for ``L - L-hat``, and Hoeffding's
     inequality is enough for the best f (24, not 48); the loss lies in [0, M] (half the confidence); chaining and
-    McDiarmid take the mixture as it is, not client by client (s, not ``sum_i lambda_i / sqrt(n_i)``, and no m in the
-    logarithm); and the integral of the entropy is 1.3526, not 3 / 2.
+    McDiarmid work on the whole mixture, not client by client (s, not ``sum_i lambda_i / sqrt(n_i)``, and no m in the
+    logarithm); and the entropy integral is 1.3526, not 3 / 2.
     """
     assert constants.params_radius is not None
     s = math.sqrt(sum(w * w / n for w, n in zip(weights, sizes, strict=True)))
@@ -209,11 +209,11 @@ def sharp_rate(
 ) -> float:
     """What the convergence theorem could be, for the mean over k = 0 .. K-1 and any ``eta <= 1 / L``.
 
-    With e_k the mean parameters less theta*, and V_k the variance of the clients' parameters,
-    ``E ||e_{k+1}||^2 <= ||e_k||^2 - 2 eta (F_k - F*) + eta L V_k + eta^2 Lambda sigma^2``. A gradient step on F brings
-    no two points apart, so the root mean square distance of two clients is at most
-    ``eta (2 Omega k + sigma sqrt(2 k))``, and V_k at most ``(1 - Lambda) / 2`` times its square. With one local step
-    nothing drifts.
+    With e_k the mean parameters minus theta*, and V_k the variance of the clients' parameters,
+    ``E ||e_{k+1}||^2 <= ||e_k||^2 - 2 eta (F_k - F*) + eta L V_k + eta^2 Lambda sigma^2``. A gradient step on F moves
+    no two points apart, so the root mean square distance between two clients is at most
+    ``eta (2 Omega k + sigma sqrt(2 k))``, and V_k is at most ``(1 - Lambda) / 2`` times its square. With one local step
+    there is no drift.
     """
     eta, k = learning_rate, local_steps
     lam = sum(w * w for w in weights)
@@ -223,16 +223,16 @@ def sharp_rate(
 
 
 def box_concentration(width: float, dimension: int) -> Concentration:
-    """c1 and c2 that are proven for every distribution on a box with sides ``width``, in fewer than 4 dimensions.
+    """Proven c1 and c2 for every distribution on a box with sides ``width``, in fewer than 4 dimensions.
 
-    Changing one of n examples changes ``T = W_2^2`` by at most ``B / n``, B the squared diameter, so that by McDiarmid
+    Changing one of n examples changes ``T = W_2^2`` by at most ``B / n``, with B the squared diameter, so by McDiarmid
     ``P(T >= E T + s) <= exp(-2 n s^2 / B^2)``. If ``E T <= k / sqrt(n)``, take ``c2 = 1 / (2 B^2)`` and
-    ``c1 = exp(4 k^2 c2)``: from ``x = 2 k / sqrt(n)`` on, s is at least ``x / 2``; below, ``c1 exp(-c2 n x^2) >= 1``.
-    Beyond x = 1 the exponent stays 2, which is ``alpha = 4``.
+    ``c1 = exp(4 k^2 c2)``: above ``x = 2 k / sqrt(n)``, s is at least ``x / 2``; below, ``c1 exp(-c2 n x^2) >= 1``.
+    Beyond x = 1 the exponent stays 2, which means ``alpha = 4``.
 
-    On a line ``T <= width W_1`` and ``E W_1 <= width / (2 sqrt(n))``. In the plane and in space, dyadic cells: a share
-    ``sum_Q |P_n(Q) - P(Q)| <= sqrt(2^(d j) / n)`` (on average) of the mass leaves its cell at level j, and moves by at
-    most a cell of level j - 1.
+    On a line ``T <= width W_1`` and ``E W_1 <= width / (2 sqrt(n))``. In two and three dimensions, use dyadic cells: a
+    fraction ``sum_Q |P_n(Q) - P(Q)| <= sqrt(2^(d j) / n)`` (on average) of the mass leaves its cell at level j, and
+    moves by at most a cell of level j - 1.
     """
     assert dimension < 4
     diameter2 = dimension * width**2
@@ -242,11 +242,11 @@ def box_concentration(width: float, dimension: int) -> Concentration:
     return Concentration(c1=math.exp(4.0 * mean**2 * c2), c2=c2, alpha=4.0, dimension=dimension)
 
 
-def labelled_line_concentration(width: float, label_cost: float) -> Concentration:
+def labeled_line_concentration(width: float, label_cost: float) -> Concentration:
     """The same for a line with two labels, ``d^2 = |x - x'|^2 + kappa [y != y']``.
 
-    ``T <= B |p_n - p| + sum_y p_n(y) W_2^2`` of the classes, ``B = width^2 + kappa``; on average at most
-    ``(B / 2 + width^2 / sqrt(2)) / sqrt(n)``.
+    ``T <= B |p_n - p| + sum_y p_n(y) W_2^2``, with the classes' own W_2 and ``B = width^2 + kappa``; on average this is
+    at most ``(B / 2 + width^2 / sqrt(2)) / sqrt(n)``.
     """
     diameter2 = width**2 + label_cost
     mean, c2 = 0.5 * diameter2 + width**2 / ROOT2, 1.0 / (2.0 * diameter2**2)
@@ -254,7 +254,7 @@ def labelled_line_concentration(width: float, label_cost: float) -> Concentratio
 
 
 def tail(concentration: Concentration, num_examples: int, x: float) -> float:
-    """Fournier and Guillin's theorem 2 for W_2: what bounds ``P(W_2^2 >= x)``."""
+    """Fournier and Guillin's theorem 2 for W_2: the bound on ``P(W_2^2 >= x)``."""
     d = concentration.dimension
     if x > 1.0:
         power = x ** (concentration.alpha / 2.0)
@@ -269,7 +269,7 @@ def tail(concentration: Concentration, num_examples: int, x: float) -> float:
 
 @dataclass(frozen=True)
 class Line:
-    """A mixture of Gaussians on a line, each cut off at [-1, 1]."""
+    """A mixture of Gaussians on a line, each truncated to [-1, 1]."""
 
     centers: tuple[float, ...]
     weights: tuple[float, ...] = (1.0,)
@@ -287,7 +287,7 @@ class Line:
         return self._sum(lambda c, low: special.ndtr((x - c) / self.spread) - special.ndtr(low))
 
     def first(self, x: Array) -> Array:
-        """The integral of x up to there."""
+        """The integral of t up to x, under the density."""
         s = self.spread
         return self._sum(
             lambda c, low: (
@@ -296,7 +296,7 @@ class Line:
         )
 
     def second(self, x: Array) -> Array:
-        """The integral of x^2 up to there."""
+        """The integral of t^2 up to x, under the density."""
         s = self.spread
         return self._sum(
             lambda c, low: (
@@ -317,7 +317,7 @@ class Line:
         return self.quantile(rng.random(shape))
 
     def squared_distance(self, points: Array, mass: Array | None = None) -> Array:
-        """``W_2^2`` to points ``[..., n]``, exactly: the sorted points meet the quantiles in order."""
+        """The exact ``W_2^2`` to points ``[..., n]``: sorted points are matched with quantiles in order."""
         order = np.argsort(points, axis=-1)
         x = np.take_along_axis(points, order, -1)
         share = np.full(x.shape[-1], 1.0 / x.shape[-1]) if mass is None else mass[order]
@@ -338,7 +338,7 @@ def _bell(x: Array) -> Array:
 
 
 def squared_distance_on_line(x: Array, x_mass: Array, z: Array, z_mass: Array) -> float:
-    """``W_2^2`` of two weighted samples."""
+    """``W_2^2`` between two weighted samples."""
     i, j = np.argsort(x), np.argsort(z)
     ends_x, ends_z = np.cumsum(x_mass[i]), np.cumsum(z_mass[j])
     ends = np.unique(np.concatenate([ends_x[:-1], ends_z[:-1], [1.0]]))
@@ -352,7 +352,7 @@ def squared_distance_on_line(x: Array, x_mass: Array, z: Array, z_mass: Array) -
 class Path:
     """``gaps [runs, T K + 1]``: F(mean of the clients' parameters) - F*, before and after each step.
 
-    ``farthest`` is the largest ``||theta||`` of any client on the way.
+    ``farthest`` is the largest ``||theta||`` of any client along the way.
     """
 
     gaps: Array
@@ -373,7 +373,7 @@ def algorithm_1(
     runs: int,
     rng: np.random.Generator,
 ) -> Path:
-    """All clients in every round, batches drawn with replacement; ``batch_size=None`` is the whole client."""
+    """All clients in every round, with batches drawn with replacement; ``batch_size=None`` means full batches."""
     x, sign = np.stack([c.x for c in clients]), np.stack([c.sign for c in clients])
     lam, everyone = np.array(weights), mix(clients, weights)
     who = np.arange(len(clients))[:, None]
@@ -399,7 +399,7 @@ def algorithm_1(
 def spreads(
     clients: Sequence[Population], weights: Sequence[float], gamma: float, radius: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The largest deviation of one example's gradient, and of a client's from the mean, at 300 points of the ball."""
+    """The largest deviations of an example's gradient and of a client's from the mean, at 300 points of the ball."""
     dimension = clients[0].x.shape[1] + 1
     v = rng.normal(size=(300, dimension))
     v *= (ROOT2 * radius * rng.random((300, 1)) ** (1.0 / dimension)) / np.linalg.norm(v, axis=1, keepdims=True)

@@ -16,11 +16,11 @@ from torch.func import grad, jacrev, vmap
 from tests.oracles.adversary import Array, dual_order, steepest
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of ``theta``, ``x`` and ``y`` (a class as a one-hot vector, or a target), one example."""
+"""A function of ``theta``, ``x`` and ``y`` (a class as a one-hot vector, or a target) of one example."""
 
 
 def linear_loss(loss: str, outputs: int, has_bias: bool) -> Loss:
-    """Cross-entropy or squared error of ``W x + b``, ``theta`` being W row by row and then b."""
+    """Cross-entropy or squared error of ``W x + b``, where ``theta`` is W row by row and then b."""
 
     def at(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         split = outputs * len(x)
@@ -32,7 +32,7 @@ def linear_loss(loss: str, outputs: int, has_bias: bool) -> Loss:
 
 
 def network_loss(model: nn.Module) -> Loss:
-    """Cross-entropy of a network, ``theta`` being its parameters one after another."""
+    """Cross-entropy of a network, where ``theta`` is its parameters one after another."""
     shapes = {name: value.shape for name, value in model.named_parameters()}
 
     def at(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class Domain:
         return np.where(rng.uniform(size=(count, self.outputs)) < 0.5, low, high)
 
     def nudge(self, points: Points, step: float, rng: np.random.Generator) -> Points:
-        """Each point moved a little, now and then in one of its parts alone."""
+        """Move each point a little, sometimes in only one of its parts."""
         theta, x, y = points.parts()
         count = len(x)
         lead = (count, *(1,) * len(self.shape))
@@ -219,7 +219,7 @@ class Case:
 
     @property
     def share(self) -> Array:
-        """Each example's part of the mixture."""
+        """Each example's share of the mixture."""
         weights = np.array(self.weights) / sum(self.weights)
         return np.repeat(weights / np.array(self.sizes), self.sizes)
 
@@ -250,7 +250,7 @@ class Case:
 
 
 def toward(gradient: Array, norm: float) -> Array:
-    """For each row the unit vector of the norm that maximises ``<g, v>``."""
+    """For each row, the unit vector of the norm that maximizes ``<g, v>``."""
     if norm == 2:
         return gradient / np.maximum(np.linalg.norm(gradient, axis=1, keepdims=True), 1e-300)
     if norm == 1:
@@ -276,7 +276,7 @@ def random_shift(case: Case, radius: float, norm: float, rng: np.random.Generato
     elif way > 1:
         direction = toward(case.gradients(x, y) + 0.3 * (way - 2) * direction, norm)
     length = rng.uniform(size=len(x)) ** rng.choice([0.0, 1.0, 4.0])
-    if rng.uniform() < 0.5:  # few examples pay for all
+    if rng.uniform() < 0.5:  # a few examples take all of the budget
         length *= np.isin(np.arange(len(x)), rng.choice(len(x), size=int(rng.integers(1, 4)), replace=False))
     delta = direction / np.maximum(np.linalg.norm(direction, ord=norm, axis=1, keepdims=True), 1e-300) * length[:, None]
     paid = float(share @ cost(delta, norm))
@@ -286,9 +286,9 @@ def random_shift(case: Case, radius: float, norm: float, rng: np.random.Generato
 
 
 def climbed_shift(case: Case, radius: float, norm: float, turns: int = 300) -> float:
-    """The best expected loss on the way of a fixed point: moves along the steepest direction, as long as it is steep.
+    """The best expected loss along a fixed-point iteration: moves in the steepest direction, as long as the slope.
 
-    That is where the dual's maximisers lie, the price of transport being what makes the moves spend the budget.
+    That is where the dual's maximizers lie, with the price of transport at which the moves spend the budget.
     """
     delta, best = np.zeros_like(case.x), case.mean()
     for _ in range(turns):
@@ -336,10 +336,10 @@ def farthest_rows(weight: Array, norm: float) -> float:
 
 
 def dual_on_a_grid(case: Case, weight: Array, radius: float, limit: float, turns: int = 3000) -> float:
-    """The least ``gamma rho^2 + E phi_gamma`` over ``gamma > limit`` for a linear model, cross-entropy and l2.
+    """The minimum of ``gamma rho^2 + E phi_gamma`` over ``gamma > limit`` for a linear model, cross-entropy and l2.
 
-    phi by the fixed point ``x' = x + grad loss(x') / 2 gamma``, a contraction above the limit; gammas on a grid that
-    zooms in.
+    phi comes from the fixed point ``x' = x + grad loss(x') / 2 gamma``, a contraction above the limit, and gammas from
+    a grid that zooms in.
     """
     x, y, share = case.x, case.y, case.share
     bias = plain_outputs(case.model, np.zeros((1, x.shape[1])))[0]

@@ -1,4 +1,4 @@
-"""Every bound against a world in which what it bounds can be computed, and each term by hand."""
+"""Every bound against a world in which the bounded quantity can be computed, and each term by hand."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MIXTURE = Line((-0.3, 0.1, 0.4), tuple(WEIGHTS))
 
 
 def on_a_disc(radius: float, rings: int = 12):
-    """A net of a disc: its center and 72 points on each of 12 rings."""
+    """A net of a disc: the center and 72 points on each of 12 rings."""
     angle = np.linspace(0.0, 2.0 * np.pi, 6 * rings, endpoint=False)
     circle = np.stack([np.cos(angle), np.sin(angle)], 1)
     return np.concatenate([r * circle for r in radius * np.arange(1, rings + 1) / rings] + [np.zeros((1, 2))])
 
 
-# --- a bound, as a value ---
+# --- a bound as a value ---
 
 
 def test_a_bound_is_the_sum_of_its_terms():
@@ -71,11 +71,11 @@ def test_the_surrogate_exceeds_the_loss_by_at_most_l_z_squared_over_4_gamma(dime
         gain = robust - torch.nn.functional.cross_entropy(model(x), y, reduction="none").detach()
         assert float(gain.max()) <= slope**2 / (4.0 * gamma) * (1.0 + 1e-9)
         steepest = max(steepest, float(gain.max()) / (slope**2 / (4.0 * gamma)))
-    assert steepest > 0.999  # reached where the loss is a straight line
+    assert steepest > 0.999  # attained where the loss is a straight line
 
 
 def moves(population: Population, v, radius: float, rng: np.random.Generator):
-    """Ways of moving the inputs with a root mean square of ``radius``: random, uphill and downhill for v, one shift."""
+    """Inputs moved by ``radius`` in root mean square: at random, uphill and downhill for v, and by a common shift."""
     noise = rng.normal(size=population.x.shape)
     uphill = -population.sign[:, None] * v[:-1] / max(np.linalg.norm(v[:-1]), 1e-12)
     few = uphill * (rng.random(len(uphill)) < 0.3)[:, None]
@@ -112,7 +112,7 @@ def test_the_sandwich_encloses_the_excess_risk_and_is_twice_too_wide(seed):
             excess = risk(v, moved) - found.value
             assert bound.lower - 2e-6 <= excess <= bound.upper + 2e-6
             apart = max(apart, abs(excess - surrogate))
-        # On a convex domain gamma* is at most L_z / (2 radius), and then the paper's width is valid, if not its proof.
+        # On a convex domain gamma* is at most L_z / (2 radius), so the paper's width is valid, though not its proof.
         assert star <= steep / (2.0 * radius) * (1.0 + 1e-3)
         assert apart <= bound.paper + 2e-6
     sharp = worlds.sharp_width(steep, gamma, radius)
@@ -134,7 +134,7 @@ def best_gamma(v, population: Population, radius: float) -> float:
 
 
 def test_the_sandwich_holds_when_labels_move():
-    """Radius above sqrt(kappa), so that the surrogate does move labels; flips and moves share the radius."""
+    """The radius is above sqrt(kappa), so that the surrogate does move labels; flips and moves share the radius."""
     rng = np.random.default_rng(5)
     ball, label_cost, radius = 1.0, 0.04, 0.5
     steep_x = ROOT2 * ball
@@ -179,8 +179,8 @@ def test_the_sandwich_holds_when_labels_move():
 def test_the_papers_width_fails_where_examples_jump():
     """Three points: z1 at t > radius from z0, z2 at radius / 2 on the other side; all of P at z0.
 
-    The gamma* of f is L_z / t, near L_z / radius, so that the paper's width is little more than 2 L_z radius. But the f
-    that is best on Q has another gamma*: its surrogate gains from z2, that of f gains nothing.
+    The gamma* of f is L_z / t, close to L_z / radius, so the paper's width is little more than 2 L_z radius. But the f
+    that is best on Q has a different gamma*: its surrogate gains from z2, while that of f gains nothing.
     """
     slope, radius, far = 1.0, 1.0, 1.0 / 0.95
     distance = np.array([[0.0, far, 0.5], [far, 0.0, far + 0.5], [0.5, far + 0.5, 0.0]])
@@ -206,7 +206,7 @@ def test_the_papers_width_fails_where_examples_jump():
     assert bound.paper < excess - surrogate <= worlds.sharp_width(slope, gamma, radius) <= bound.value
 
 
-def test_the_sandwichs_terms_by_hand():
+def test_the_terms_of_the_sandwich_agree_with_a_calculation_by_hand():
     constants = worlds.constants_of(2, 3.0)
     bound = excess_risk_sandwich(constants, gamma=20.0, radius=0.25, surrogate_excess=0.5, gamma_star=4.0)
     assert bound.terms == pytest.approx({"2 L_z radius": 2 * 3.0 * ROOT2 * 0.25, "gamma radius^2": 1.25})
@@ -219,8 +219,8 @@ def test_the_sandwichs_terms_by_hand():
         excess_risk_sandwich(constants, gamma=16.0, radius=0.25)
 
 
-def test_the_sandwich_wants_constants_of_the_whole_ball():
-    """L_z at one model says nothing of the other models, one of which is the best on Q."""
+def test_the_sandwich_needs_constants_over_the_whole_ball():
+    """L_z at one model says nothing about the other models, one of which is the best on Q."""
     x, sign = np.array([[0.1], [-0.1]]), np.array([1.0, -1.0])
     near = Population(x, sign, np.array([0.5, 0.5]))
     far = near.moved(9.0 * x)
@@ -228,7 +228,7 @@ def test_the_sandwich_wants_constants_of_the_whole_ball():
     still = np.zeros(2)
     surrogate = risk(still, near, gamma) - least(near, ball, gamma).value
     excess = risk(still, far) - least(far, ball).value
-    assert excess > surrogate + gamma * radius**2 + 0.2  # what L_z = 0 of the model at rest would promise
+    assert excess > surrogate + gamma * radius**2 + 0.2  # what L_z = 0, that of this model, would promise
     with pytest.raises(PreconditionError, match="params_radius"):
         excess_risk_sandwich(worlds.constants_of(1, None), gamma=gamma, radius=radius, surrogate_excess=surrogate)
 
@@ -249,7 +249,7 @@ def test_the_entropy_integral_of_a_ball_is_below_three_halves():
 
 
 def test_the_statistics_terms_bound_the_largest_deviation_of_the_surrogate():
-    """``2 sum_i lambda_i sup over theta of |E phi - mean phi|``, the sup over a net of a disc of parameters."""
+    """``2 sum_i lambda_i sup over theta of |E phi - mean phi|``, with the sup over a net of a disc of parameters."""
     rng = np.random.default_rng(0)
     ball, gamma, sizes, delta = 1.0, 5.0, [20, 40, 80], 0.1
     constants = worlds.constants_of(1, ball, gamma)
@@ -268,7 +268,7 @@ def test_the_statistics_terms_bound_the_largest_deviation_of_the_surrogate():
         apart.append(2.0 * total)
     assert np.mean(np.array(apart) > bound.terms["complexity"] + bound.terms["confidence"]) <= delta
     assert 4.0 * np.dot(WEIGHTS, rademacher) <= bound.terms["complexity"]
-    # Each half by itself: symmetrization, and McDiarmid around the mean.
+    # Each half separately: symmetrization, and McDiarmid around the mean.
     assert np.mean(apart) <= 4.0 * np.dot(WEIGHTS, rademacher)
     assert np.quantile(apart, 1.0 - delta) - np.mean(apart) <= bound.terms["confidence"]
 
@@ -296,11 +296,11 @@ def test_robust_generalization_holds_in_every_repetition():
         sharp = worlds.sharp_statistics(constants, WEIGHTS, sizes, delta)
         assert max(excesses) <= sharp + found.gap + worlds.sharp_width(steep, gamma, radius) <= bound.value / 2.0
         largest = max(largest, max(excesses) / bound.value)
-    assert 1e-4 < largest < 0.05  # it holds with much to spare: the complexity term is over 100 times too large
+    assert 1e-4 < largest < 0.05  # with much to spare: the complexity term is over 100 times too large
     assert bound.largest == "complexity"
 
 
-def test_robust_generalizations_terms_by_hand():
+def test_the_terms_of_robust_generalization_agree_with_a_calculation_by_hand():
     ball, gamma, radius, delta, sizes = 2.0, 30.0, 0.4, 0.1, [100, 25, 400]
     constants = worlds.constants_of(2, ball, gamma)
     bound = robust_generalization(
@@ -322,7 +322,7 @@ def test_robust_generalizations_terms_by_hand():
     assert bound.value - bound.paper == pytest.approx(3.0 * radius**2)
 
 
-def test_what_the_generalization_bounds_refuse():
+def test_the_generalization_bounds_refuse_failed_preconditions_and_bad_numbers():
     known = worlds.constants_of(2, 1.0)
     given = {"client_weights": WEIGHTS, "num_examples": [10, 10, 10], "radius": 2.0}
     with pytest.raises(PreconditionError, match=r"gamma=0.5 must be at least L_z / radius"):
@@ -336,7 +336,7 @@ def test_what_the_generalization_bounds_refuse():
     assert searched.L_theta.kind == "estimate"
     with pytest.raises(PreconditionError, match=r"give params_radius=C"):
         robust_generalization(searched, **given, gamma=9.0)
-    with pytest.raises(PreconditionError, match=r"L_theta = .* is an estimate: the bound wants a proven"):
+    with pytest.raises(PreconditionError, match=r"L_theta = .* is an estimate: the bound needs a proven"):
         robust_generalization(replace(searched, params_radius=9.0), **given, gamma=99.0)
     unbounded = replace(known, L_z=Constant(math.inf, "exact", "by construction"))
     with pytest.raises(PreconditionError, match=r"L_z = inf is infinite"):
@@ -387,14 +387,14 @@ def test_every_bound_refuses_bad_weights_sizes_and_levels(name):
         with pytest.raises(ValueError, match="simplex"):
             call(weights, sizes, 0.05)
     for weights, counts in (([0.5, 0.5], sizes), ([], [])):
-        with pytest.raises(ValueError, match="give one of each a client"):
+        with pytest.raises(ValueError, match="give one of each per client"):
             call(weights, counts, 0.05)
     with pytest.raises(ValueError, match="num_examples=0 must be at least 1"):
         call(WEIGHTS, [10, 0, 30], 0.05)
 
 
 @pytest.mark.parametrize("name", sorted(TAKERS))
-def test_every_bound_refuses_weights_that_are_no_numbers(name):
+def test_every_bound_refuses_weights_that_are_nan(name):
     with pytest.raises(ValueError, match="client_weights"):
         TAKERS[name]([math.nan, 0.5, 0.5], [10, 20, 30], 0.05)
 
@@ -405,7 +405,7 @@ def test_every_bound_refuses_weights_that_are_no_numbers(name):
 @pytest.mark.parametrize("dimension", [1, 2, 3, 4, 5, 10])
 @pytest.mark.parametrize("alpha", [2.5, 6.0])
 @pytest.mark.parametrize("delta", [0.4, 0.05, 1e-6])
-def test_at_the_squared_distance_the_tail_is_delta(dimension, alpha, delta):
+def test_the_tail_at_the_squared_distance_is_delta(dimension, alpha, delta):
     concentration = Concentration(c1=3.0, c2=0.7, alpha=alpha, dimension=dimension)
     before = math.inf
     for number in (1, 2, 3, 5, 10, 20, 100, 10**4, 10**8):
@@ -441,7 +441,7 @@ def test_the_squared_distance_is_continuous_where_its_formula_changes():
             assert values[1] == pytest.approx(1.0, abs=1e-8)
 
 
-def test_what_the_paper_prints_for_the_squared_distance():
+def test_the_papers_squared_distance_is_what_the_paper_prints():
     concentration = Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=4)
     rate = math.log(2.0 / 0.05)
     assert concentration.paper_squared_distance(1, 0.05) == pytest.approx(rate ** (1 / 3))
@@ -450,7 +450,7 @@ def test_what_the_paper_prints_for_the_squared_distance():
 
 
 def fitted(samples: dict[int, np.ndarray], c1: float, dimension: int) -> Concentration:
-    """Half of the largest c2 for which every tail that was seen is below ``c1 exp(-c2 n x^2)``, beyond x = 1 too."""
+    """Half of the largest c2 for which every observed tail is below ``c1 exp(-c2 n x^2)``, also beyond x = 1."""
     c2 = math.inf
     for number, values in samples.items():
         x = np.sort(values)
@@ -461,7 +461,7 @@ def fitted(samples: dict[int, np.ndarray], c1: float, dimension: int) -> Concent
 
 @pytest.fixture(scope="module")
 def line_constants() -> Concentration:
-    """Fitted to 400 samples of each of 5 sizes, of all three lines: one pair of constants for all clients."""
+    """Fitted to 400 samples of each of 5 sizes from all three lines: one pair of constants for all clients."""
     rng = np.random.default_rng(10)
     draws = {n: np.concatenate([line.squared_distance(line.sample((400, n), rng)) for line in LINES]) for n in FITTED}
     return fitted(draws, 2.0, 1)
@@ -484,7 +484,7 @@ def test_samples_of_a_line_stay_within_the_squared_distance(line_constants):
 
 
 def test_samples_of_a_square_stay_within_the_squared_distance():
-    """A distribution on 900 points of a square, so that W_2 is a finite program."""
+    """A distribution on 900 points of a square, so that W_2 is a finite linear program."""
     rng = np.random.default_rng(12)
     nodes = Cluster((0.3, -0.2), share=1.0).nodes(30)
     points, mass = nodes.x[nodes.mass > 0], nodes.mass[nodes.mass > 0]
@@ -499,19 +499,19 @@ def test_samples_of_a_square_stay_within_the_squared_distance():
         found = np.array([draw(number) for _ in range(25)])
         assert np.mean(found > constants.squared_distance(number, 0.2)) <= 0.2
         assert np.mean(found > proven.squared_distance(number, 0.2)) <= 0.2
-        # E T <= k / sqrt(n), which the proven constants rest on, k = 8 width^2
+        # E T <= k / sqrt(n) with k = 8 width^2, which the proven constants are based on
         assert found.mean() <= 32.0 / math.sqrt(number)
 
 
 def line_clients(sizes, rng):
-    """Samples of the three lines and the mass of each example in the mixture."""
+    """Samples from the three lines, and the mass of each example in the mixture."""
     samples = [line.sample((n,), rng) for line, n in zip(LINES, sizes, strict=True)]
     mass = np.concatenate([np.full(n, w / n) for n, w in zip(sizes, WEIGHTS, strict=True)])
     return samples, np.concatenate(samples), mass
 
 
 @pytest.mark.parametrize("delta", [0.5, 0.1])
-def test_the_covering_radius_covers(line_constants, delta):
+def test_the_covering_radius_covers_the_truth(line_constants, delta):
     rng = np.random.default_rng(13)
     sizes = [40, 20, 80]
     constants = worlds.constants_of(1, 1.0, label_cost=1.0)
@@ -527,7 +527,7 @@ def test_the_covering_radius_covers(line_constants, delta):
     assert np.median(distances) > fitted_radius / 20.0
 
 
-def test_the_covering_radius_by_hand():
+def test_the_covering_radius_agrees_with_a_calculation_by_hand():
     constants = worlds.constants_of(2, 1.0, label_cost=1.0)
     sizes, delta = [10, 20, 1], 0.06
     bound = covering_radius(constants, WEIGHTS, sizes, concentration=CONCENTRATION, delta=delta)
@@ -557,13 +557,13 @@ def test_the_covering_radius_by_hand():
         ({"dimension": 0}, "dimension=0 must be at least 1"),
     ],
 )
-def test_what_no_distribution_concentrates_with_is_refused(given, message):
+def test_concentration_constants_out_of_range_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
         replace(CONCENTRATION, **given)
 
 
 def test_c1_below_1_is_refused():
-    """One example is never the distribution (unless that is a point), so ``P(W_2^2 > 0) = 1 <= c1``."""
+    """One example is never the distribution (unless that is a single point), so ``P(W_2^2 > 0) = 1 <= c1``."""
     with pytest.raises(ValueError, match="c1"):
         Concentration(c1=0.04, c2=1.0, alpha=3.0, dimension=2)  # it would promise W_2 = 0 at delta = 0.05
 
@@ -572,13 +572,13 @@ def test_generalization_to_truth_holds_in_every_repetition():
     rng = np.random.default_rng(2)
     ball, sizes, delta, label_cost = 1.0, [400, 800, 600], 0.1, 1.0
     steep = ROOT2 * ball
-    concentration = worlds.labelled_line_concentration(2.0, label_cost)
+    concentration = worlds.labeled_line_concentration(2.0, label_cost)
     gamma = 8.0
     constants = worlds.constants_of(1, ball, gamma, label_cost=label_cost)
     bound = generalization_to_truth(
         constants, WEIGHTS, sizes, gamma=gamma, concentration=concentration, delta=delta, optimization_gap=1e-6
     )
-    assert gamma * label_cost > steep * math.hypot(1.0 + constants.reach, 1.0)  # no label is worth moving
+    assert gamma * label_cost > steep * math.hypot(1.0 + constants.reach, 1.0)  # moving a label never pays
     clients = [Cluster((0.3,), share=0.5), Cluster((0.6,), share=0.3), Cluster((-0.2,), share=0.6)]
     truth = mix([client.nodes(32) for client in clients], WEIGHTS)
     best, excesses = least(truth, steep), []
@@ -588,15 +588,15 @@ def test_generalization_to_truth_holds_in_every_repetition():
         assert found.gap < 1e-6
         excesses.append(risk(found.v, truth) - best.value)
         assert excesses[-1] <= bound.value
-        # The truth is in every ball around itself: the excess of the surrogate and L_z^2 / (4 gamma) are enough.
+        # The truth is in every ball around itself: the surrogate's excess and L_z^2 / (4 gamma) are enough.
         surrogate = risk(found.v, truth, gamma) - least(truth, steep, gamma).value
         assert excesses[-1] <= surrogate + float(constants.L_z) ** 2 / (4.0 * gamma) + 2e-6
-        # And the truth is in the ball around the sample: without complexity and confidence the rest is enough.
+        # And the truth is in the ball around the sample: the terms besides complexity and confidence are enough.
         assert excesses[-1] <= 1e-6 + bound.terms["2 L_z radius"] + bound.terms["gamma radius^2"]
     assert np.mean(excesses) > 1e-5
 
 
-def test_generalization_to_truths_terms_by_hand():
+def test_the_terms_of_generalization_to_truth_agree_with_a_calculation_by_hand():
     gamma, delta, sizes = 99.0, 0.2, [100, 25, 400]
     constants = worlds.constants_of(2, 2.0, gamma, label_cost=1.0)
     concentration = Concentration(c1=3.0, c2=0.5, alpha=3.0, dimension=5)
@@ -618,7 +618,7 @@ def test_generalization_to_truths_terms_by_hand():
     )
 
 
-# --- the corollaries on distances ---
+# --- the corollaries about distances ---
 
 
 def test_the_distance_to_a_target_holds(line_constants):
@@ -636,7 +636,7 @@ def test_the_distance_to_a_target_holds(line_constants):
         )
         held.append(truth <= bound.value)
     assert np.mean(held) >= 1.0 - delta
-    assert below > 20  # what is measured alone is often too small
+    assert below > 20  # the measured distance alone is often too small
 
 
 @pytest.mark.parametrize("client", [0, 2])
@@ -649,13 +649,13 @@ def test_the_distance_to_a_client_holds(line_constants, client):
     for _ in range(60):
         samples, _, _ = line_clients(sizes, rng)
         ordered = np.sort(np.stack(samples), axis=1)
-        center = np.array(WEIGHTS) @ ordered  # on a line the quantiles of the barycenter are the mean quantiles
+        center = np.array(WEIGHTS) @ ordered  # on a line, the quantiles of the barycenter are the mean quantiles
         star = math.sqrt(np.array(WEIGHTS) @ ((ordered - center) ** 2).mean(1))
         bound = distance_to_client(
             WEIGHTS, sizes, client, barycenter_distance=star, concentration=line_constants, delta=delta
         )
         held.append(truth <= bound.value)
-        # the middle terms by themselves: the measured distances of mixture and client from the barycenter
+        # the middle terms separately: the measured distances of the mixture and the client from the barycenter
         even = np.full(number, 1.0 / number)
         mass = np.repeat(WEIGHTS, number) / number
         to_center = worlds.squared_distance_on_line(np.concatenate(samples), mass, center, even)
@@ -667,7 +667,7 @@ def test_the_distance_to_a_client_holds(line_constants, client):
     assert min(paper) > 0
 
 
-def test_the_distances_by_hand():
+def test_the_distances_agree_with_a_calculation_by_hand():
     sizes, delta = [10, 20, 40], 0.06
     sampling = [math.sqrt(math.log(2.0 / 0.01) / (1.5 * n)) for n in sizes]
     radius = math.sqrt(np.dot(WEIGHTS, sampling))
@@ -683,7 +683,7 @@ def test_the_distances_by_hand():
     assert bound.name == "W_2 of mixture and client 1"
 
 
-def test_what_the_distances_refuse():
+def test_the_distances_refuse_bad_numbers_and_clients():
     given = {"num_examples": [10, 20, 40], "concentration": CONCENTRATION}
     for bad in (-0.1, math.inf, math.nan):
         with pytest.raises(ValueError, match=r"distance=.* must be finite and at least 0"):

@@ -1,3 +1,5 @@
+"""The radius of a gamma against plain loops over clients and closed forms, and the gamma of a radius."""
+
 import functools
 import math
 from dataclasses import replace
@@ -46,7 +48,7 @@ def limit_of(case):
 
 
 def means_by_hand(case, gamma, power=2, tolerance=1e-6, **options):
-    """The root mean cost and the mean of phi: one client after another, weighted."""
+    """The root mean cost and the mean of phi, one client after another, weighted."""
     weights = np.array(case.weights) / sum(case.weights)
     cost = value = 0.0
     for weight, (x, y) in zip(weights, case.pairs(), strict=True):
@@ -74,7 +76,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("name", "options"), WAYS, ids=str)
-def test_radii_and_losses_are_a_plain_loop_over_clients(name, options):
+def test_radii_and_losses_agree_with_a_plain_loop_over_clients(name, options):
     case = a_case(name)
     gammas = GAMMAS if name != "regression" else tuple(5.0 * limit_of(case) * gamma for gamma in (1.0, 2.0, 10.0))
     found = calibrated(case, gammas, **options)
@@ -89,8 +91,8 @@ def test_radii_and_losses_are_a_plain_loop_over_clients(name, options):
     assert found.losses[-1] >= case.mean()
 
 
-def test_the_radius_of_a_regression_is_known_in_closed_form():
-    """At its best every example moves by ``||w|| |r| / (gamma - ||w||^2)``."""
+def test_the_radius_of_a_regression_agrees_with_its_closed_form():
+    """At the maximum every example has moved by ``||w|| |r| / (gamma - ||w||^2)``."""
     case = a_case("regression")
     limit = limit_of(case)
     size = math.sqrt(limit * case.mean())
@@ -100,7 +102,7 @@ def test_the_radius_of_a_regression_is_known_in_closed_form():
         assert loss == pytest.approx(gamma / (gamma - limit) * case.mean(), rel=1e-4)
 
 
-def test_below_the_limit_a_regressions_radius_is_infinite():
+def test_a_regressions_radius_is_infinite_below_the_limit():
     case = a_case("regression")
     found = calibrated(case, [0.5 * limit_of(case)])
     assert found.radii == (math.inf,)
@@ -108,7 +110,7 @@ def test_below_the_limit_a_regressions_radius_is_infinite():
 
 
 @pytest.mark.parametrize("sizes", [(9, 9), (3, 15)], ids=str)
-def test_with_power_1_and_no_bounds_the_radius_is_nothing_or_infinite(sizes):
+def test_the_radius_with_power_1_and_no_bounds_is_zero_or_infinite(sizes):
     case = replace(a_case("mlr"), sizes=sizes, weights=sizes)
     steep = theory.farthest_rows(case.model.weight.detach().numpy(), 2)
     found = calibrated(case, [0.5 * steep, 1.01 * steep], power=1)
@@ -117,7 +119,7 @@ def test_with_power_1_and_no_bounds_the_radius_is_nothing_or_infinite(sizes):
     assert found.losses[1] == pytest.approx(case.mean(), rel=1e-12)
 
 
-def test_clients_of_hundreds_of_examples_report_all_of_them():
+def test_clients_with_hundreds_of_examples_report_all_of_them():
     rng = np.random.default_rng(0)
     sizes = (300, 1, 520)
     x = rng.normal(size=(sum(sizes), 2))
@@ -130,7 +132,7 @@ def test_clients_of_hundreds_of_examples_report_all_of_them():
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("radius", [1e-8, 1e-3, 0.2, 1.0, 30.0, 1e5])
-def test_gamma_for_a_radius_achieves_it(norm, radius):
+def test_the_gamma_for_a_radius_achieves_it(norm, radius):
     """The grid spans radii from 0.03 to 3: most of these lie far outside."""
     case = a_case("mlr")
     gamma = calibrated(case, norm=norm).gamma_for(radius)
@@ -138,21 +140,21 @@ def test_gamma_for_a_radius_achieves_it(norm, radius):
 
 
 @pytest.mark.parametrize("options", [{"label_cost": 0.5}, {"bounds": (-1.0, 1.0)}], ids=str)
-def test_gamma_for_a_radius_achieves_it_with_other_options(options):
+def test_the_gamma_for_a_radius_achieves_it_with_moving_labels_and_with_bounds(options):
     case = a_case("mlr")
     for radius in (0.05, 0.5):
         gamma = calibrated(case, **options).gamma_for(radius)
         assert means_by_hand(case, gamma, **options)[0] == pytest.approx(radius, rel=1e-4)
 
 
-def test_gamma_for_a_radius_achieves_it_for_a_network():
+def test_the_gamma_for_a_radius_achieves_it_for_a_network():
     case = a_case("tanh")
     gamma = calibrated(case).gamma_for(0.01)
     assert means_by_hand(case, gamma)[0] == pytest.approx(0.01, rel=1e-4)
 
 
 @pytest.mark.parametrize("radius", [1e-6, 0.1, 3.0, 10.0, 100.0, 1000.0])
-def test_gamma_for_a_radius_of_a_regression_is_known_in_closed_form(radius):
+def test_the_gamma_for_a_radius_of_a_regression_agrees_with_its_closed_form(radius):
     case = a_case("regression")
     limit = limit_of(case)
     size = math.sqrt(limit * case.mean())
@@ -162,8 +164,8 @@ def test_gamma_for_a_radius_of_a_regression_is_known_in_closed_form(radius):
 
 
 @pytest.mark.parametrize("options", [{"norm": norm} for norm in NORMS], ids=str)
-def test_where_the_radius_jumps_gamma_is_the_least_below(options):
-    """Under ``power=1`` each example stays or goes to the bounds, so the mean cost has steps."""
+def test_where_the_radius_jumps_gamma_is_the_smallest_that_stays_below_it(options):
+    """With ``power=1`` each example stays or goes to the bounds, so the mean cost has steps."""
     case = a_case("mlr")
     options = {"power": 1, "bounds": (-1.0, 1.0), **options}
     found = calibrated(case, **options)
@@ -173,7 +175,7 @@ def test_where_the_radius_jumps_gamma_is_the_least_below(options):
         assert means_by_hand(case, gamma * (1.0 - 3e-6), **options)[0] > radius
 
 
-def test_gamma_for_does_not_depend_on_the_grid():
+def test_the_gamma_for_a_radius_does_not_depend_on_the_grid():
     case = a_case("mlr")
     grids = [GAMMAS, GAMMAS[::-1], (1e-3,), (1e4,), (1.0, 1.0)]
     gammas = [calibrated(case, grid).gamma_for(0.3) for grid in grids]
@@ -184,10 +186,10 @@ def test_a_radius_that_no_gamma_reaches_is_refused():
     case = a_case("mlr")
     room = calibrated(case, bounds=(-1.0, 1.0))
     farthest = math.sqrt(case.share @ ((np.abs(case.x) + 1.0) ** 2).sum(1))
-    with pytest.raises(ValueError, match=rf"radius={2 * farthest:g} cannot be reached: even for free .* the bounds"):
+    with pytest.raises(ValueError, match=rf"radius={2 * farthest:g} cannot be reached: even at no cost .* the bounds"):
         room.gamma_for(2 * farthest)
     flat = replace(case, model=oracles.linear_model(np.zeros((3, 3))))
-    with pytest.raises(ValueError, match=r"radius=0.1 cannot be reached: .* move by 0 \(the loss is flat"):
+    with pytest.raises(ValueError, match=r"radius=0.1 cannot be reached: .* move by only 0 \(the loss is flat"):
         calibrated(flat).gamma_for(0.1)
 
 
@@ -210,21 +212,21 @@ def test_the_size_of_a_shift_of_the_whole_population_is_its_radius():
     assert calibrated(case).size_of(wafl.WassersteinShift(0.25)) == pytest.approx(0.25, rel=1e-4)
 
 
-def test_the_size_of_a_random_attack_does_not_depend_on_how_examples_are_cut():
+def test_the_size_of_a_random_attack_does_not_depend_on_how_examples_are_chunked():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2100, 3))
     case = replace(a_case("mlr"), x=x, y=np.arange(2100) % 3, sizes=(2000, 100), weights=(1.0, 5.0))
     attack = wafl.PGD(0.3, norm=2, step_size=0.05, steps=2, random_start=True)
     moved = attack(case.model, case.x, case.y, seed=3).numpy()
     expected = math.sqrt(case.share @ theory.cost(moved - case.x, 2))
-    assert expected < 0.299  # or a start would not matter
+    assert expected < 0.299  # otherwise the start would not matter
     assert calibrated(case, [1.0], seed=3).size_of(attack) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
     ("norm", "attack"), [(2, wafl.PGD(0.3)), (math.inf, wafl.PGD(0.1)), (1, wafl.PGD(0.2, norm=2))]
 )
-def test_the_gamma_that_matches_an_attack_moves_examples_as_far(norm, attack):
+def test_the_gamma_that_matches_an_attack_moves_examples_equally_far(norm, attack):
     case = a_case("mlr")
     gamma = calibrated(case, norm=norm).gamma_matching(attack)
     moved = attack(case.model, case.x, case.y).numpy()
@@ -232,7 +234,7 @@ def test_the_gamma_that_matches_an_attack_moves_examples_as_far(norm, attack):
     assert means_by_hand(case, gamma, norm=norm)[0] == pytest.approx(wanted, rel=1e-4)
 
 
-def test_every_rule_of_client_weights_and_the_test_part_are_taken():
+def test_every_rule_for_client_weights_and_the_test_part_are_used():
     case = a_case("regression")
     gamma = 4.0 * limit_of(case)
     for rule, weights in (
@@ -261,7 +263,7 @@ def test_a_run_brings_its_own_loss_and_weights():
     assert calibrate(run, clients, gammas=[gamma]).radii[0] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_calibration_is_drawn(tmp_path):
+def test_the_figure_shows_the_calibration(tmp_path):
     found = calibrated(a_case("mlr"), norm=math.inf)
     figure = found.plot(tmp_path / "radius.png")
     content = (tmp_path / "radius.png").read_bytes()
@@ -274,7 +276,7 @@ def test_a_calibration_is_drawn(tmp_path):
     assert found.plot().axes
 
 
-def test_errors_say_what_is_wrong():
+def test_bad_input_is_refused_with_the_value_and_the_range():
     case = a_case("mlr")
     with pytest.raises(ValueError, match="gammas is empty: give at least one"):
         calibrated(case, [])

@@ -1,3 +1,5 @@
+"""Certificates against random and ascending shifts, closed forms, attacks and plain loops over clients."""
+
 import functools
 import json
 import math
@@ -20,7 +22,7 @@ from wafl.attacks import Population
 from wafl.core.losses import CrossEntropy
 from wafl.core.task import Problem, make_task
 from wafl.theory import certify, constants
-from wafl.theory.dual import Surrogate, minimise_dual
+from wafl.theory.dual import Surrogate, minimize_dual
 from wafl.theory.layers import loss_steepness
 from wafl.theory.upper import UpperBound
 
@@ -31,7 +33,7 @@ WEIGHTS = (0.5, 0.2, 0.3)
 
 @functools.cache
 def a_case(name, seed=0):
-    """A multinomial logistic regression, a regression or a tanh network on three unequal clients."""
+    """A multinomial logistic regression, a regression or a tanh network, on three clients of unequal size."""
     rng = np.random.default_rng(seed)
     features = 3 if name == "regression" else 2
     x = rng.normal(size=(sum(SIZES), features))
@@ -58,7 +60,7 @@ def certificates_of(case, radii, norm=2, **options):
 
 
 def curvature_of(case, norm):
-    """A bound of L_zz, from the equations."""
+    """A bound on L_zz, from the equations."""
     if case.loss == "squared_error":
         weight = case.model.weight.detach().numpy()
         return 2.0 * float(np.linalg.norm(weight[0], ord=oracles.dual_order(norm))) ** 2
@@ -67,7 +69,7 @@ def curvature_of(case, norm):
     return constants(case.model, (case.x, case.y), norm=norm).L_zz
 
 
-# What clients report: phi from above.
+# What clients report: upper bounds on phi.
 
 
 @pytest.mark.parametrize("ratio", [1.001, 1.2, 4.0])
@@ -97,8 +99,8 @@ def test_the_upper_bound_is_never_below_phi(name, norm, ratio):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_the_upper_bound_holds_for_lanes_with_gammas_of_their_own(outputs, norm):
-    """Images, several lanes: each has the value that it has alone."""
+def test_each_lane_gets_the_upper_bound_of_its_own_gamma(outputs, norm):
+    """Images in several lanes: each lane has the value that it has alone."""
     rng = np.random.default_rng(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, outputs)).double()
     x, y = torch.from_numpy(rng.normal(size=(1, 5, 1, 2, 2))), torch.from_numpy(rng.normal(size=(1, 5, outputs)))
@@ -120,7 +122,7 @@ def test_the_upper_bound_holds_for_lanes_with_gammas_of_their_own(outputs, norm)
             np.testing.assert_allclose(alone[0].numpy(), phi, rtol=1e-9)
 
 
-# The least of the dual over gamma.
+# The minimum of the dual over gamma.
 
 SURROGATES = {
     "inverse": (lambda g: 1.0 / g, 0.0),
@@ -141,7 +143,7 @@ SURROGATES = {
 
 
 def least_of_the_dual(surrogate, limit, radius):
-    """By scipy, from the best of a grid over forty powers of e either way."""
+    """By scipy, from the best point of a grid over forty powers of e in either direction."""
 
     def dual(log_excess):
         gamma = limit + math.exp(log_excess)
@@ -156,7 +158,7 @@ def least_of_the_dual(surrogate, limit, radius):
 
 
 @pytest.mark.parametrize("name", SURROGATES)
-def test_the_dual_is_minimised_for_many_radii_with_few_questions(name):
+def test_the_dual_is_minimized_for_many_radii_with_few_queries(name):
     surrogate, limit = SURROGATES[name]
     questions = []
 
@@ -165,7 +167,7 @@ def test_the_dual_is_minimised_for_many_radii_with_few_questions(name):
         return [with_cost(surrogate, gamma, limit) for gamma in gammas]
 
     radii = [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3]
-    found = minimise_dual(ask, radii, limit, 0.0)
+    found = minimize_dual(ask, radii, limit, 0.0)
     for radius, (value, gamma) in zip(radii, found, strict=True):
         assert gamma > limit
         assert value == pytest.approx(gamma * radius**2 + surrogate(gamma), rel=1e-12)
@@ -183,30 +185,30 @@ def with_cost(surrogate, gamma, limit):
     return Surrogate(surrogate(gamma), (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step))
 
 
-def test_a_radius_of_zero_asks_for_nothing_more_and_order_does_not_matter():
+def test_a_radius_of_zero_needs_no_further_query_and_order_does_not_matter():
     counts = []
 
     def ask(gammas):
         counts.append(len(gammas))
         return [Surrogate(1.0 / gamma, 1.0 / gamma**2) for gamma in gammas]
 
-    assert minimise_dual(ask, [0.0, 0.0], 0.0, 0.25) == [(0.25, math.inf)] * 2
+    assert minimize_dual(ask, [0.0, 0.0], 0.0, 0.25) == [(0.25, math.inf)] * 2
     assert len(counts) <= 1
-    mixed = minimise_dual(ask, [2.0, 0.0, 0.5], 0.0, 0.25)
+    mixed = minimize_dual(ask, [2.0, 0.0, 0.5], 0.0, 0.25)
     assert mixed[1] == (0.25, math.inf)
     assert mixed[0][0] == pytest.approx(4.0, rel=1e-7)
     assert mixed[2][0] == pytest.approx(1.0, rel=1e-7)
 
 
-def test_a_surrogate_that_is_zero_everywhere_needs_few_questions():
-    """A model without weights and without error: nothing can happen, and that is soon clear."""
+def test_a_surrogate_that_is_zero_everywhere_needs_few_queries():
+    """A model with zero weights and zero error: nothing can happen, and that is soon clear."""
     questions = []
 
     def ask(gammas):
         questions.append(list(gammas))
         return [Surrogate(0.0, 0.0)] * len(gammas)
 
-    ((value, gamma),) = minimise_dual(ask, [0.5], 0.0, 0.0)
+    ((value, gamma),) = minimize_dual(ask, [0.5], 0.0, 0.0)
     assert 0.0 <= value <= 1e-8
     assert gamma > 0.0
     assert len(questions) <= 40
@@ -219,7 +221,7 @@ RADII = (0.05, 0.3, 1.5)
 
 @functools.cache
 def certified(name, norm):
-    return certificates_of(a_case(name), RADII, norm, achieved=name != "tanh")  # a network's shift takes long
+    return certificates_of(a_case(name), RADII, norm, achieved=name != "tanh")  # the shift of a network takes long
 
 
 @settings(max_examples=12)
@@ -256,7 +258,7 @@ def test_no_shift_of_a_network_has_a_larger_loss(norm):
         assert climbed * (1.0 - 2e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
 
 
-def test_a_network_that_uses_an_activation_twice_is_certified_rightly_or_not_at_all():
+def test_a_network_that_uses_an_activation_twice_is_certified_correctly_or_not_at_all():
     """``tanh(100 tanh(0.01 x))`` is flat at x = 4 and bends on the way to x = -2."""
     tanh = nn.Tanh()
     model = nn.Sequential(nn.Linear(1, 1), tanh, nn.Linear(1, 1), tanh, nn.Linear(1, 2)).double()
@@ -295,7 +297,7 @@ def projection(outputs, y):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.0, 0.1, 2.0), (1.0, 1.0, 1.0)])
-def test_of_a_linear_loss_the_certificate_is_the_worst_case(norm, weights):
+def test_the_certificate_of_a_linear_loss_is_the_worst_case(norm, weights):
     case = replace(a_case("regression"), weights=weights)
     radii = [0.0, 1e-6, 0.2, 1e4]
     found = certificates_of(case, radii, norm, loss=projection, curvature=0.0)
@@ -315,7 +317,7 @@ def test_of_a_linear_loss_the_certificate_is_the_worst_case(norm, weights):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.0, 0.1, 2.0), (1.0, 1.0, 1.0)])
-def test_of_a_squared_error_the_certificate_is_the_worst_case(norm, weights):
+def test_the_certificate_of_a_squared_error_is_the_worst_case(norm, weights):
     case = replace(a_case("regression"), weights=weights)
     radii = [0.0, 1e-6, 0.2, 1e3]
     found = certificates_of(case, radii, norm, achieved=weights is WEIGHTS and norm == 2)
@@ -329,7 +331,7 @@ def test_of_a_squared_error_the_certificate_is_the_worst_case(norm, weights):
             assert row.achieved == pytest.approx(worst, rel=1e-4)
 
 
-def test_of_a_squared_error_with_two_outputs_the_certificate_is_the_worst_case():
+def test_the_certificate_of_a_squared_error_with_two_outputs_is_the_worst_case():
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(2, 3))
     case = theory.Case(
@@ -347,20 +349,20 @@ def test_of_a_squared_error_with_two_outputs_the_certificate_is_the_worst_case()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_certificate_is_the_least_of_the_dual(seed):
+def test_the_certificate_is_the_minimum_of_the_dual(seed):
     case = a_case("mlr", seed)
     weight = case.model.weight.detach().numpy()
     limit = theory.farthest_rows(weight, 2) ** 2 / 8.0
     for row in certificates_of(case, [0.02, 0.2], achieved=False).rows:
         least = theory.dual_on_a_grid(case, weight, row.radius, limit)
         assert row.value == pytest.approx(least, rel=1e-7)
-        assert row.gamma > 1.02 * limit  # else the grid would not reach it
+        assert row.gamma > 1.02 * limit  # otherwise the grid would not reach it
 
 
 @pytest.mark.parametrize("norm", [1, math.inf])
 @pytest.mark.parametrize("name", ["mlr", "tanh"])
-def test_off_l2_the_certificate_is_a_quadratic_in_the_radius(name, norm):
-    """The least of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form."""
+def test_the_certificate_for_norms_other_than_l2_is_quadratic_in_the_radius(name, norm):
+    """The minimum of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form."""
     case, found = a_case(name), certified(name, norm)
     steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
     for row in found.rows:
@@ -370,7 +372,7 @@ def test_off_l2_the_certificate_is_a_quadratic_in_the_radius(name, norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "tanh"])
-def test_the_simple_bound_is_the_loss_and_the_slope_times_the_radius(name, norm):
+def test_the_simple_bound_is_the_loss_plus_the_slope_times_the_radius(name, norm):
     case, found = a_case(name), certified(name, norm)
     if name == "mlr":
         steep = theory.farthest_rows(case.model.weight.detach().numpy(), norm)
@@ -383,7 +385,7 @@ def test_the_simple_bound_is_the_loss_and_the_slope_times_the_radius(name, norm)
         assert row.simple == pytest.approx(case.mean() + steep * row.radius, rel=1e-12)
 
 
-# What is reached.
+# What is achieved.
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -396,7 +398,7 @@ def test_achieved_is_the_loss_after_the_worst_shift(name, norm):
         assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-9)
 
 
-def test_achieved_counts_each_client_by_its_weight():
+def test_achieved_weights_each_client_by_its_weight():
     case = a_case("mlr")
     task = make_task(case.model)
     problem = Problem(task, task.initial()[None])
@@ -408,7 +410,7 @@ def test_achieved_counts_each_client_by_its_weight():
 
 
 @pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_where_the_dual_is_concave_the_gap_closes(name):
+def test_the_gap_closes_where_the_inner_problem_is_concave(name):
     case = a_case(name)
     found = certificates_of(case, [0.02] if name == "tanh" else [1e-6, 0.02, 0.1])
     for row in found.rows:
@@ -423,7 +425,7 @@ def test_where_the_dual_is_concave_the_gap_closes(name):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_clients_certify_together_what_one_would_alone(name, norm):
+def test_clients_certify_together_what_one_client_with_all_examples_would(name, norm):
     case = a_case(name)
     pooled = wafl.Federation.from_arrays([(case.x, case.y)], test_fraction=0.0)
     options = {"radii": RADII[1:2], "norm": norm, "loss": case.loss, "achieved": name == "mlr"}
@@ -435,7 +437,7 @@ def test_clients_certify_together_what_one_would_alone(name, norm):
             assert one.achieved == pytest.approx(other.achieved, rel=1e-9)
 
 
-def test_clients_of_hundreds_of_examples_report_all_of_them():
+def test_clients_with_hundreds_of_examples_report_all_of_them():
     rng = np.random.default_rng(0)
     model = oracles.linear_model(rng.normal(size=(1, 2)), rng.normal(size=1))
     sizes = (300, 1, 520)
@@ -457,7 +459,7 @@ def test_clients_of_hundreds_of_examples_report_all_of_them():
         (wafl.weights.snapshot(), (1, 1, 1)),
     ],
 )
-def test_every_rule_of_client_weights_centers_the_ball(rule, expected):
+def test_every_rule_for_client_weights_centers_the_ball(rule, expected):
     case = replace(a_case("regression"), weights=expected)
     found = certificates_of(case, [0.0, 0.3], client_weights=rule)
     steep = np.linalg.norm(case.model.weight.detach().numpy())
@@ -465,7 +467,7 @@ def test_every_rule_of_client_weights_centers_the_ball(rule, expected):
     assert found[1].value == pytest.approx((math.sqrt(case.mean()) + 0.3 * steep) ** 2, rel=1e-6)
 
 
-def test_a_runs_own_weights_loss_and_parameters_are_taken():
+def test_a_runs_own_weights_loss_and_parameters_are_used():
     case = a_case("mlr")
     clients = clients_of(case)
     run = wafl.fit(nn.Linear(2, 3), clients, wafl.AFL(weights_step=0.5), rounds=5, local_steps=1, learning_rate=0.1)
@@ -482,7 +484,7 @@ def test_a_runs_own_weights_loss_and_parameters_are_taken():
     assert certify(regression, targets, radii=[0.1]).loss == pytest.approx(regressed.mean(), rel=1e-9)
 
 
-def test_the_test_part_is_certified_by_itself():
+def test_the_test_part_is_certified_separately():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(n, 2)), np.arange(n) % 3) for n in (8, 12)]
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0.25)
@@ -510,12 +512,12 @@ def test_float32_models_and_data_are_certified_in_float64():
     assert found[0].value == pytest.approx(certificates_of(rounded, [0.1])[0].value, rel=1e-12)
 
 
-# Corners.
+# Corner cases.
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_certificates_never_fall_as_the_radius_grows(name, norm):
+def test_certificates_never_decrease_as_the_radius_grows(name, norm):
     case = a_case(name)
     radii = [0.0, 1e-9, 1e-6, 0.01, 0.1, 2.0, 1e4]
     found = certificates_of(case, radii, norm, achieved=name == "mlr" and norm == 2)
@@ -533,7 +535,7 @@ def test_certificates_never_fall_as_the_radius_grows(name, norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_without_weights_nothing_can_happen(norm):
+def test_a_model_with_zero_weights_has_the_same_loss_at_every_radius(norm):
     case = a_case("mlr")
     still = replace(case, model=oracles.linear_model(np.zeros((3, 2)), np.array([0.0, 1.0, 2.0])))
     for row in certificates_of(still, [0.0, 1e-6, 1e3], norm).rows:
@@ -544,7 +546,7 @@ def test_without_weights_nothing_can_happen(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_without_weights_and_without_error_the_certificate_is_zero(norm):
+def test_a_model_with_zero_weights_and_zero_error_has_a_certificate_of_zero(norm):
     case = a_case("regression")
     perfect = replace(case, model=oracles.linear_model(np.zeros((1, 3))), y=np.zeros(len(case.x)))
     for row in certificates_of(perfect, [0.0, 0.5], norm).rows:
@@ -553,7 +555,7 @@ def test_without_weights_and_without_error_the_certificate_is_zero(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_where_every_residual_is_zero_the_certificate_is_still_the_worst_case(norm):
+def test_the_certificate_is_still_the_worst_case_if_every_residual_is_zero(norm):
     """The hard case: phi is 0 above the limit and infinite below, so the worst case is ``(||w||_* rho)^2``."""
     case = a_case("regression")
     fitted = replace(case, y=theory.plain_outputs(case.model, case.x)[:, 0])
@@ -566,7 +568,7 @@ def hinge(outputs, y):
     return torch.relu(1.0 - outputs[torch.arange(len(y)), y])
 
 
-def test_what_is_not_proven_says_so():
+def test_certificates_say_whether_they_are_proven():
     case = a_case("mlr")
     found = certificates_of(case, [0.1], loss=hinge, achieved=False)
     assert not found.proven
@@ -584,7 +586,7 @@ def test_what_is_not_proven_says_so():
     assert "certified is proven" in str(certified("tanh", 2))
 
 
-def test_errors_say_what_is_wrong():
+def test_bad_input_is_refused_with_the_value_and_the_remedy():
     case = a_case("mlr")
     for radius in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"radius={radius} must be finite and at least 0, in the unit"):
@@ -621,7 +623,7 @@ def test_a_part_that_does_not_exist_is_refused():
 
 
 @pytest.mark.parametrize("name", ["mlr", "regression"])
-def test_certificates_print_and_save(name):
+def test_certificates_print_a_table_and_save_as_json(name):
     found = certificates_of(a_case(name), [0.0, 0.1], math.inf)
     lines = str(found).splitlines()
     assert lines[0].split() == ["radius", "achieved", "certified", "simple", "gamma"]
@@ -650,7 +652,7 @@ def is_png(path):
     return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
 
 
-def test_certificates_are_drawn_beside_each_other(tmp_path):
+def test_certificates_of_several_runs_share_a_figure(tmp_path):
     one = certificates_of(a_case("mlr"), [0.3, 0.0, 0.1])
     other = certificates_of(a_case("tanh"), [0.0, 0.2], achieved=False)
     guess = certificates_of(a_case("mlr"), [0.0, 0.2], loss=lambda s, y: s[..., 0])
@@ -662,7 +664,7 @@ def test_certificates_are_drawn_beside_each_other(tmp_path):
     solid = axes.lines[0]
     assert list(solid.get_xdata()) == [0.0, 0.1, 0.3]
     assert list(solid.get_ydata()) == [one[1].best, one[2].best, one[0].best]
-    assert len(axes.lines) == 5  # the second has nothing reached
+    assert len(axes.lines) == 5  # the second has no achieved losses
     assert "l2 ball" in axes.get_xlabel()
     assert certificates_of(a_case("regression"), [0.1]).plot().axes
 

@@ -1,3 +1,5 @@
+"""Lipschitz constants against dense searches: of linear models, of networks layer by layer, and estimates."""
+
 import copy
 import itertools
 import json
@@ -21,7 +23,7 @@ from wafl.theory.layers import ACTIVATIONS, loss_steepness
 NAMES = ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss")
 NORMS = (1, 2, math.inf)
 CLOSE = 0.99
-"""How much of an exact constant the search must find."""
+"""What fraction of an exact constant the search must find."""
 FEATURES = 3
 BOX = (-0.5, 1.0)
 
@@ -35,7 +37,7 @@ def a_linear_model(outputs, has_bias, seed=0, features=FEATURES, size=1.0):
 
 
 def a_pair(loss, outputs, features=FEATURES, seed=0, count=12):
-    """Examples inside the box, and every label."""
+    """Examples inside the box, with every label."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(*BOX, size=(count, features))
     if loss == "cross_entropy":
@@ -60,13 +62,13 @@ def domain_of(model, pair, loss, reach, params_radius):
 
 
 def hard_points(domain, outputs, features, loss, rng):
-    """Where the search should look too: two classes that share the mass far out, two opposite rows."""
+    """Where the search should also look: two classes that share the mass far out, and two opposite rows."""
     found = []
     for j, k in itertools.permutations(range(outputs), 2):
         for _ in range(4):
             if domain.theta is None:
                 u, a = np.linalg.qr(rng.normal(size=(features, 2)))[0].T
-                if rng.uniform() < 0.5:  # all coordinates alike, or one alone: what l_inf and l1 favour
+                if rng.uniform() < 0.5:  # all coordinates alike, or a single one: what l_inf and l1 favor
                     u, a = np.ones(features) / math.sqrt(features), np.eye(features)[0] - np.eye(features)[1]
                 elif rng.uniform() < 0.5:
                     u, a = np.eye(features)[:2]
@@ -106,7 +108,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("loss", "outputs", "has_bias", "params_radius", "reach"), CASES)
-def test_no_search_finds_more_than_a_linear_models_constants_and_exact_ones_are_reached(
+def test_no_search_finds_more_than_a_linear_models_constants_and_exact_ones_are_attained(
     loss, outputs, has_bias, params_radius, reach
 ):
     model = a_linear_model(outputs, has_bias, size=0.4 if params_radius else 1.0)
@@ -128,8 +130,8 @@ def test_no_search_finds_more_than_a_linear_models_constants_and_exact_ones_are_
                 assert found >= CLOSE * constant, (name, norm)
 
 
-def test_l_zz_is_called_exact_only_where_it_is_reached():
-    """With more classes than features two far rows need not share the mass: there the value is a bound."""
+def test_l_zz_is_called_exact_only_if_it_is_attained():
+    """With more classes than features, no x may split the mass between the two farthest rows: a bound, not exact."""
     model = oracles.linear_model(np.array([[-1.0], [0.0], [1.0]]))
     known = constants(model, (np.linspace(-1, 1, 6)[:, None], np.arange(6) % 3)).L_zz
     x = np.linspace(-40, 40, 200001)[:, None]
@@ -140,7 +142,7 @@ def test_l_zz_is_called_exact_only_where_it_is_reached():
     assert known.kind == "bound" or found >= CLOSE * known
 
 
-def test_l_zz_over_the_ball_is_called_exact_only_where_it_is_reached():
+def test_l_zz_over_the_ball_is_called_exact_only_if_it_is_attained():
     """One feature and three classes: no x gives two opposite rows half of the mass each."""
     known = constants(
         nn.Linear(1, 3, bias=False), (np.array([[-1.0], [1.0], [0.5]]), np.arange(3)), params_radius=2.0
@@ -152,8 +154,8 @@ def test_l_zz_over_the_ball_is_called_exact_only_where_it_is_reached():
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_what_all_rows_have_in_common_does_not_hide_their_differences(norm):
-    """Softmax does not see a vector added to all rows; in float64 nothing proven may be lost to rounding."""
+def test_a_vector_common_to_all_rows_does_not_hide_their_differences(norm):
+    """Softmax ignores a vector added to all rows; rounding in float64 must not spoil what is proven."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3, FEATURES))
     plain = constants(oracles.linear_model(rows), a_pair("cross_entropy", 3), norm=norm)
@@ -174,9 +176,9 @@ def test_l_z_with_labels_is_lipschitz_in_the_joint_metric(loss, norm, label_cost
     first = domain.draw(20000, rng)
     second = domain.draw(20000, rng)
     near = domain.nudge(first, 0.02, rng)
-    relabelled = second.y if loss == "cross_entropy" else first.y + 0.01 * (second.y - first.y)
+    relabeled = second.y if loss == "cross_entropy" else first.y + 0.01 * (second.y - first.y)
     best = 0.0
-    for one, other in ((first, second), (first, near), (first, theory.Points(first.theta, first.x, relabelled))):
+    for one, other in ((first, second), (first, near), (first, theory.Points(first.theta, first.x, relabeled))):
         gap = np.linalg.norm(one.x - other.x, ord=norm, axis=1)
         labels = ((one.y - other.y) ** 2).sum(1) / (2.0 if loss == "cross_entropy" else 1.0)
         distance = np.sqrt(gap**2 + label_cost * labels)
@@ -238,7 +240,7 @@ def a_network(name, size=1.0, seed=0):
     shape, layers = NETWORKS[name]
     model = nn.Sequential(*layers()).double()
     rng = np.random.default_rng(seed)
-    for value in model.parameters():  # larger than torch's own, or hardly anything bends
+    for value in model.parameters():  # larger than torch's default, otherwise hardly anything bends
         scale = size / math.sqrt(max(value[0].numel(), 1)) if value.ndim > 1 else 0.3
         value.data = torch.from_numpy(2.0 * scale * rng.normal(size=tuple(value.shape)))
     return model, shape
@@ -267,12 +269,12 @@ def test_no_search_finds_more_than_a_networks_bounds(name):
     model, shape = a_network(name)
     bounds = loss_steepness(model, CrossEntropy())
     if name in UNUSUAL and bounds is None:
-        return  # no bound is as good as a right one
+        return  # no bound is as good as a correct one
     assert_no_search_finds_more(model, shape, 2, bounds.slope, bounds.bend)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_networks_constants_are_its_bounds_in_every_norm(norm):
+def test_a_networks_constants_hold_in_every_norm(norm):
     model, shape = a_network("tanh")
     known = constants(model, network_pair(model, shape), norm=norm)
     assert_no_search_finds_more(model, shape, norm, known.L_z, known.L_zz)
@@ -281,8 +283,8 @@ def test_a_networks_constants_are_its_bounds_in_every_norm(norm):
 
 
 @pytest.mark.parametrize("norm", [2, math.inf])
-def test_layers_that_waste_nothing_reach_their_bounds(norm):
-    """All coordinates alike, and rows that are opposite: each step of the bound is an equality."""
+def test_layers_without_slack_attain_their_bounds(norm):
+    """With all coordinates alike and opposite rows, each step of the bound is an equality."""
     model = nn.Sequential(nn.Linear(FEATURES, 1), nn.Linear(1, 2)).double()
     model[0].weight.data.fill_(0.7)
     model[1].weight.data = torch.tensor([[1.5], [-1.5]], dtype=torch.float64)
@@ -294,7 +296,7 @@ def test_layers_that_waste_nothing_reach_their_bounds(norm):
 
 
 def test_an_activation_used_twice_bends_twice():
-    """Of ``tanh(100 tanh(0.01 x))`` it is the second tanh that bends."""
+    """In ``tanh(100 tanh(0.01 x))`` it is the second tanh that bends."""
     tanh = nn.Tanh()
     model = nn.Sequential(nn.Linear(1, 1), tanh, nn.Linear(1, 1), tanh, nn.Linear(1, 2)).double()
     for place, (weight, bias) in {
@@ -311,7 +313,7 @@ def test_an_activation_used_twice_bends_twice():
     assert bounds is None or curvature <= bounds.bend
 
 
-def test_a_linear_layer_used_twice_is_not_one_linear_layer():
+def test_a_linear_layer_used_twice_is_not_taken_for_one():
     layer = nn.Linear(2, 2, bias=False).double()
     layer.weight.data = torch.tensor([[3.0, 0.0], [0.0, -3.0]], dtype=torch.float64)
     known = constants(nn.Sequential(layer, layer), (np.zeros((4, 2)), np.arange(4) % 2))
@@ -330,7 +332,7 @@ def test_a_layer_used_twice_counts_twice():
 
 
 @pytest.mark.parametrize("name", ["silu", "strided"])
-def test_a_smooth_network_has_bounds_with_what_the_search_found_beside(name):
+def test_a_smooth_network_has_bounds_and_reports_what_the_search_found(name):
     model, shape = a_network(name)
     known = constants(model, network_pair(model, shape))
     for constant in (known.L_z, known.L_zz):
@@ -352,7 +354,7 @@ def test_a_network_with_kinks_has_no_proven_l_zz(name):
     assert known.smoothness(float(known.L_zz) + 1.0).kind == "estimate"
 
 
-def test_what_cannot_be_bounded_by_layers_is_an_estimate():
+def test_a_network_that_cannot_be_bounded_by_layers_has_estimates():
     x = np.random.default_rng(0).normal(size=(6, 2))
     hidden = oracles.Hidden(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)))
     regression = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
@@ -399,7 +401,7 @@ def test_estimates_are_the_largest_norms_at_the_examples(name, seed):
 
 
 def slope_of(layer, features):
-    """What ``loss_steepness`` says of one layer: the last layer's farthest rows are 2 apart."""
+    """What ``loss_steepness`` says about one layer: the last layer's farthest rows are 2 apart."""
     last = nn.Linear(features, 2, bias=False).double()
     last.weight.data.zero_()
     last.weight.data[0, 0], last.weight.data[1, 0] = 1.0, -1.0
@@ -408,7 +410,7 @@ def slope_of(layer, features):
 
 
 def dense_matrix(layer, shape):
-    """What a linear layer does to each unit vector, less what it does to zero."""
+    """What a linear layer does to each unit vector, minus what it does to zero."""
     units = torch.eye(math.prod(shape), dtype=torch.float64).view(-1, *shape)
     with torch.no_grad():
         return (layer(units) - layer(torch.zeros(1, *shape, dtype=torch.float64))).flatten(1).numpy()
@@ -433,7 +435,7 @@ def test_the_bound_of_a_convolution_is_above_the_norm_of_its_matrix(options):
         matrix = dense_matrix(layer, shape)
         norm = float(np.linalg.norm(matrix, ord=2))
         assert norm <= slope_of(layer, matrix.shape[1]) * (1.0 + 1e-9)
-    # A kernel without sign changes on a large image reaches it, where no dilation loosens the count of patches.
+    # A kernel without sign changes attains it on a large image, if no dilation loosens the count of patches.
     if options["dilation"] == 1 and options["kernel_size"] in (2, 3) and options["stride"] in (1, 3):
         layer.weight.data.fill_(1.0)
         matrix = dense_matrix(layer, (2, 20, 20))
@@ -471,14 +473,14 @@ def test_max_pooling_moves_no_farther_than_its_bound(layer):
         assert ratio <= slope_of(layer, before.shape[1]) * (1.0 + 1e-9)
 
 
-def test_pooling_with_rounded_up_sizes_is_left_alone():
+def test_layers_with_rounded_up_sizes_or_circular_padding_get_no_bound():
     assert slope_of(nn.MaxPool2d(2, ceil_mode=True), 4) is None
     assert slope_of(nn.AvgPool2d(2, ceil_mode=True), 4) is None
     assert slope_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), 4) is None
 
 
 @pytest.mark.parametrize("kind", sorted(ACTIVATIONS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
-def test_activations_are_as_steep_and_as_curved_as_the_table_says(kind):
+def test_activations_have_the_slope_and_curvature_of_the_table(kind):
     first, second = ACTIVATIONS[kind]
     layer = kind()
     x = torch.cat([torch.linspace(-30, 30, 600001), torch.logspace(-8, 3, 2001)]).double().requires_grad_()
@@ -497,8 +499,8 @@ GAMMAS_ABOVE = (1.05, 1.5, 10.0)
 
 @pytest.mark.parametrize("ratio", GAMMAS_ABOVE)
 @pytest.mark.parametrize(("loss", "outputs", "has_bias"), [("cross_entropy", 3, True), ("squared_error", 1, False)])
-def test_phis_gradient_is_lipschitz_with_the_smoothness(loss, outputs, has_bias, ratio):
-    """Parameters in the ball, data in the box; maximisers from the library, to many digits, gradients by autograd."""
+def test_the_gradient_of_phi_is_lipschitz_with_the_smoothness(loss, outputs, has_bias, ratio):
+    """Parameters in the ball, data in the box; maximizers from the library, to many digits; gradients by autograd."""
     radius, features = 1.0, 2
     x, y = a_pair(loss, outputs, features, count=8)
     model = a_linear_model(outputs, has_bias, features=features, size=0.2)
@@ -535,8 +537,8 @@ def test_phis_gradient_is_lipschitz_with_the_smoothness(loss, outputs, has_bias,
 
 
 @pytest.mark.parametrize("ratio", GAMMAS_ABOVE)
-def test_the_smoothness_of_the_squared_error_is_reached(ratio):
-    """For one output without a bias phi is ``gamma r^2 / (gamma - ||w||^2)``: its Hessian can be searched."""
+def test_the_smoothness_of_the_squared_error_is_attained(ratio):
+    """For one output without a bias, phi is ``gamma r^2 / (gamma - ||w||^2)``: its Hessian can be searched."""
     pair = a_pair("squared_error", 1, 2)
     model, options = a_linear_model(1, False, features=2, size=0.2), {"data_bounds": BOX, "loss": "squared_error"}
     first = constants(model, pair, params_radius=1.0, **options)
@@ -553,7 +555,7 @@ def test_the_smoothness_of_the_squared_error_is_reached(ratio):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("ratio", [0.3, *GAMMAS_ABOVE])
-def test_no_maximiser_of_the_cross_entropy_leaves_the_reach(norm, ratio):
+def test_no_maximizer_of_the_cross_entropy_leaves_the_reach(norm, ratio):
     model, (x, y) = a_linear_model(3, True), a_pair("cross_entropy", 3)
     known = constants(model, (x, y), norm=norm)
     gamma = ratio * known.L_zz / 2.0
@@ -564,7 +566,7 @@ def test_no_maximiser_of_the_cross_entropy_leaves_the_reach(norm, ratio):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("ratio", GAMMAS_ABOVE)
-def test_no_maximiser_of_the_squared_error_leaves_the_reach(norm, ratio):
+def test_no_maximizer_of_the_squared_error_leaves_the_reach(norm, ratio):
     """``(r + <w, d>)^2 - gamma ||d||^2`` is largest at a d of length ``||w||_* |r| / (gamma - ||w||_*^2)``."""
     model, (x, y) = a_linear_model(1, True), a_pair("squared_error", 1)
     known = constants(model, (x, y), data_bounds=BOX, norm=norm, loss="squared_error")
@@ -578,14 +580,14 @@ def test_no_maximiser_of_the_squared_error_leaves_the_reach(norm, ratio):
     assert in_l2 <= known.reach_of(gamma) * (1.0 + 1e-9)
 
 
-def test_below_the_limit_the_squared_error_has_no_reach():
+def test_the_reach_of_the_squared_error_is_infinite_below_the_limit():
     model, pair = a_linear_model(1, True), a_pair("squared_error", 1)
     for norm in NORMS:
         known = constants(model, pair, norm=norm, loss="squared_error")
         assert known.reach_of(0.99 * known.L_zz / 2.0) == math.inf, norm
 
 
-def test_the_domain_is_the_bounds_else_the_span_of_all_examples():
+def test_the_domain_is_the_bounds_or_without_them_the_span_of_all_examples():
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 2, size=(40, 2)), np.arange(40) % 2
     model = a_linear_model(2, True, features=2)
@@ -599,7 +601,7 @@ def test_the_domain_is_the_bounds_else_the_span_of_all_examples():
     assert constants(model, bounded, reach=1.0).L_theta_theta == pytest.approx(((math.sqrt(2) * 4.0 + 1) ** 2 + 1) / 2)
 
 
-def test_constants_take_a_run_a_float32_model_and_images():
+def test_constants_accept_a_run_a_float32_model_and_images():
     rng = np.random.default_rng(0)
     clients = wafl.Federation.from_arrays([(rng.uniform(size=(8, 1, 2, 2)), np.arange(8) % 2) for _ in range(2)])
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
@@ -612,7 +614,7 @@ def test_constants_take_a_run_a_float32_model_and_images():
     assert known.params_norm == pytest.approx(np.linalg.norm(theta), rel=1e-12)
     assert known.L_z == pytest.approx(np.linalg.norm(theta[:4] - theta[4:8]), rel=1e-12)
     assert constants(run.model, clients) == known
-    # A regression knows its own loss.
+    # The run of a regression brings its own loss.
     targets = wafl.Federation.from_arrays([(rng.uniform(size=(8, 2)), rng.normal(size=8))])
     regression = wafl.fit(nn.Linear(2, 1), targets, wafl.FedAvg(), loss="squared_error", rounds=1, local_epochs=1)
     weight = theory.flat_parameters(regression.model)[:2]
@@ -631,7 +633,7 @@ def test_a_constant_is_a_float_that_keeps_its_reason():
     assert not Constant(math.inf, "exact", "unbounded").proven
 
 
-def test_errors_name_the_value_the_range_and_the_remedy():
+def test_bad_input_is_refused_with_the_value_the_range_and_the_remedy():
     model, pair = a_linear_model(3, True), a_pair("cross_entropy", 3)
     known = constants(model, pair, data_bounds=BOX)
     limit = f"{known.L_zz / 2.0:.4g}"
@@ -706,7 +708,7 @@ def test_equal_rows_have_neither_slope_nor_curvature(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_slopes_are_the_farthest_rows_and_curvature_the_hessians_norm(norm):
+def test_slopes_are_the_farthest_rows_and_curvature_is_the_norm_of_the_hessian(norm):
     rng = np.random.default_rng(3)
     weight = rng.normal(size=(2, 4, 3))
     slopes = CrossEntropy().slopes(torch.from_numpy(weight), norm).numpy()

@@ -1,4 +1,4 @@
-"""Theorem convergence against Algorithm 1 where the minimum is known, and its terms by hand."""
+"""The convergence theorem against Algorithm 1 with a known minimum, and its terms by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def constants() -> Constants:
 def best(clients) -> worlds.Least:
     found = least(mix(clients, WEIGHTS), ROOT2 * BALL, GAMMA)
     assert found.gap < 1e-6
-    assert np.linalg.norm(found.v) < BALL  # inside the ball: the minimum over all parameters
+    assert np.linalg.norm(found.v) < BALL  # inside the ball, so it is the minimum over all parameters
     return found
 
 
@@ -84,8 +84,8 @@ def test_the_mean_gap_of_algorithm_1_is_below_the_bound(
     assert before <= sharp <= bound.value
 
 
-def test_the_simulation_is_algorithm_1(clients, best):
-    """Full batches, all clients: the same parameters after 4 rounds of 3 steps as the package's own engine."""
+def test_the_simulation_agrees_with_the_engine(clients, best):
+    """With full batches and all clients: the same parameters after 4 rounds of 3 steps as from the engine."""
     eta = 0.2
     federation = wafl.Federation.from_arrays([c.pair for c in clients], test_fraction=0.0)
     run = wafl.fit(
@@ -132,8 +132,8 @@ def slope_sign_moved(v, x, sign, gamma):
     return slope, sign, moved
 
 
-def test_smoothness_wants_the_reach_of_the_adversary():
-    """An adversary without bounds leaves the box: with the box alone, L is smaller than the curvature of phi_gamma."""
+def test_smoothness_needs_the_reach_of_the_adversary():
+    """An adversary without bounds leaves the box: for the box alone, L is smaller than the curvature of phi_gamma."""
     rng = np.random.default_rng(0)
     ball, gamma, largest = 0.3, 0.09, 0.0
     for _ in range(200):
@@ -147,7 +147,7 @@ def test_smoothness_wants_the_reach_of_the_adversary():
 # --- the learning rates and the terms ---
 
 
-def test_the_terms_by_hand(constants):
+def test_the_terms_agree_with_a_calculation_by_hand(constants):
     bound = convergence(constants, WEIGHTS, **RATE, learning_rate=0.01)
     smooth = float(constants.L_theta_theta + constants.L_theta_z**2 / (2.0 * GAMMA - BALL**2 / 2.0))
     lam, drift = 0.25 + 0.09 + 0.04, 0.7  # drift: the larger of noise and heterogeneity
@@ -202,7 +202,7 @@ def test_each_of_the_papers_four_learning_rates_can_bind(constants, changed, bin
 @pytest.mark.parametrize("distance", [1e-6, 0.1, 1.0, 30.0])
 @pytest.mark.parametrize("noise", [0.0, 0.5, 10.0])
 @pytest.mark.parametrize("heterogeneity", [0.0, 0.7])
-def test_the_best_learning_rate_is_the_best_of_a_grid(constants, distance, noise, heterogeneity):
+def test_no_learning_rate_of_a_grid_beats_the_best_one(constants, distance, noise, heterogeneity):
     given = {**RATE, "distance": distance, "noise": noise, "heterogeneity": heterogeneity}
     bound = convergence(constants, WEIGHTS, **given)
     cap = constants.learning_rate_cap(GAMMA)
@@ -214,8 +214,8 @@ def test_the_best_learning_rate_is_the_best_of_a_grid(constants, distance, noise
         assert bound.best_learning_rate == pytest.approx(cap)
 
 
-def test_the_best_learning_rate_of_a_start_next_to_the_minimum(constants):
-    """The bound falls with the learning rate down to about 1e-13: the cap is the worst choice, not the best."""
+def test_a_start_next_to_the_minimum_gets_a_tiny_learning_rate(constants):
+    """The bound decreases with the learning rate down to about 1e-13: the cap is the worst choice, not the best."""
     given = {**RATE, "distance": 1e-13}
     bound = convergence(constants, WEIGHTS, **given)
     slow = convergence(constants, WEIGHTS, **given, learning_rate=1e-10)
@@ -254,7 +254,7 @@ def test_weights_off_the_simplex_are_refused(constants, weights):
         convergence(constants, weights, **RATE)
 
 
-def test_preconditions_are_refused(constants):
+def test_failed_preconditions_are_refused(constants):
     with pytest.raises(PreconditionError, match=r"gamma=0.9 must exceed the concavity limit L_zz / 2 = 1"):
         convergence(constants, WEIGHTS, **{**RATE, "gamma": 0.9})
     with pytest.raises(PreconditionError, match=r"give params_radius=C"):
@@ -266,5 +266,5 @@ def test_preconditions_are_refused(constants):
     with pytest.raises(PreconditionError, match="not convex in the parameters"):
         convergence(wafl.theory.constants(network, pair), WEIGHTS, **RATE)
     box = wafl.theory.constants(worlds.model(np.zeros(3)), pair, data_bounds=(-1, 1), params_radius=BALL, norm=math.inf)
-    with pytest.raises(PreconditionError, match="strongly convex for norm 2 alone"):
+    with pytest.raises(PreconditionError, match="strongly convex only for norm 2"):
         convergence(box, WEIGHTS, **RATE)

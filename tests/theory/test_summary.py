@@ -1,4 +1,4 @@
-"""``wafl.theory.summarize`` and ``wafl theory``: every bound of a run, or the precondition that fails."""
+"""``wafl.theory.summarize`` and ``wafl theory``: every bound for a run, or the precondition that fails."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ def reasons(summary: Summary) -> dict[str, str]:
     return {bound.name: bound.reason for bound in summary.bounds if isinstance(bound, Refusal)}
 
 
-def test_with_all_that_the_bounds_ask_for_none_is_refused(run: wafl.Run, clients: wafl.Federation) -> None:
+def test_only_the_rate_is_refused_when_everything_is_given_and_labels_move(
+    run: wafl.Run, clients: wafl.Federation
+) -> None:
     concentration = Concentration(2.0, 1.0, 3.0, 64)
     given = {"target_distance": 3.0, "target_examples": 100, "barycenter_distance": 1.0}
     summary = summarize(run, clients, gamma=60.0, label_cost=10.0, concentration=concentration, **given)
-    assert list(reasons(summary)) == ["mean optimality gap"]  # labels that move make phi_gamma a maximum
+    assert list(reasons(summary)) == ["mean optimality gap"]  # with moving labels phi_gamma is not smooth
     still = summarize(run, clients)
     assert "mean optimality gap" not in reasons(still)
     assert "label" in reasons(summarize(run, clients, concentration=concentration))["covering radius rho_n"]
 
 
-def test_the_domain_is_as_wide_as_the_adversary_reaches(run: wafl.Run, clients: wafl.Federation) -> None:
+def test_the_domain_includes_everything_within_the_adversarys_reach(run: wafl.Run, clients: wafl.Federation) -> None:
     summary = summarize(run, clients)
     assert summary.gamma == 5.0
     assert summary.here.reach == pytest.approx(float(summary.here.L_z) / 10.0)
@@ -50,7 +52,7 @@ def test_the_domain_is_as_wide_as_the_adversary_reaches(run: wafl.Run, clients: 
     assert float(moved.max()) <= summary.here.reach
 
 
-def test_what_a_plain_run_and_a_sampled_cohort_are_told(clients: wafl.Federation) -> None:
+def test_a_plain_run_gets_a_gamma_and_a_sampled_cohort_no_rate(clients: wafl.Federation) -> None:
     model = wafl.models.mlr(clients)
     run = wafl.fit(model, clients, wafl.FedAvg(), rounds=2, cohort=2, local_steps=1, learning_rate=0.1)
     summary = summarize(run, clients, radius=2.0)
@@ -60,7 +62,7 @@ def test_what_a_plain_run_and_a_sampled_cohort_are_told(clients: wafl.Federation
     assert "excess risk in the ball" not in reasons(summary)
 
 
-def test_a_network_is_refused_where_nothing_is_proven(clients: wafl.Federation) -> None:
+def test_bounds_of_a_network_are_refused_because_nothing_is_proven(clients: wafl.Federation) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4), torch.nn.ReLU(), torch.nn.Linear(4, 10))
     run = wafl.fit(model, clients, wafl.WAFL(gamma=5.0), rounds=1, local_steps=1)
@@ -82,7 +84,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output / "few"
 
 
-def test_the_command_prints_constants_bounds_and_certificates_and_draws(study: Path, tmp_path: Path) -> None:
+def test_the_command_prints_constants_bounds_and_certificates_and_saves_the_figure(study: Path, tmp_path: Path) -> None:
     options = ["--radii", "0,0.5,1", "--c1", "2", "--c2", "1", "--label-cost", "5", "--output", str(tmp_path / "new")]
     result = CliRunner().invoke(app, ["theory", str(study), *options], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
@@ -106,14 +108,14 @@ def test_the_command_prints_constants_bounds_and_certificates_and_draws(study: P
         (["--gamma", "-1"], "gamma=-1"),
     ],
 )
-def test_wrong_options_are_one_line(study: Path, options: list[str], message: str) -> None:
+def test_wrong_options_give_one_line_and_no_traceback(study: Path, options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["theory", str(study / "wafl"), *options])
     assert result.exit_code == 2
     assert message in result.output
     assert "Traceback" not in result.output
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["theory", str(tmp_path)])
     assert result.exit_code == 2
     assert "holds no run" in result.output

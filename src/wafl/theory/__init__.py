@@ -1,4 +1,10 @@
-"""Constants, certificates, bounds and rates: what the ball guarantees, in numbers."""
+"""Constants, certificates, bounds and rates: what the ball guarantees, in numbers.
+
+- ``constants.py``: the Lipschitz constants of a model; ``linear.py`` (closed forms), ``layers.py``, ``estimates.py``
+- ``certificates.py``: the worst loss inside the ball; ``upper.py``, ``dual.py``, ``mixture.py``
+- ``calibration.py``: the radius of a gamma, and the gamma of a radius
+- ``bounds.py``, ``rates.py``: the paper's statements, one function each; ``summary.py``: all of them for a run
+"""
 
 from wafl.theory.bound import Bound
 from wafl.theory.bounds import (

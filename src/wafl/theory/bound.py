@@ -1,4 +1,4 @@
-"""What a theorem says of given numbers: its terms, their sum, and the paper's own version beside it."""
+"""What a theorem says for given numbers: its terms, their sum, and the paper's own version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wafl.theory.constant import Constant
 
 @dataclass(frozen=True)
 class Bound:
-    """``terms`` add up to ``value``; ``paper`` is what the paper's statement gives, where it differs.
+    """``terms`` add up to ``value``; ``paper`` is what the paper's statement gives, if it differs.
 
     >>> bound = Bound("distance", {"sampling": 1.0, "between": 2.0}, paper=2.5)
     >>> bound.value, bound.largest
@@ -30,7 +30,7 @@ class Bound:
 
     @property
     def largest(self) -> str:
-        """The term that dominates."""
+        """The dominant term."""
         return max(self.terms, key=self.terms.__getitem__)
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Bound:
 
 
 def require(condition: bool, message: str) -> None:
-    """A precondition of a theorem, said where it fails."""
+    """Check a precondition of a theorem, with a message if it fails."""
     if not condition:
         raise PreconditionError(message)
 
@@ -50,13 +50,13 @@ def require_proven(**constants: Constant) -> None:
         fault = "an estimate" if value.kind == "estimate" else "infinite"
         require(
             value.proven,
-            f"{name} = {float(value):.4g} is {fault}: the bound wants a proven, finite one (a linear model, and "
+            f"{name} = {float(value):.4g} is {fault}: the bound needs a proven, finite one (a linear model, and "
             "bounded data and parameters)",
         )
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where the function changes its sign between ``low`` and ``high``."""
+    """Where the function changes sign between ``low`` and ``high``."""
     from scipy import optimize
 
     return float(cast(Any, optimize).brentq(function, low, high, xtol=1e-300, rtol=1e-14))

@@ -1,7 +1,7 @@
-"""The paper's generalization bounds, one function a statement.
+"""The paper's generalization bounds, one function per statement.
 
-Each takes the numbers its statement names and returns a :class:`~wafl.theory.bound.Bound` that keeps every term. Where
-the paper's statement needs a correction the correct one is computed, and the paper's stands beside it.
+Each takes the numbers that its statement names and returns a :class:`~wafl.theory.bound.Bound` that keeps every term.
+If the paper's statement needs a correction, the corrected one is computed and the paper's is reported next to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wafl.theory.constants import Constants
 
 @dataclass(frozen=True)
 class Sandwich(Bound):
-    """``surrogate_excess`` less and plus ``value`` encloses the excess risk of every distribution in the ball."""
+    """``surrogate_excess`` minus and plus ``value`` encloses the excess risk of every distribution in the ball."""
 
     surrogate_excess: float = 0.0
 
@@ -36,10 +36,16 @@ def excess_risk_sandwich(
     """Lemma excess_risk: the excess risk on any Q in the ball is within g of the surrogate's excess.
 
     ``g = 2 L_z radius + gamma radius^2``, if ``gamma >= L_z / radius``. The paper has ``|gamma - gamma*| radius^2``,
-    gamma* the dual's minimiser; but its proof uses the gamma* of one loss for another (of f for the f that is best on
-    Q), so that term is not justified. Without it: ``phi_gamma <= loss + L_z^2 / (4 gamma)``, so the surrogate exceeds
-    the loss on Q by at most ``gamma radius^2 + L_z radius + L_z^2 / (4 gamma) <= g``. Given ``gamma_star``, the
-    paper's g stands beside.
+    where gamma* minimizes the dual; but its proof uses the gamma* of one loss for another (that of f for the f that is
+    best on Q), so this term is not justified. Without it, ``phi_gamma <= loss + L_z^2 / (4 gamma)``, so the surrogate
+    exceeds the loss on Q by at most ``gamma radius^2 + L_z radius + L_z^2 / (4 gamma) <= g``.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        gamma: the price of transport.
+        radius: of the ball that Q lies in.
+        surrogate_excess: the surrogate's excess, the center of the sandwich.
+        gamma_star: the minimizer of the dual; if given, the paper's g is reported too.
     """
     check_positive("gamma", gamma)
     check_positive("radius", radius)
@@ -71,11 +77,21 @@ def robust_generalization(
     """Theorem excess_risk: with probability ``1 - delta``, the excess risk on every Q within ``radius`` of the truth.
 
     ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)] + optimization_gap + g``, with
-    ``C(Theta) <= 3 C L_theta sqrt(d) / 2`` for the ball ``||theta|| <= C`` in d dimensions, and g of
-    :func:`excess_risk_sandwich`. Needs a bounded data domain and parameter set (on unbounded ones L_theta and M are
-    infinite), and gamma at least ``L_z / radius`` and, for the l2 ball the paper speaks of, above the concavity limit
-    ``L_zz / 2`` (the paper: L_zz). The constants must hold wherever the adversary goes: if it has no bounds, make them
-    with ``reach=constants.reach_of(gamma)``. The paper's value differs in g alone.
+    ``C(Theta) <= 3 C L_theta sqrt(d) / 2`` for the ball ``||theta|| <= C`` in d dimensions, and the g of
+    :func:`excess_risk_sandwich`. The data domain and the parameter set must be bounded (otherwise L_theta and M are
+    infinite); gamma must be at least ``L_z / radius`` and, for the paper's l2 ball, above the concavity limit
+    ``L_zz / 2`` (in the paper L_zz). The constants must hold wherever the adversary goes: if it has no bounds, compute
+    them with ``reach=constants.reach_of(gamma)``. The paper's value differs only in g.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        gamma: the price of transport.
+        radius: of the ball that Q lies in.
+        delta: the probability that the bound fails.
+        optimization_gap: how far training stopped above the best surrogate.
+        gamma_star: the minimizer of the dual; if given, the paper's value is reported too.
     """
     sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius, gamma_star=gamma_star)
     statistics = _statistics(constants, client_weights, num_examples, gamma, delta, levels=2)
@@ -98,8 +114,17 @@ def generalization_to_truth(
 ) -> Bound:
     """Corollary 1: with probability ``1 - delta``, the excess risk on the true mixture itself.
 
-    As :func:`robust_generalization` with the radius :func:`covering_radius` and ``log(4 m / delta)``, half of delta
-    being spent on the ball's covering the truth.
+    Like :func:`robust_generalization`, with :func:`covering_radius` as the radius and ``log(4 m / delta)``, because
+    half of delta is spent on the ball covering the truth.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``), with a finite ``label_cost``.
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        gamma: the price of transport.
+        concentration: how fast samples approach the distributions they come from.
+        delta: the probability that the bound fails.
+        optimization_gap: how far training stopped above the best surrogate.
     """
     radius = covering_radius(constants, client_weights, num_examples, concentration=concentration, delta=delta)
     sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius.value)
@@ -111,10 +136,10 @@ def generalization_to_truth(
 
 @dataclass(frozen=True)
 class Concentration:
-    """Fournier and Guillin's (2015, theorem 2) constants, of a distribution with ``E exp(||Z||^alpha)`` finite.
+    """The constants of Fournier and Guillin (2015, theorem 2) for a distribution with finite ``E exp(||Z||^alpha)``.
 
-    No universal value of c1 and c2 is known: they depend on the distribution, and one pair must serve all clients and
-    the target. ``dimension`` is that of the examples.
+    No universal values of c1 and c2 are known: they depend on the distribution, and one pair must hold for all clients
+    and the target. ``dimension`` is the dimension of the examples.
 
     >>> Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=2).squared_distance(200, 0.1) < 0.2
     True
@@ -130,16 +155,16 @@ class Concentration:
             raise ValueError(f"c1={self.c1} must be finite and at least 1: a probability is bounded at every distance")
         check_positive("c2", self.c2)
         if not (self.alpha > 2 and math.isfinite(self.alpha)):
-            raise ValueError(f"alpha={self.alpha} must exceed 2 and be finite: W_2 wants that many moments")
+            raise ValueError(f"alpha={self.alpha} must exceed 2 and be finite: W_2 needs that many moments")
         if self.dimension < 1:
             raise ValueError(f"dimension={self.dimension} must be at least 1")
 
     def squared_distance(self, num_examples: int, delta: float) -> float:
         """The rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
 
-        ``P(W_2^2 >= x) <= c1 exp(-c2 n x^2)`` for ``x <= 1`` and fewer than 4 dimensions, with ``x^(d/2)`` for more and
-        ``(x / log(2 + 1/x))^2`` for 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. It bounds a squared distance:
-        the distance is its root.
+        ``P(W_2^2 >= x) <= c1 exp(-c2 n x^2)`` for ``x <= 1`` and fewer than 4 dimensions, with ``x^(d/2)`` instead for
+        more than 4 and ``(x / log(2 + 1/x))^2`` for exactly 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. This
+        bounds a squared distance: its root bounds the distance.
         """
         _check_delta(delta)
         if num_examples < 1:
@@ -156,7 +181,7 @@ class Concentration:
         return root(excess, 1e-300, 1.0) if rate > 0.0 and excess(1.0) >= 0.0 else float(rate > 0.0)
 
     def paper_squared_distance(self, num_examples: int, delta: float) -> float:
-        """As the paper prints it: no logarithm in 4 dimensions, and ``1 / alpha``, a distance's exponent, beyond 1."""
+        """As printed in the paper: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
         rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
         return rate ** (1.0 / self.alpha if rate > 1.0 else min(2.0 / self.dimension, 0.5))
 
@@ -169,12 +194,19 @@ def covering_radius(
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary 1: with probability ``1 - delta / 2`` the true mixture is this near to the empirical one, in W_2.
+    """Corollary 1: with probability ``1 - delta / 2`` the true mixture is this close to the empirical one, in W_2.
 
-    ``rho_n = sqrt(sum_i lambda_i rho-hat_i)``, rho-hat_i what ``W_2^2`` exceeds with probability ``delta / (2 m)``, so
-    that the m levels add up to ``delta / 2``. The paper writes ``delta / m`` there, and proves with ``delta / 2m``. The
-    terms are the clients' shares of ``rho_n``. With labels that cannot move (``label_cost=inf``) the ball holds only
+    ``rho_n = sqrt(sum_i lambda_i rho-hat_i)``, where ``W_2^2`` exceeds rho-hat_i with probability ``delta / (2 m)``, so
+    that the m levels add up to ``delta / 2``. The paper states ``delta / m`` but proves it with ``delta / 2m``. The
+    terms are the clients' shares of ``rho_n``. If labels cannot move (``label_cost=inf``), the ball holds only
     distributions with the sample's own label frequencies, so no radius covers the truth.
+
+    Args:
+        constants: of the loss; their ``label_cost`` must be finite.
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        concentration: how fast samples approach the distributions they come from.
+        delta: twice the probability that the bound fails.
     """
     require(
         math.isfinite(constants.label_cost),
@@ -193,11 +225,19 @@ def distance_to_target(
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary of sec. 5: with probability ``1 - delta``, a bound of ``W_2(P_lambda, Q)`` for a target Q.
+    """Corollary of section 5: with probability ``1 - delta``, a bound on ``W_2(P_lambda, Q)`` for a target Q.
 
-    ``sqrt(sum_i lambda_i rho-hat_i) + W_2(empirical mixture, empirical target) + sqrt(rho-hat_Q)``: the distance that
-    was measured (such as ``sqrt(wafl.weights.mixture(...).value)``) and what sampling adds at either end. rho-hat
-    bounds a squared distance, so the lone last term is its root; the paper leaves the root out.
+    ``sqrt(sum_i lambda_i rho-hat_i) + W_2(empirical mixture, empirical target) + sqrt(rho-hat_Q)``: the measured
+    distance and what sampling adds at either end. rho-hat bounds a squared distance, so the last term is its root; the
+    paper leaves out the root.
+
+    Args:
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        target_examples: how many examples the target has.
+        empirical_distance: the measured W_2, such as ``sqrt(wafl.weights.mixture(...).value)``.
+        concentration: how fast samples approach the distributions they come from.
+        delta: the probability that the bound fails.
     """
     _check_distance(empirical_distance)
     sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
@@ -220,18 +260,26 @@ def distance_to_client(
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary of appendix B: with probability ``1 - delta``, a bound of ``W_2(P_lambda, P_j)`` for a client j.
+    """Corollary of appendix B: with probability ``1 - delta``, a bound on ``W_2(P_lambda, P_j)`` for a client j.
 
-    ``sqrt(sum_i lambda_i rho-hat_i) + rho* + rho* / sqrt(lambda_j) + sqrt(rho-hat_j)``, rho*^2 being
-    ``sum_i lambda_i W_2^2(P_i, barycenter)`` (:func:`wafl.weights.barycenter`): that sum holds
+    ``sqrt(sum_i lambda_i rho-hat_i) + rho* + rho* / sqrt(lambda_j) + sqrt(rho-hat_j)``, where rho*^2 is
+    ``sum_i lambda_i W_2^2(P_i, barycenter)`` (:func:`wafl.weights.barycenter`): this sum includes
     ``lambda_j W_2^2(P_j, barycenter)``, so the distance is at most ``rho* / sqrt(lambda_j)``. The paper has
     ``rho* / lambda_j``, which is larger, and no root in the last term.
+
+    Args:
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        client: which client, counted from 0.
+        barycenter_distance: rho*.
+        concentration: how fast samples approach the distributions they come from.
+        delta: the probability that the bound fails.
     """
     _check_distance(barycenter_distance)
     weights = check_weights(client_weights, num_examples)
     if not 0 <= client < len(weights):
         raise ValueError(f"client={client} must lie in 0 .. {len(weights) - 1}")
-    require(weights[client] > 0, f"client {client} has weight 0: the sum over the clients says nothing of it")
+    require(weights[client] > 0, f"client {client} has weight 0: the sum over the clients says nothing about it")
     sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
     own = concentration.squared_distance(num_examples[client], delta / 2.0)
     terms = {
@@ -288,7 +336,7 @@ def _statistics(
 
 
 def _require_ball(constants: Constants) -> float:
-    """The bounds compare with other parameters, so the constants must hold for all that are allowed."""
+    """The bounds compare with other parameters, so the constants must hold for all allowed ones."""
     require(
         constants.params_radius is not None,
         "the parameters are not bounded: give params_radius=C, the C of ||theta|| <= C, to wafl.theory.constants",
@@ -300,7 +348,7 @@ def _require_ball(constants: Constants) -> float:
 def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
     weights = [float(weight) for weight in client_weights]
     if len(weights) != len(num_examples) or not weights:
-        raise ValueError(f"{len(weights)} client weights and {len(num_examples)} sizes: give one of each a client")
+        raise ValueError(f"{len(weights)} client weights and {len(num_examples)} sizes: give one of each per client")
     if not (all(weight >= 0 for weight in weights) and abs(sum(weights) - 1.0) <= 1e-6):  # NaN is neither
         raise ValueError(
             f"client_weights sum to {sum(weights):.6g}, the least is {min(weights):g}: they must lie on the simplex"
@@ -312,7 +360,7 @@ def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) 
 
 def _check_delta(delta: float) -> None:
     if not 0 < delta < 1:
-        raise ValueError(f"delta={delta} must lie in (0, 1): the bound fails with that probability at most")
+        raise ValueError(f"delta={delta} must lie in (0, 1): it is the probability with which the bound may fail")
 
 
 def _check_gap(optimization_gap: float) -> float:

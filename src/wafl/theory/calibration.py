@@ -1,4 +1,4 @@
-"""How large the ball is that a gamma stands for: the achieved radius, and back."""
+"""How large a ball a gamma stands for: from gamma to the achieved radius, and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wafl.theory.upper import UpperBound
 from wafl.weights import ClientWeights
 
 SECTIONS = 8
-"""Gammas that clients are asked for at once while a bracket is narrowed."""
+"""How many parts a bracket is cut into by the gammas of one query."""
 CHUNK = 2048
 
 
@@ -41,9 +41,9 @@ class Calibration:
     seed: int
 
     def gamma_for(self, radius: float) -> float:
-        """The gamma at which the achieved radius is ``radius``; where that jumps over it, the least gamma below it.
+        """The gamma at which the achieved radius is ``radius``; if that jumps, the smallest gamma that stays below it.
 
-        The achieved radius falls as gamma rises, so a bracket is narrowed, each time by one question to all clients.
+        The achieved radius decreases as gamma increases, so a bracket is narrowed, one query to all clients at a time.
         """
         check_positive("radius", radius)
         limit = _finite_above(self.mixture, self.adversary)
@@ -74,7 +74,7 @@ class Calibration:
         return total ** (1.0 / self.adversary.power)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """The paper's first figure."""
+        """Plot the achieved radius against gamma: the paper's first figure."""
         from wafl.plotting import radius_against_gamma
 
         return radius_against_gamma(self.gammas, self.radii, self.norm, self.unit, None if path is None else Path(path))
@@ -84,13 +84,13 @@ class Calibration:
         return [cost ** (1.0 / self.adversary.power) for cost in costs]
 
     def _bracket(self, radius: float) -> tuple[float, float]:
-        """Two gammas between whose achieved radii the wanted one lies, from the grid or beyond it."""
+        """Two gammas whose achieved radii enclose the wanted one, from the grid or beyond it."""
         points = dict(zip(self.gammas, self.radii, strict=True))
         while not any(achieved > radius for achieved in points.values()):
             gamma = min(points) / 4.0
             if gamma < 1e-12:
                 raise ValueError(
-                    f"radius={radius:g} cannot be reached: even for free the examples move by "
+                    f"radius={radius:g} cannot be reached: even at no cost the examples move by only "
                     f"{max(points.values()):.4g} (the loss is flat, or the bounds are full)"
                 )
             points[gamma] = self._achieved([gamma])[0]
@@ -119,10 +119,26 @@ def calibrate(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Calibration:
-    """The achieved radius of each of ``gammas``, the paper's first figure: clients report one number a gamma.
+    """The achieved radius of each gamma, the paper's first figure: clients report two numbers per gamma.
 
-    The model stays as it is; while it trains the radius of a gamma changes with it, which ``wafl.WAFL(radius=...)``
-    follows. The other options are those of :func:`wafl.adversaries.wasserstein` and :func:`wafl.certify`.
+    The model stays as it is. During training the radius of a gamma changes with the model, which
+    ``wafl.WAFL(radius=...)`` follows.
+
+    Args:
+        model: a model, or a run, which brings its own loss and client weights.
+        clients: whose examples are mixed.
+        gammas: the prices of transport to look at; at least one.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+        part: ``"train"`` or ``"test"`` examples.
+        client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        seed: of the random starts.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
@@ -146,11 +162,11 @@ def calibrate(
 
 
 def _means(mixture: Mixture, adversary: Wasserstein, gammas: Sequence[float], seed: int) -> Means:
-    """Mean robust loss and cost at each gamma, over the mixture."""
+    """The mean robust loss and cost over the mixture at each gamma."""
     limit = _finite_above(mixture, adversary)
     if limit == 0.0:
         return mixture.means(adversary, [{"gamma": gamma} for gamma in gammas], seed)
-    # A regression's ascent is slow near the limit, but its maximum is that of a parabola, which is known.
+    # A regression's ascent is slow near the limit, but it climbs a parabola, whose maximum is known.
     above = [gamma for gamma in gammas if gamma > limit]
     settings = [{"gamma": gamma, "curvature": 2.0 * limit} for gamma in above]
     means = (
@@ -161,7 +177,7 @@ def _means(mixture: Mixture, adversary: Wasserstein, gammas: Sequence[float], se
 
 
 def _finite_above(mixture: Mixture, adversary: Wasserstein) -> float:
-    """The gamma from which on phi_gamma is finite: ``L_zz / 2`` for a linear regression, and else any."""
+    """phi_gamma is finite above this gamma: ``L_zz / 2`` for a linear regression, otherwise 0."""
     plain = adversary.norm == 2 and adversary.power == 2 and adversary.bounds is None
     curvature = mixture.problem.curvature
     if not plain or math.isfinite(adversary.label_cost) or mixture.task.loss.quadratic is None:

@@ -1,9 +1,9 @@
-"""The worst loss inside the ball, from above: certificates that clients compute together.
+"""Upper bounds on the worst loss inside the ball: certificates that clients compute together.
 
-By duality (eq. duality of the paper) no distribution within ``radius`` of the clients' mixture has a larger expected
-loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the least of these over
-gamma; each client sends for each gamma the mean over its examples of an upper bound of phi_gamma, and of what its
-examples' moves cost, which is the slope in gamma.
+By duality (the paper's duality equation), no distribution within ``radius`` of the clients' mixture has a larger
+expected loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the minimum of this
+over gamma. For each gamma, each client sends two means over its examples: of an upper bound on phi_gamma, and of what
+the examples' moves cost, which is the slope in gamma.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wafl.plotting import Curve, certificates_against_radius
 from wafl.run import Run
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
-from wafl.theory.dual import Surrogate, minimise_dual
+from wafl.theory.dual import Surrogate, minimize_dual
 from wafl.theory.mixture import Means, Mixture
 from wafl.theory.upper import UpperBound
 from wafl.weights import ClientWeights
@@ -37,8 +37,8 @@ from wafl.weights import ClientWeights
 class Certificate:
     """For every distribution within ``radius`` the expected loss is at most ``value``, found at ``gamma``.
 
-    ``simple`` is the cruder bound ``E[loss] + L_z radius``; ``achieved`` the loss of a distribution inside the ball,
-    the one :class:`wafl.WassersteinShift` finds, so the truth lies between it and the smaller of the two.
+    ``simple`` is the cruder bound ``E[loss] + L_z radius``. ``achieved`` is the loss of a distribution inside the ball,
+    the one that :class:`wafl.WassersteinShift` finds, so the truth lies between it and the smaller of the two bounds.
     """
 
     radius: float
@@ -53,13 +53,13 @@ class Certificate:
 
     @property
     def gap(self) -> float | None:
-        """How far the truth may lie below the better certificate; below 0 where an estimate was too small."""
+        """How far the truth may lie below the better certificate; negative if an estimate was too small."""
         return None if self.achieved is None else self.best - self.achieved
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """One certificate a radius. ``proven`` says whether ``value`` is one: False where L_zz is an estimate."""
+    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if L_zz is an estimate."""
 
     rows: tuple[Certificate, ...]
     loss: float
@@ -83,7 +83,7 @@ class Certificates:
         return len(self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what is infinite is None."""
+        """Plain values, with None for infinity."""
         rows = [{name: _finite(value) for name, value in vars(row).items()} for row in self.rows]
         constants = {
             name: {"value": _finite(float(value)), "kind": value.kind, "why": value.why}
@@ -92,12 +92,12 @@ class Certificates:
         norm = norm_name(self.norm)
         return {"loss": self.loss, "norm": norm, "unit": self.unit, "constants": constants, "certificates": rows}
 
-    def plot(self, path: str | os.PathLike[str] | None = None, **beside: Certificates) -> Any:
-        """Certificate and achieved loss against the radius; other runs' come beside, by name."""
-        return plot_certificates({"this run": self, **beside}, None if path is None else Path(path))
+    def plot(self, path: str | os.PathLike[str] | None = None, **others: Certificates) -> Any:
+        """Plot certified and achieved loss against the radius, together with those of ``others``, by name."""
+        return plot_certificates({"this run": self, **others}, None if path is None else Path(path))
 
     def curve(self) -> Curve:
-        """The best certificate of each radius, in ascending order, as a figure wants it."""
+        """The best certificate for each radius, in ascending order, as a figure needs it."""
         rows = sorted(self.rows, key=lambda row: row.radius)
         reached = [row.achieved for row in rows if row.achieved is not None]
         return Curve(
@@ -119,7 +119,7 @@ class Certificates:
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
-    """Certificate and achieved loss of several runs against the radius, a matplotlib figure."""
+    """A matplotlib figure of the certified and achieved losses of several runs against the radius."""
     first = next(iter(runs.values()))
     curves = {name: certificates.curve() for name, certificates in runs.items()}
     return certificates_against_radius(curves, first.norm, first.unit, path)
@@ -138,13 +138,23 @@ def certify(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Certificates:
-    """How large the expected loss can be under any distribution within each of ``radii`` of the clients' mixture.
+    """How large the expected loss can be under any distribution within each radius of the clients' mixture.
 
-    The mixture is that of the clients' examples at hand (``part``), weighted by ``client_weights`` (default: the run's
-    own): what a certificate says of the true distributions is in :mod:`wafl.theory.bounds`. Labels stay where they are.
-    ``curvature`` is a bound of L_zz that you have proven yourself; without it, it is known for linear models with
-    cross-entropy or squared error and for smooth networks, and elsewhere estimated: then ``proven`` is False.
-    Everything is computed in float64.
+    The mixture is that of the clients' examples at hand; for the distributions they come from, see
+    :mod:`wafl.theory.bounds`. Labels stay fixed. L_zz is known for linear models with cross-entropy or squared error
+    and for smooth networks; otherwise it is estimated, and ``proven`` is False. Everything is computed in float64.
+
+    Args:
+        model: a model, or a run, which brings its own loss and client weights.
+        clients: whose examples are mixed.
+        radii: in the unit of the data; at least one.
+        norm: the ground norm, 1, 2 or inf.
+        part: ``"train"`` or ``"test"`` examples.
+        client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
+        curvature: a bound on L_zz that you have proven yourself.
+        achieved: whether to look for a bad distribution inside each ball too, which needs all examples in one place.
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        seed: of the adversary.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
@@ -179,9 +189,9 @@ def certificates_of(
     bent: Constant,
     achieved: Callable[[float], float | None] = lambda radius: None,
 ) -> Certificates:
-    """The certificates of a mixture whose clients answer with two numbers a gamma, wherever they are.
+    """The certificates of a mixture whose clients answer with two numbers per gamma, wherever they are.
 
-    ``means`` asks them; ``steep`` and ``bent`` are L_z and L_zz.
+    ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz.
     """
     clean = means(None, [{}]).value[0]
 
@@ -190,7 +200,7 @@ def certificates_of(
         return [Surrogate(value, cost) for value, cost in zip(found.value, found.cost, strict=True)]
 
     rows: list[Certificate] = []
-    for radius, (value, gamma) in zip(radii, minimise_dual(ask, radii, bent / 2.0, clean), strict=True):
+    for radius, (value, gamma) in zip(radii, minimize_dual(ask, radii, bent / 2.0, clean), strict=True):
         simple = clean + steep * radius if radius > 0 else clean
         rows.append(Certificate(radius, value, gamma, simple, achieved(radius)))
     return Certificates(tuple(rows), clean, norm, unit, steep, bent)

@@ -12,7 +12,8 @@ class Constant(float):
     """A float with a ``kind`` and a reason.
 
     ``exact``: no smaller number would do. ``bound``: proven, perhaps larger than needed. ``estimate``: found by search,
-    so the truth may be larger. ``why`` says how it was found; ``estimate`` is what a search found, beside a bound.
+    so the true value may be larger. ``why`` says how it was found; ``estimate`` is what a search found, in addition to
+    a bound.
 
     >>> steep = Constant(2.0, "bound", "product over the layers", estimate=1.5)
     >>> steep, steep / 2, steep.proven
@@ -30,7 +31,7 @@ class Constant(float):
 
     @property
     def proven(self) -> bool:
-        """Whether the truth is surely no larger; infinity proves nothing."""
+        """Whether the true value is certainly no larger; infinity proves nothing."""
         return self.kind != "estimate" and math.isfinite(self)
 
     def __repr__(self) -> str:

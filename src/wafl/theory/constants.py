@@ -23,7 +23,7 @@ from wafl.theory.constant import Constant
 from wafl.theory.layers import loss_steepness
 
 SEARCHED = 64
-"""Examples that a network's constants are searched on."""
+"""How many examples a network's constants are searched on."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Constants:
     ``L_z``: of the loss in the example (in the ground norm). ``L_zz``: of its gradient there. ``L_theta``,
     ``L_theta_theta``: the same in the parameters. ``L_theta_z``: of the gradient in the parameters as the example moves
     (the paper's L_z-theta is the same number). ``max_loss``: the paper's M. Each is a :class:`Constant`, a float that
-    says whether it is exact, a bound or an estimate. ``convex``: whether the loss is convex in the parameters;
-    ``steep_everywhere``: whether L_z holds outside the data domain too.
+    says whether it is exact, a bound or an estimate. ``convex`` is whether the loss is convex in the parameters,
+    ``steep_everywhere`` whether L_z also holds outside the data domain.
     """
 
     L_z: Constant
@@ -56,18 +56,18 @@ class Constants:
 
     @property
     def concavity_limit(self) -> float:
-        """Above this gamma the inner problem is concave: ``L_zz / 2``, for the squared l2 cost; else infinity."""
+        """Above this gamma the inner problem is concave: ``L_zz / 2`` for the squared l2 cost, otherwise infinity."""
         return float(self.L_zz) / 2.0 if self.norm == 2 else math.inf
 
     def smoothness(self, gamma: float) -> Constant:
         """L of phi_gamma in the parameters (lemma f_smooth): ``L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)``.
 
         The paper has ``gamma - L_zz`` in the denominator, for a cost that is 1-strongly convex; the squared l2 cost is
-        2-strongly convex, so that ``2 gamma > L_zz`` is enough.
+        2-strongly convex, so ``2 gamma > L_zz`` is enough.
         """
         if self.norm != 2:
             raise PreconditionError(
-                f"norm={self.norm}: the squared cost is strongly convex for norm 2 alone; use norm=2"
+                f"norm={self.norm}: the squared cost is strongly convex only for norm 2; use norm=2"
             )
         if not gamma > self.concavity_limit:
             raise PreconditionError(
@@ -79,11 +79,11 @@ class Constants:
         return Constant(value, "bound" if proven else "estimate", "L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)")
 
     def reach_of(self, gamma: float) -> float:
-        """How far, in l2, the adversary of phi_gamma moves an example of the box at most, if nothing holds it.
+        """The farthest, in l2, that phi_gamma's adversary moves an example of the box, if it has no bounds.
 
-        Where it stops, ``2 gamma ||x' - x|| = ||grad loss(x')||`` (squared l2 cost), which is at most L_z if that holds
-        for all inputs, and else at most L_z in the box and ``L_zz ||x' - x||`` more. In any norm the move gains at most
-        ``L_z ||x' - x||``, and ``L_zz ||x' - x||^2 / 2`` more where L_z holds in the box alone, and costs
+        Where it stops, ``2 gamma ||x' - x|| = ||grad loss(x')||`` (squared l2 cost), which is at most L_z if L_z holds
+        for all inputs, and otherwise at most L_z, from the box, plus ``L_zz ||x' - x||``. In any norm the move gains at
+        most ``L_z ||x' - x||``, plus ``L_zz ||x' - x||^2 / 2`` if L_z holds only in the box, and costs
         ``gamma ||x' - x||^2``.
         """
         check_positive("gamma", gamma)
@@ -96,7 +96,7 @@ class Constants:
         return stretch * float(self.L_z) / (2.0 * net if self.norm == 2 else net)
 
     def learning_rate_cap(self, gamma: float) -> float:
-        """``1 / (3 L)``: what the convergence theorem asks of the learning rate."""
+        """``1 / (3 L)``: the largest learning rate that the convergence theorem allows."""
         return 1.0 / (3.0 * float(self.smoothness(gamma)))
 
 
@@ -111,17 +111,23 @@ def constants(
     reach: float = 0.0,
     loss: Loss | None = None,
 ) -> Constants:
-    """The constants of ``model`` on ``data``, a federation or a pair ``(x, y)``.
-
-    ``data_bounds`` is the box that holds every input, not only those in ``data`` (default: the federation's own bounds,
-    else the span of its examples); an adversary without bounds may leave it, ``reach`` being how far (in l2; at most
-    ``L_z / (2 gamma)`` for the squared l2 cost). ``params_radius=C`` takes the supremum over all parameters with
-    ``||theta|| <= C``, as the generalization bounds need; without it the constants are those at the model's parameters.
-    ``label_cost`` is the price kappa of moving a label: if finite, L_z counts labels too.
+    """The Lipschitz constants of a model's loss on given data.
 
     For linear models every value is proven, in closed form (:mod:`wafl.theory.linear`). For networks L_z and L_zz are
-    bounded layer by layer where that can be done (:mod:`wafl.theory.layers`; no L_zz exists where a gradient jumps, as
-    with ReLU), and the rest is searched on some of the examples: estimates, labelled so.
+    bounded layer by layer if possible (:mod:`wafl.theory.layers`; there is no L_zz if a gradient jumps, as with ReLU),
+    and everything else is searched on some of the examples: such values are labeled as estimates.
+
+    Args:
+        model: a model, or a run, which brings its own loss.
+        data: a federation, or a pair ``(x, y)``.
+        data_bounds: a box that holds every input, not only those in ``data``; by default the federation's own bounds,
+            or else the span of its examples.
+        params_radius: C, to take the supremum over all parameters with ``||theta|| <= C``, as the generalization bounds
+            need; by default the constants hold at the model's own parameters.
+        norm: the ground norm, 1, 2 or inf.
+        label_cost: kappa, the price of changing a label; if finite, L_z includes labels.
+        reach: how far an adversary without bounds may leave the box (in l2; see :meth:`Constants.reach_of`).
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
 
     >>> import torch, wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
@@ -131,7 +137,7 @@ def constants(
     """
     check_norm(norm)
     if not label_cost > 0:
-        raise ValueError(f"label_cost={label_cost} must be positive; inf keeps labels where they are")
+        raise ValueError(f"label_cost={label_cost} must be positive; inf keeps labels fixed")
     if not (reach >= 0 and math.isfinite(reach)):
         raise ValueError(f"reach={reach} must be finite and at least 0")
     task, params = task_of(model, loss)
@@ -150,7 +156,7 @@ def constants(
         check_positive("params_radius", params_radius)
         if params_radius < own_norm:
             raise ValueError(
-                f"params_radius={params_radius:g} leaves the model out, whose parameters have norm {own_norm:.4g}: "
+                f"params_radius={params_radius:g} leaves out the model, whose parameters have norm {own_norm:.4g}: "
                 "give at least that"
             )
     domain = linear.Domain(*box, math.prod(clients.input_shape), reach, _targets(clients))
@@ -177,7 +183,7 @@ def constants(
 
 
 def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Tensor]:
-    """A model's task and parameters in float64: what is proven should not be lost to rounding."""
+    """A model's task and parameters in float64, so that rounding does not spoil what is proven."""
     if isinstance(model, Run):
         loss = loss if loss is not None else model.loss
         model = model.model
@@ -204,7 +210,7 @@ def _values(
 
 
 def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float) -> dict[str, Constant]:
-    """``L_z`` and ``L_zz`` where they are known without an example: of linear models, and by layers."""
+    """``L_z`` and ``L_zz`` if they are known without examples: of linear models, and by layers."""
     layer = task.linear(params[None])
     if layer is not None and linear.known(task.loss):
         return linear.in_inputs(task.loss, layer[0][0], norm)
@@ -236,7 +242,7 @@ def input_constants(task: Task, params: Tensor, clients: Federation, norm: float
 
 
 def _some_examples(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor, str]:
-    """Examples to search on, evenly taken from all clients."""
+    """Examples to search on, taken evenly from all clients."""
     count = min(SEARCHED, len(clients.train.y))
     rows = torch.linspace(0, len(clients.train.y) - 1, count, dtype=torch.float64).round().long()
     y = clients.train.y[rows]

@@ -1,4 +1,4 @@
-"""What a search finds at given examples: the steepest and the most curved. Never more than the truth."""
+"""The largest slope and curvature that a search finds at given examples: never more than the true value."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from wafl.core.task import Task
 
 ITERATIONS = 30
 CHUNK = 32
-"""Examples looked at together: second derivatives keep a copy of the parameters each."""
+"""Examples processed together: second derivatives keep a copy of the parameters for each."""
 
 
 def largest_slope(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The largest ``||dloss/dx||_*`` of the examples ``x [N, ...]``."""
+    """The largest ``||dloss/dx||_*`` over the examples ``x [N, ...]``."""
     gradients = task.input_gradient(params[None], x[None], y[None])[1][0]
     return float(power_norm(gradients.flatten(1), dual(norm), 1).max())
 
 
 def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The largest ``||H v||_*`` over ``||v|| <= 1``, H the Hessian in x, by power iteration.
+    """The largest ``||H v||_*`` over ``||v|| <= 1``, with H the Hessian in x, by power iteration.
 
-    In every norm the next v is the one that maximises ``<H v, v'>``, so that no step makes it smaller.
+    In every norm the next v is the one that maximizes ``<H v, v'>``, so that no step decreases it.
     """
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: fl
 
 
 def largest_param_slope(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
-    """The largest ``||dloss/dtheta||`` of the examples."""
+    """The largest ``||dloss/dtheta||`` over the examples."""
 
     def length(z: Tensor, label: Tensor) -> Tensor:
         return grad(lambda flat: _loss(task, z, label, flat))(params).norm()
@@ -46,7 +46,7 @@ def largest_param_slope(task: Task, params: Tensor, x: Tensor, y: Tensor) -> flo
 
 
 def largest_param_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
-    """The norm of the Hessian in theta, the largest of the examples, by power iteration."""
+    """The largest norm of the Hessian in theta over the examples, by power iteration."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
         slope = grad(lambda flat: _loss(task, z, label, flat))
@@ -56,7 +56,7 @@ def largest_param_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor) ->
 
 
 def largest_mixed(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
-    """The norm of ``A = d^2 loss / dtheta dx``, the largest of the examples, by power iteration on ``A^T A``."""
+    """The largest norm of ``A = d^2 loss / dtheta dx`` over the examples, by power iteration on ``A^T A``."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
         in_input = grad(lambda moved, flat: _loss(task, moved, label, flat))
@@ -70,7 +70,7 @@ def largest_mixed(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
 def _power_iteration(
     step: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, y: Tensor, width: int, norm: float
 ) -> float:
-    """The largest ``||step(z, y, v)||_*`` found over ``||v|| <= 1``, for all examples."""
+    """The largest ``||step(z, y, v)||_*`` found over ``||v|| <= 1`` and all examples."""
 
     def one(z: Tensor, label: Tensor, start: Tensor) -> Tensor:
         v = _steepest(start, norm)
@@ -82,7 +82,7 @@ def _power_iteration(
 
 
 def _steepest(g: Tensor, norm: float) -> Tensor:
-    """The unit vector of the norm that maximises ``<g, v>``."""
+    """The unit vector of the norm that maximizes ``<g, v>``."""
     if norm == 2:
         return g / g.norm().clamp_min(1e-30)
     if norm == 1:
@@ -100,7 +100,7 @@ def _parts(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _starts(x: Tensor, width: int) -> Tensor:
-    """One random direction an example."""
+    """One random direction per example."""
     number = torch.arange(len(x), device=x.device)
     zero = torch.zeros_like(number)
     return normal(Key(zero, zero, number, zero), Purpose.START, width).to(x)

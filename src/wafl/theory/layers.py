@@ -1,9 +1,9 @@
 """Upper bounds for a network, layer by layer.
 
-Of each part of the network two numbers are followed: ``slope``, the Lipschitz constant of its outputs in the input, and
-``bend``, that of its Jacobian. A linear layer multiplies both by its norm. An activation ``a`` with ``|a'| <= s`` and
-``|a''| <= t`` makes them ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as in
-ReLU or max pooling, has no bend: there the gradient jumps, and only the slope is bounded.
+Two numbers are tracked through the network: ``slope``, the Lipschitz constant of a layer's outputs in the input, and
+``bend``, that of their Jacobian. A linear layer multiplies both by its norm. An activation ``a`` with ``|a'| <= s`` and
+``|a''| <= t`` turns them into ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as
+in ReLU or max pooling, makes the gradient jump: the slope is still bounded, but there is no bend.
 
 The last layer is taken together with the loss, whose slope and curvature as a function of that layer's input are known
 (:meth:`wafl.core.losses.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from wafl.core.losses import OutputLoss
 from wafl.core.task import is_plain, members
 
-# |a'| and |a''| of smooth activations, rounded up; infinity where a' jumps.
+# |a'| and |a''| of activations, rounded up; infinity if a' jumps.
 ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
     nn.Identity: (1.0, 0.0),
     nn.Flatten: (1.0, 0.0),
@@ -38,14 +38,14 @@ ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Steepness:
-    """``slope`` and ``bend`` of a network as a function of its input, in l2; infinity where there is no bound."""
+    """``slope`` and ``bend`` of a network as a function of its input, in l2; infinity if there is no bound."""
 
     slope: float
     bend: float
 
 
 def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
-    """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None where a layer is not known.
+    """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None if a layer or the loss is not known.
 
     >>> from wafl.core.losses import CrossEntropy
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
@@ -76,7 +76,7 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
 
 
 def _layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a plain sequence, nested ones included, a layer as often as it stands there."""
+    """The layers of a plain sequence, including nested ones, each as often as it occurs."""
     if not is_plain(model, nn.Sequential):
         return [model]
     parts = [_layers(child) for child in members(model)]
@@ -93,7 +93,7 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
     if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
         return _convolution_norm(layer), 0.0
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
-        # Each input is in at most so many windows, and each window hands on one of its inputs.
+        # Each input is in at most that many windows, and each window passes on one of its inputs.
         return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)), math.inf
     if type(layer) is nn.AvgPool2d and not layer.ceil_mode and layer.divisor_override is None and not layer.padding:
         size = math.prod(_pair(layer.kernel_size))
@@ -102,7 +102,7 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
 
 
 def _convolution_norm(layer: nn.Conv2d) -> float:
-    """At most the norm of the kernel as a matrix of patches, times the root of how many patches an input is in."""
+    """At most the norm of the kernel as a matrix on patches, times the root of how many patches an input is in."""
     kernel = layer.weight.detach().double()
     groups: list[Tensor] = list(kernel.chunk(layer.groups))
     matrix = max(float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) for part in groups)
@@ -110,7 +110,7 @@ def _convolution_norm(layer: nn.Conv2d) -> float:
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:
-    """In how many windows an input is, at most."""
+    """The largest number of windows that an input is in."""
     return math.prod(
         k if d > 1 else math.ceil(k / s) for k, s, d in zip(_pair(size), _pair(stride), _pair(dilation), strict=True)
     )

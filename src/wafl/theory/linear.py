@@ -1,34 +1,37 @@
 """Lipschitz constants of linear models in closed form.
 
-Outputs are ``s = W x + b``, parameters ``theta = (W, b)`` with Frobenius norm. Write ``x~ = (x, 1)`` (``x`` itself
-without a bias), R for the largest ``||x~||`` over the data domain, and k for the number of outputs. Constants hold at
-the given parameters, or, for ``params_radius=C``, over the ball ``||theta|| <= C``.
+Outputs are ``s = W x + b``; parameters ``theta = (W, b)`` are measured in the Frobenius norm. Write ``x~ = (x, 1)``
+(or ``x`` itself without a bias), R for the largest ``||x~||`` over the data domain, and k for the number of outputs.
+Constants hold at the given parameters or, for ``params_radius=C``, over the ball ``||theta|| <= C``.
 
 **Cross-entropy.** With ``p = softmax(s)`` and ``S = diag p - p p^T``:
 
-- ``L_z``: the gradient in x is ``sum_j p_j (w_j - w_y)``, so at most the largest ``||w_j - w_k||_*``; over the ball
-  ``sqrt(2) C`` (two opposite rows share C).
+- ``L_z``: the gradient in x is ``sum_j p_j (w_j - w_y)``, so its norm is at most the largest ``||w_j - w_k||_*``; over
+  the ball ``sqrt(2) C`` (two opposite rows share C).
 - ``L_zz``: the largest ``||w_j - w_k||_*^2 / 4`` (:meth:`wafl.core.losses.CrossEntropy.curvature`); over the ball
   ``C^2 / 2``.
 - ``L_theta``: the gradient is ``(p - e_y) x~^T``, and ``||p - e_y|| <= sqrt(2) (1 - p_y)``. If no two outputs differ by
   more than g, then ``1 - p_y <= q = 1 - 1 / (1 + (k - 1) e^g)``; over the ball ``g = sqrt(2) C R``. So
-  ``L_theta = sqrt(2) q R``, reached for two classes.
+  ``L_theta = sqrt(2) q R``, attained for two classes.
 - ``L_theta_theta``: the Hessian is ``S (x) x~ x~^T``. Along a unit vector u, ``u^T S u`` is the variance of ``u_j``
-  under p, whose range is at most ``sqrt(2)``: at most 1/2. So ``R^2 / 2``, reached for two classes at ``theta = 0``.
-- ``L_theta_z``: along v the gradient in theta changes by ``(S W v) x~^T + (p - e_y) (v, 0)^T``. The first is at most
-  ``||S^(1/2)|| ||S^(1/2) W v|| R <= sqrt(1/2) sqrt(L_zz) R``, the second ``sqrt(2) q``: their sum.
-- the largest loss: ``log(1 + (k - 1) e^g)``; what a changed label can add: g.
+  under p, whose range is at most ``sqrt(2)``, so it is at most 1/2. This gives ``R^2 / 2``, attained for two classes at
+  ``theta = 0``.
+- ``L_theta_z``: along v the gradient in theta changes by ``(S W v) x~^T + (p - e_y) (v, 0)^T``. The norm of the first
+  term is at most ``||S^(1/2)|| ||S^(1/2) W v|| R <= sqrt(1/2) sqrt(L_zz) R``, and that of the second at most
+  ``sqrt(2) q``; ``L_theta_z`` is their sum.
+- the largest loss is ``log(1 + (k - 1) e^g)``; changing a label can add g.
 
-**Squared error.** With the residual ``r = s - y``, at most ``|r_c|`` in each output over the domain (interval
-arithmetic; over the ball ``||r|| <= C R + ||y||``) and ``||W||`` the spectral norm:
+**Squared error.** The residual is ``r = s - y``, at most ``|r_c|`` in each output over the domain (by interval
+arithmetic; over the ball ``||r|| <= C R + ||y||``), and ``||W||`` is the spectral norm:
 
-- ``L_z``: the gradient in x is ``2 W^T r``: at most ``2 ||W|| ||r||`` for l2, ``2 sum_c |r_c| ||w_c||_1`` for l_inf,
-  ``2 max_i sum_c |W_ci| |r_c|`` for l1; exact for one output.
+- ``L_z``: the gradient in x is ``2 W^T r``, whose norm is at most ``2 ||W|| ||r||`` for l2,
+  ``2 sum_c |r_c| ||w_c||_1`` for l_inf, and ``2 max_i sum_c |W_ci| |r_c|`` for l1; exact for a single output.
 - ``L_zz``: :meth:`wafl.core.losses.SquaredError.curvature`; over the ball ``2 C^2``.
-- ``L_theta``: ``2 ||r|| R``. ``L_theta_theta``: ``2 R^2``. ``L_theta_z``: ``2 ||W|| R + 2 ||r||``. The largest loss:
-  ``||r||^2``; what a unit of the target can add: ``2 ||r||``.
+- ``L_theta``: ``2 ||r|| R``. ``L_theta_theta``: ``2 R^2``. ``L_theta_z``: ``2 ||W|| R + 2 ||r||``. The largest loss is
+  ``||r||^2``; moving the target by one unit can add ``2 ||r||``.
 
-A row of Frobenius norm C has dual norm at most C for l2 and l1, ``sqrt(d) C`` for l_inf: C in the first two lines.
+A row of Frobenius norm C has a dual norm of at most C for l2 and l1 and ``sqrt(d) C`` for l_inf: this replaces C in
+``L_z`` and ``L_zz``.
 """
 
 from __future__ import annotations
@@ -45,14 +48,14 @@ from wafl.theory.constant import Constant
 
 @dataclass(frozen=True)
 class Domain:
-    """Where examples may lie: a box of inputs, which an adversary may leave by ``reach`` (in l2), and of targets."""
+    """Where examples may lie: boxes of inputs and of targets; an adversary may leave the first by ``reach`` (in l2)."""
 
     low: float
     high: float
     input_dim: int
     reach: float = 0.0
     targets: Tensor | None = None
-    """Lowest and highest target, ``[2, k]``; None for classes."""
+    """The lowest and highest targets, ``[2, k]``; None for classes."""
 
     @property
     def radius(self) -> float:
@@ -80,8 +83,8 @@ def in_inputs(loss: OutputLoss, weight: Tensor, norm: float) -> Values:
         cross_entropy = CrossEntropy()
         slope = float(cross_entropy.slopes(weight[None], norm).max())
         curvature = float(cross_entropy.curvature(weight[None], norm)[0])
-        # Half the mass on either of two classes leaves none for others, which some x brings about if no other row of
-        # W lies between them, as in general position.
+        # Half of the mass on each of two classes leaves none for the others; some x attains this if no other row of W
+        # lies between the two, as in general position.
         differences = weight[1:] - weight[:1]
         general = len(weight) == 2 or int(torch.linalg.matrix_rank(differences)) == len(differences)
         return {
@@ -91,7 +94,7 @@ def in_inputs(loss: OutputLoss, weight: Tensor, norm: float) -> Values:
     curvature = float(SquaredError().curvature(weight[None], norm)[0])
     kind = "exact" if norm != math.inf or len(weight) == 1 else "bound"
     found = {
-        "L_z": Constant(math.inf, "exact", "the squared error is not Lipschitz over all inputs: it wants bounds"),
+        "L_z": Constant(math.inf, "exact", "the squared error is not Lipschitz over all inputs: it needs bounds"),
         "L_zz": Constant(curvature, kind, f"2 ||W v||^2, ||v|| <= 1, {where}"),
     }
     return _times(loss, found)
@@ -168,7 +171,7 @@ def _times(loss: OutputLoss, values: Values) -> Values:
 
 
 def _cross_entropy(k: int, gap: float, radius: float, curvature: float, where: str, *, attained: bool) -> Values:
-    """``attained``: two classes over a ball, where one x and theta reach everything."""
+    """``attained``: two classes over a ball, where a single x and theta attain all of them."""
     rivals = math.log(k - 1) + gap if k > 1 else -math.inf
     missed = 1.0 / (1.0 + math.exp(-rivals)) if rivals > -math.inf else 0.0
     kind = "exact" if attained else "bound"
@@ -193,5 +196,5 @@ def _squared_error(residual: float, spectral: float, radius: float, where: str) 
             2.0 * spectral * radius + 2.0 * residual, "bound", f"2 ||W|| ||(x, 1)|| + 2 ||r||, {where}"
         ),
         "max_loss": Constant(residual**2, "bound", f"||r||^2, {where}"),
-        "label_gap": Constant(2.0 * residual, "bound", f"2 ||r|| for each unit of the target, {where}"),
+        "label_gap": Constant(2.0 * residual, "bound", f"2 ||r|| per unit of the target, {where}"),
     }

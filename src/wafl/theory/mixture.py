@@ -22,7 +22,7 @@ from wafl.weights import ClientWeights, by_examples
 
 @dataclass(frozen=True)
 class Means:
-    """Of an adversary's value and cost over the mixture, one a setting of its scalars."""
+    """Means of an adversary's value and cost over the mixture, one per setting of its scalars."""
 
     value: list[float]
     cost: list[float]
@@ -30,7 +30,7 @@ class Means:
 
 @dataclass(frozen=True)
 class Mixture:
-    """``P_lambda``: each client's examples with the client's weight."""
+    """``P_lambda``: each client's examples, with the client's weight."""
 
     task: Task
     params: Tensor
@@ -46,7 +46,7 @@ class Mixture:
         client_weights: ClientWeights | None = None,
         loss: Loss | None = None,
     ) -> Mixture:
-        """``client_weights=None`` is what the run ended with, and for a plain model by examples."""
+        """``client_weights=None`` means the run's final weights, or by examples for a plain model."""
         if part not in ("train", "test"):
             raise ValueError(f"part={part!r} must be 'train' or 'test'")
         examples = clients.train if part == "train" else clients.test
@@ -58,7 +58,9 @@ class Mixture:
         else:
             weights = model.client_weights.double()
             if len(weights) != len(sizes):
-                raise ValueError(f"the run has {len(weights)} clients, this federation {len(sizes)}: give its own")
+                raise ValueError(
+                    f"the run has {len(weights)} clients, this federation {len(sizes)}: give the run's own"
+                )
         task, params = task_of(model, loss)
         mixture = cls(task, params, examples, weights / weights.sum())
         population = mixture._population(slice(0, 1))
@@ -70,7 +72,7 @@ class Mixture:
         return Problem(self.task, self.params[None])
 
     def means(self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0) -> Means:
-        """``sum_i lambda_i`` times what each client reports: two numbers a client and setting."""
+        """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""
         answers = Survey(self.task, self.params, self.examples, adversary).ask(settings, seed)
         return Means((answers.value @ self.weights).tolist(), (answers.cost @ self.weights).tolist())
 

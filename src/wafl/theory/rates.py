@@ -1,4 +1,4 @@
-"""How fast Algorithm 1 converges: the paper's theorem convergence, in a form that can be computed."""
+"""How fast Algorithm 1 converges: the paper's convergence theorem, in a form that can be computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wafl.theory.constants import Constants
 
 @dataclass(frozen=True)
 class Rate(Bound):
-    """``best_learning_rate`` minimises the bound; ``paper_learning_rate`` is the paper's choice."""
+    """``best_learning_rate`` minimizes the bound; ``paper_learning_rate`` is the paper's choice."""
 
     learning_rate: float = math.nan
     best_learning_rate: float = math.nan
@@ -35,21 +35,31 @@ def convergence(
 ) -> Rate:
     """Theorem convergence: the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters.
 
-    With all clients in every round and ``learning_rate <= 1 / (3 L)``, L the smoothness of phi_gamma, the mean of
-    ``F(mean of the clients' parameters)`` over steps is at most
+    With all clients in every round and ``learning_rate <= 1 / (3 L)``, where L is the smoothness of phi_gamma, the mean
+    of ``F(mean of the clients' parameters)`` over the steps is at most
 
         D^2 / (2 eta K T) + 2 eta Lambda sigma^2 + eta^2 L Omega^2 (24 K^2 + 20 K),
 
-    D the ``distance`` of the start from the minimiser, sigma (``noise``) the root of the variance of a batch's
-    gradient, Omega the larger of sigma and ``heterogeneity``, the largest ``||grad F_i - grad F||``, and
-    ``Lambda = sum lambda_i^2``. ``learning_rate=None`` takes the one that minimises this. The paper says "at most" the
-    minimum of four terms, but its rate wants equality, and its 48 and 40 belong to each other's term: its choice stands
-    beside as ``paper_learning_rate``, and what this bound makes of it as ``paper``.
+    where D is the ``distance``, sigma the ``noise``, Omega the larger of sigma and ``heterogeneity``, and
+    ``Lambda = sum lambda_i^2``. The paper requires a learning rate of "at most" the minimum of four terms, but its rate
+    needs equality, and its 48 and 40 belong in each other's terms: its choice is reported as ``paper_learning_rate``,
+    and the value of this bound there as ``paper``.
 
-    Both sigma and Omega are bounded by what the gradient is bounded by: ``noise <= L_theta``,
-    ``heterogeneity <= 2 L_theta``. The constants must hold wherever the adversary goes: if it has no bounds, make them
-    with ``reach=constants.reach_of(gamma)``. The paper's proof is of the mean over the steps 1 .. K of a round; that
-    over 0 .. K - 1, as it is stated, holds too.
+    A bound on the gradient bounds both sigma and Omega: ``noise <= L_theta``, ``heterogeneity <= 2 L_theta``. The
+    constants must hold wherever the adversary goes: if it has no bounds, compute them with
+    ``reach=constants.reach_of(gamma)``. The paper proves this for the mean over the steps 1 .. K of a round; for the
+    steps 0 .. K - 1, as stated, it holds too.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        client_weights: lambda, one weight per client.
+        gamma: the price of transport.
+        rounds: T.
+        local_steps: K.
+        distance: from the start to the minimizer.
+        noise: the standard deviation of a batch's gradient.
+        heterogeneity: the largest ``||grad F_i - grad F||``.
+        learning_rate: eta; None takes the one that minimizes the bound.
     """
     check_positive("gamma", gamma)
     for name, value in (("distance", distance), ("noise", noise), ("heterogeneity", heterogeneity)):
@@ -58,7 +68,7 @@ def convergence(
     for name, count in (("rounds", rounds), ("local_steps", local_steps)):
         if count < 1:
             raise ValueError(f"{name}={count} must be at least 1")
-    require(constants.convex, "the loss is not convex in the parameters: the theorem wants a linear model")
+    require(constants.convex, "the loss is not convex in the parameters: the theorem needs a linear model")
     require(
         constants.params_radius is not None,
         "the parameters are not bounded, and L_zz grows with them: give params_radius=C, a ball that training stays "

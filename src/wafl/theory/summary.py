@@ -1,4 +1,4 @@
-"""All that the theory says of a run: constants, bounds, and of a bound that does not apply, why."""
+"""Everything that the theory says about a run: constants, bounds, and why a bound does not apply."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from wafl.theory.rates import convergence
 
 T = TypeVar("T")
 
-UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and have no universal value"
+UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Summary:
-    """``here`` are the constants at the run's parameters, ``ball`` those over ``||theta|| <= params_radius``."""
+    """``here`` holds the constants at the run's parameters, ``ball`` those over ``||theta|| <= params_radius``."""
 
     here: Constants
     ball: Constants | None
@@ -66,13 +66,24 @@ def summarize(
     target_examples: int | None = None,
     barycenter_distance: float | None = None,
 ) -> Summary:
-    """Every bound of :mod:`wafl.theory.bounds` and the rate, for a run on its clients.
+    """Every bound of :mod:`wafl.theory.bounds` and the convergence rate, for a run on its clients.
 
-    Defaults: ``gamma`` and ``label_cost`` are the run's own (a run without an adversary has the least gamma that the
-    bounds take); ``radius`` is the least that the bounds take, ``L_z / gamma``; ``params_radius`` the norm of the run's
-    parameters, the smallest ball that holds them. Nothing is known of the best parameters in that ball but that their
-    loss is not negative, so the optimization gap is at most the surrogate's own value, and the start at most two radii
-    away.
+    Nothing is known about the best parameters in the ball except that their loss is not negative, so the optimization
+    gap is at most the surrogate's own value, and the start is at most two radii away.
+
+    Args:
+        run: with its model, loss, weights and settings.
+        clients: that the run was trained on.
+        gamma: by default the run's own, or without an adversary the smallest that the bounds accept.
+        radius: of the ball; by default the smallest that the bounds accept, ``L_z / gamma``.
+        params_radius: of the set of parameters; by default the norm of the run's own.
+        data_bounds: a box that holds every input; by default the federation's own bounds, or the span of its examples.
+        label_cost: by default the run's own.
+        delta: the probability that a bound fails.
+        concentration: how fast samples approach the distributions they come from.
+        target_distance: the measured W_2 between the mixture and a target.
+        target_examples: how many examples that target has.
+        barycenter_distance: rho*, the root mean squared W_2 from the clients to their barycenter.
     """
     here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
     best = None if ball is None else certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
@@ -110,7 +121,7 @@ def summarize(
         "W_2 of mixture and target": lambda: distance_to_target(
             weights,
             sizes,
-            _given(target_examples, "target_examples is not given: how many examples the target gave"),
+            _given(target_examples, "target_examples is not given: how many examples the target has"),
             empirical_distance=_given(target_distance, "target_distance is not given: wafl weights measures it"),
             concentration=_given(concentration, UNKNOWN),
             delta=delta,
@@ -139,7 +150,7 @@ def _setting(
     data_bounds: tuple[float, float] | None,
     label_cost: float | None,
 ) -> tuple[Constants, Constants | None, str, float, float]:
-    """The constants here and in the ball (or why there are none), gamma and the radius."""
+    """The constants here and over the ball (or why there are none), gamma, and the radius."""
     norm, own_cost, bounded = _geometry(run)
     cost = own_cost if label_cost is None else label_cost
     known = partial(constants, run, clients, data_bounds=data_bounds, norm=norm, label_cost=cost)
@@ -151,7 +162,7 @@ def _setting(
         why = str(error)
     own_gamma = gamma if gamma is not None else run.settings["scalars"].get("gamma")
     price: float = own_gamma if own_gamma is not None else _least_gamma(ball or here, radius)
-    if not bounded and ball is not None:  # the adversary leaves the box, so the domain is larger
+    if not bounded and ball is not None:  # the adversary may leave the box, so the domain is larger
         here = known(reach=_finite(here.reach_of(price)))
         ball = known(params_radius=size, reach=_finite(ball.reach_of(price)))
     if own_gamma is None:
@@ -160,12 +171,12 @@ def _setting(
 
 
 def _least_gamma(known: Constants, radius: float | None) -> float:
-    """The least gamma that the bounds take, at a radius of 1 if none is given."""
+    """The smallest gamma that the bounds accept, at a radius of 1 if none is given."""
     return max(known.L_z / (radius or 1.0), 0.505 * known.L_zz, 1e-12)
 
 
 def _finite(reach: float) -> float:
-    """A reach that no bound will use, gamma being below the limit, is none."""
+    """An infinite reach counts as 0: gamma is below the limit, so no bound will use it."""
     return reach if math.isfinite(reach) else 0.0
 
 
@@ -183,20 +194,20 @@ def _attempt(name: str, statement: Callable[[], Bound]) -> Bound | Refusal:
 
 
 def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> Bound:
-    """The theorem with what is proven of a run: gradients of norm at most L_theta, a start in the ball."""
+    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball."""
     schedule = run.settings["schedule"]
     cohort = schedule["cohort"]
     require(
         cohort is None or cohort == len(sizes),
-        f"cohort={cohort} of {len(sizes)} clients: the theorem wants all clients in every round",
+        f"cohort={cohort} of {len(sizes)} clients: the theorem needs all clients in every round",
     )
     plain = not schedule["momentum"] and not schedule["weight_decay"] and schedule["server_learning_rate"] == 1.0
-    require(plain, "momentum, weight_decay or server_learning_rate: the theorem speaks of plain steps")
+    require(plain, "momentum, weight_decay or server_learning_rate: the theorem is about plain steps")
     work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
     steps = work.num_steps(sizes)
     require(
         min(steps) == max(steps),
-        f"clients take {min(steps)} to {max(steps)} local steps: the theorem wants as many of all (local_steps)",
+        f"clients take {min(steps)} to {max(steps)} local steps: the theorem needs the same for all (local_steps)",
     )
     batch = min(schedule["batch_size"] or min(sizes), min(sizes))
     assert ball.params_radius is not None
@@ -213,7 +224,7 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
 
 
 def _geometry(run: Run) -> tuple[float, float, bool]:
-    """The norm and label cost of a run's ball, and whether its adversary is bounded; l2 for a run without one."""
+    """The norm and label cost of a run's ball, and whether its adversary has bounds; l2 for a run without one."""
     adversary = run.settings["method"]["adversary"]
     if adversary is None or adversary.get("type") != "Wasserstein":
         return 2, math.inf, False

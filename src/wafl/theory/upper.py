@@ -1,4 +1,4 @@
-"""phi_gamma from above: what clients report for a certificate."""
+"""Upper bounds on phi_gamma: what clients report for a certificate."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from wafl.core.task import Problem
 
 @dataclass(frozen=True)
 class UpperBound:
-    """Never below ``phi_gamma(z)``, for ``2 gamma > L``, L the Lipschitz constant of the loss's gradient in the norm.
+    """Never below ``phi_gamma(z)`` if ``2 gamma > L``, the Lipschitz constant of the loss's gradient in the norm.
 
     For l2 the objective ``f(x') = loss(x') - gamma ||x' - x||^2`` is concave with modulus ``2 gamma - L``, so wherever
     the ascent ends, ``sup f <= f + ||grad f||^2 / (2 (2 gamma - L))``: what the solver may have missed is added. In
     every norm ``loss(x') <= loss + ||g||_* ||x' - x|| + L ||x' - x||^2 / 2``, so
-    ``phi_gamma <= loss + ||g||_*^2 / (4 gamma - 2 L)``, which for l2 is the first without an ascent.
+    ``phi_gamma <= loss + ||g||_*^2 / (4 gamma - 2 L)``, which for l2 is the first bound without an ascent.
     """
 
     norm: float = 2
     steps: int = 200
-    tolerance: float = 1e-5  # what is missed is added, and is of second order
+    tolerance: float = 1e-5  # what the ascent misses is added, and is of second order
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "curvature": 0.0}
@@ -53,13 +53,13 @@ class UpperBound:
 def _slope_and_cost(
     problem: Problem, x: Inputs, y: Tensor, move: Move, gamma: Tensor, modulus: Tensor, norm: float
 ) -> tuple[Tensor, Tensor]:
-    """``||grad f||_*^2`` where an ascent has ended, and the squared distance at which the bound itself is largest.
+    """``||grad f||_*^2`` where an ascent ended, and the squared distance at which the bound itself is largest.
 
-    That is ``grad f / modulus`` further on: the bound is a parabola of that curvature.
+    That is farther by ``grad f / modulus``: the bound is a parabola with that curvature.
     """
     moved = move.inputs
     if isinstance(moved, Inputs) and moved.shift is not None and moved.outputs is not None and problem.linear:
-        # In class space the move is W^T u and the gradient W^T r, r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.
+        # In class space the move is W^T u and the gradient W^T r with r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.
         gram = torch.bmm(problem.linear[0], problem.linear[0].mT)
         residual = problem.output_loss.gradient(moved.outputs.mT, y).mT - 2.0 * gamma[:, None] * moved.shift
         further = moved.shift + residual / modulus[:, None]
