@@ -23,6 +23,7 @@ from wafl.algorithms import Replies
 from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.core.files import unsealed
 from wafl.core.task import Task
+from wafl.engine.spec import Spec
 from wafl.flower import server
 from wafl.flower.finder import Finder
 from wafl.flower.node import Node
@@ -258,19 +259,21 @@ def test_partial_sums_give_the_embedded_numbers_nearly(
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
     assert_close(tmp_path / "study", whole)
-    sent = [seen.reply["params"] for seen in grid.seen if seen.kind == "train"]
-    runs = [len(seen.ask["ask"]["runs"]) for seen in grid.seen if seen.kind == "train"]
-    assert [part["params"].shape[0] for part in sent] == runs
+    for seen in grid.seen:
+        if seen.kind == "train":
+            rows = {name: array.shape[0] for name, array in seen.reply["vectors"].items()}
+            assert rows == dict.fromkeys(seen.reply["vectors"], len(seen.ask["ask"]["runs"]))
+            assert "params" in rows
 
 
 class Broken(Node):
     """The update of client c05 holds a NaN."""
 
-    def answer(self, ask: Ask, task: Task) -> list[Replies]:
-        found = super().answer(ask, task)
+    def answer(self, ask: Ask, spec: Spec, task: Task) -> list[Replies]:
+        found = super().answer(ask, spec, task)
         for query, replies in zip(ask.queries, found, strict=True):
             for place, client in enumerate(query.clients):
-                if ask.names[client] == "c05" and replies.params is not None:
+                if ask.names[client] == "c05" and query.kind == "train":
                     replies.params[place, 1] = math.nan
         return found
 
@@ -300,13 +303,18 @@ WORK = {"reply.format", "numbers.loss", "numbers.cost"}
 TEST = {"ask.sizes", "ask.losses", "ask.right"}
 SENT: dict[str, dict[str, set[str]]] = {
     **{
-        method: {"query.hello": HELLO | {"ask.sizes"}, "train": WORK | {"params.params"}, "evaluate.test": TEST}
-        for method in ("FedAvg", "FedFGSM", "FedPGM", "FedRobust", "WAFL")
+        method: {"query.hello": HELLO | {"ask.sizes"}, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
+        for method in ["FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust", "FedYogi", "WAFL"]
     },
-    "AFL": {"query.hello": HELLO, "train": WORK | {"params.params"}, "evaluate.test": TEST},
+    "SCAFFOLD": {
+        "query.hello": HELLO | {"ask.sizes"},
+        "train": WORK | {"vectors.params", "vectors.control"},
+        "evaluate.test": TEST,
+    },
+    "AFL": {"query.hello": HELLO, "train": WORK | {"vectors.params"}, "evaluate.test": TEST},
     "DRFA": {
         "query.hello": HELLO,
-        "train": WORK | {"params.params", "params.snapshots"},
+        "train": WORK | {"vectors.params", "vectors.snapshot"},
         "evaluate": WORK,
         "evaluate.test": TEST,
     },
@@ -574,9 +582,9 @@ def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
     experiment = everyone({"method": "FedAvg"}, flower={"nodes": 3, "wait": 5.0, "round_timeout": 20.0})
     experiment["schedule"] = {**experiment["schedule"], "rounds": 9}
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    nan = lambda reply: fakes.spoiled(reply, "params", "params", lambda x: x * math.nan)  # noqa: E731
-    wide = lambda reply: fakes.spoiled(reply, "params", "params", lambda x: torch.cat([x, x], 1))  # noqa: E731
-    huge = lambda reply: fakes.spoiled(reply, "params", "params", lambda x: x * 1e9)  # noqa: E731
+    nan = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: x * math.nan)  # noqa: E731
+    wide = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: torch.cat([x, x], 1))  # noqa: E731
+    huge = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: x * 1e9)  # noqa: E731
     grid.hosts[0].fate = fates(
         (0, 5.0), (1, HANG), (2, 25.0), (3, nan), (4, wide), (5, huge), (6, lambda _: RecordDict()),
         (7, lambda _: refusal("ValueError: I will not")),

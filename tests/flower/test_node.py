@@ -176,7 +176,7 @@ def test_a_function_gives_the_clients(module: str) -> None:
     [
         ("own_data:nothing", ["own_data:nothing", "NoneType", "wafl.Federation"]),
         ("own_data:missing", ["own_data:missing", "cannot be imported", "missing"]),
-        ("own_data:number", ["own_data:number", "no function"]),
+        ("own_data:number", ["own_data:number", "not a function"]),
         ("not_there:load", ["not_there:load", "cannot be imported"]),
         (3, ["3", "a folder", "module:function"]),
         (True, ["True", "a folder", "module:function"]),
@@ -231,8 +231,19 @@ def test_an_empty_name_of_a_folder_is_not_the_folder_one_works_in(
 # -- What clients keep ------------------------------------------------------------------------------------------
 
 
-def kept(value: float) -> torch.Tensor:
-    return torch.full((3,), value, dtype=torch.float64)
+def kept(value: float) -> dict[str, torch.Tensor]:
+    """What two parts of a method keep."""
+    return {"adversary": torch.full((3,), value, dtype=torch.float64), "local": torch.full((2, 2), -float(value))}
+
+
+def assert_kept(found: Mapping[str, torch.Tensor] | None, value: float | None) -> None:
+    if found is None or value is None:
+        assert found is value
+        return
+    assert found.keys() == kept(value).keys()
+    for part, tensor in kept(value).items():
+        assert torch.equal(found[part], tensor)
+        assert found[part].dtype == tensor.dtype
 
 
 def test_a_round_finds_what_was_kept_before_it(tmp_path: Path) -> None:
@@ -241,12 +252,9 @@ def test_a_round_finds_what_was_kept_before_it(tmp_path: Path) -> None:
     for number in (0, 3, 4):
         keepsakes.keep(0, "a", number, kept(number), saved=-1)
     for number, expected in ((0, None), (1, 0.0), (3, 0.0), (4, 3.0), (5, 4.0), (10**12, 4.0)):
-        found = Keepsakes(tmp_path, "training", "fedrobust").before(0, "a", number)
-        assert (None if found is None else found.tolist()) == (None if expected is None else [expected] * 3)
+        assert_kept(Keepsakes(tmp_path, "training", "fedrobust").before(0, "a", number), expected)
     keepsakes.keep(0, "a", 3, kept(1 / 3), saved=-1)
-    found = keepsakes.before(0, "a", 4)
-    assert found is not None
-    assert found.tolist() == [1 / 3] * 3
+    assert_kept(keepsakes.before(0, "a", 4), 1 / 3)
 
 
 @pytest.mark.parametrize(
@@ -276,8 +284,7 @@ def test_whatever_a_resume_may_ask_for_is_still_there(tmp_path: Path, monkeypatc
         furthest, place = 0, 0
         while place < len(present):
             number = present[place]
-            found = keepsakes.before(0, "a", number)
-            assert (None if found is None else int(found[0])) == (present[place - 1] if place else None)
+            assert_kept(keepsakes.before(0, "a", number), present[place - 1] if place else None)
             keepsakes.keep(0, "a", number, kept(number), saved=max(number - horizon, -1))
             furthest, place = max(furthest, number), place + 1
             if draws.random() < 0.3:
@@ -291,9 +298,7 @@ def test_what_was_undone_is_not_found_again(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         keepsakes.keep(0, "a", number, kept(number), saved=-1)
     keepsakes.keep(0, "a", 2, kept(20), saved=-1)
-    found = keepsakes.before(0, "a", 4)
-    assert found is not None
-    assert found.tolist() == [20.0] * 3
+    assert_kept(keepsakes.before(0, "a", 4), 20.0)
 
 
 def test_old_keepsakes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

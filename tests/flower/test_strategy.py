@@ -206,8 +206,7 @@ def test_training_is_the_engines(make: Callable[[], nn.Module], options: dict[st
 
     message = message_for(model, **options)
     reply = train(model, loader, message, context(partition=2))
-    assert wanted.params is not None
-    for name, value in task.unflatten(wanted.params[0]).items():
+    for name, value in task.unflatten(wanted.vectors["params"][0]).items():
         torch.testing.assert_close(state_of(reply)[name], value, rtol=0, atol=1e-13)
     first = metrics_of(train(model, loader[:1], message, context(partition=2)))
     assert first["train_loss"] == pytest.approx(float(wanted.loss[0]), abs=1e-13)
@@ -255,6 +254,7 @@ def test_what_clients_are_told_survives_the_way() -> None:
         "wafl-steps": 3,
         "wafl-tolerance": 0.0,
         "wafl-restarts": 2,
+        "wafl-strict": False,
         "wafl-low": 0.0,
         "wafl-high": 1.0,
     }

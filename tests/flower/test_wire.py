@@ -44,22 +44,52 @@ NAMES = {0: "c00", 4: "c02", 7: "c01"}
 EXPERIMENT: dict[str, Any] = {
     "seeds": [3, 1],
     "schedule": {"rounds": 3, "local_steps": 2, "batch_size": 2},
-    "methods": [{"method": "DRFA"}, {"method": "WAFL", "gamma": 2.0}],
+    "methods": [
+        {"method": "DRFA", "local": {"kind": "control_variates"}},
+        {"method": "WAFL", "gamma": 2.0},
+        {"method": "AFL"},
+    ],
     "attack": {"steps": 2},
 }
 SCALARS = {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
 
 
-def query(clients: tuple[int, ...], *, kind: Any = "train", seed: int = 3, step: int | None = None) -> Query:
+def query(
+    clients: tuple[int, ...],
+    *,
+    kind: Any = "train",
+    seed: int = 3,
+    vectors: Any = (),
+    iterates: Any = (),
+    sends: Any = (),
+) -> Query:
     weights = torch.arange(1, len(clients) + 1, dtype=torch.float64) / 7
-    return Query(kind, 2, seed, clients, weights, torch.linspace(-1, 1, SIZE), SCALARS, step)
+    named = {name: torch.linspace(0, place + seed, SIZE) for place, name in enumerate(vectors)}
+    steps = {name: place + seed for place, name in enumerate(iterates)}
+    return Query(kind, 2, seed, clients, weights, torch.linspace(-1, 1, SIZE), SCALARS, named, steps, tuple(sends))
 
 
-def usual(kind: Any = "train", step: int | None = 2) -> Ask:
-    """Two runs of DRFA, of one and of two clients."""
-    step = step if kind == "train" else None
-    queries = (query((4, 0), kind=kind, step=step), query((7,), kind=kind, seed=1, step=step))
+def asking(kind: Any = "train", **names: Any) -> Ask:
+    """Two runs of DRFA, of two clients and of one."""
+    queries = (query((4, 0), kind=kind, **names), query((7,), kind=kind, seed=1, **names))
     return Ask("drfa", (0, 1), queries, NAMES, 3, "training")
+
+
+USUAL: dict[str, Any] = {"vectors": ["control"], "iterates": ["snapshot"], "sends": ["control"]}
+"""The names of DRFA with control variates."""
+
+
+def usual(kind: Any = "train") -> Ask:
+    """What a node of these tests is asked by its own methods."""
+    return asking(kind, **USUAL if kind == "train" else {})
+
+
+SEVERAL: dict[str, Any] = {"vectors": ["control", "a b", "ä"], "iterates": ["early", "late"], "sends": ["ä", "control"]}
+
+
+def several() -> Ask:
+    """What no method of ours asks, with several names of each kind."""
+    return asking(**SEVERAL)
 
 
 def like(dtype: torch.dtype = torch.float32) -> Tensor:
@@ -79,14 +109,22 @@ def assert_equal(ask: Ask, other: Ask) -> None:
         assert torch.equal(one.params, two.params)
         assert one.params.dtype == two.params.dtype
         assert one.weights.tolist() == two.weights.tolist()
+        assert one.vectors.keys() == two.vectors.keys()
+        for name, vector in one.vectors.items():
+            assert torch.equal(vector, two.vectors[name])
+            assert vector.dtype == two.vectors[name].dtype
         empty = torch.zeros(0)
-        assert replace(one, params=empty, weights=empty) == replace(two, params=empty, weights=empty)
+        bare = [replace(each, params=empty, weights=empty, vectors={}) for each in (one, two)]
+        assert bare[0] == bare[1]
 
 
 # -- What was written is read -----------------------------------------------------------------------------------
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 positive = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
+
+
+words = st.text(min_size=1, max_size=8).filter(lambda text: text != "params")
 
 
 @st.composite
@@ -98,16 +136,24 @@ def asks(draw: st.DrawFn) -> Ask:
     runs = draw(st.lists(st.integers(0, 10**4), min_size=1, max_size=3, unique=True))
     scalars = draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4, unique=True))
     kind, number = draw(st.sampled_from(["train", "loss"])), draw(st.integers(0, 10**9))
-    snapshots = kind == "train" and draw(st.booleans())
+    vectors = draw(st.lists(words, max_size=4, unique=True))
+    wanted = draw(st.lists(words, max_size=5, unique=True)) if kind == "train" else []
+    cut = draw(st.integers(0, len(wanted)))
     asked: list[Query] = []
     for _ in runs:
         clients = tuple(draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
         weights = torch.tensor([draw(positive) for _ in clients], dtype=torch.float64)
-        params = torch.tensor([draw(st.floats(width=32, allow_nan=False, allow_infinity=False))] * SIZE, dtype=dtype)
+        params, *others = (
+            torch.tensor([draw(st.floats(width=32, allow_nan=False, allow_infinity=False))] * SIZE, dtype=dtype)
+            for _ in range(1 + len(vectors))
+        )
         values = {name: draw(numbers) for name in scalars}
-        step = draw(st.integers(1, 10**6)) if snapshots else None
+        steps = {name: draw(st.integers(1, 10**6)) for name in wanted[:cut]}
         seed = draw(st.integers(0, 2**32 - 1))
-        asked.append(Query(kind, number, seed, clients, weights, params, values, step))  # type: ignore[arg-type]
+        named = dict(zip(vectors, others, strict=True))
+        asked.append(
+            Query(kind, number, seed, clients, weights, params, values, named, steps, tuple(wanted[cut:]))  # type: ignore[arg-type]
+        )
     return Ask(
         draw(st.text(max_size=9)), tuple(runs), tuple(asked), dict(zip(known, names, strict=True)),
         draw(st.integers(1, SIZE)), draw(st.text(max_size=9)), draw(st.integers(-1, 10**6)), draw(st.booleans()),
@@ -126,17 +172,14 @@ def made(ask: Ask, seed: int = 0) -> list[Replies]:
     draws = torch.Generator().manual_seed(seed)
     found: list[Replies] = []
     for each in ask.queries:
-        rows = (len(each.clients), SIZE)
-        updates = torch.randn(rows, generator=draws) if each.kind == "train" else None
-        snapshots = torch.randn(rows, generator=draws) if each.snapshot_step is not None else None
+        vectors = {name: torch.randn((len(each.clients), SIZE), generator=draws) for name in each.wanted}
         loss, cost = (torch.rand(len(each.clients), generator=draws) for _ in range(2))
-        found.append(Replies(each.clients, loss, cost, updates, snapshots))
+        found.append(Replies(each.clients, loss, cost, vectors))
     return found
 
 
-@pytest.mark.parametrize(("kind", "step"), [("train", 2), ("train", None), ("loss", None)])
-def test_replies_are_read_as_they_were_written(kind: str, step: int | None) -> None:
-    ask = usual(kind, step)
+@pytest.mark.parametrize("ask", [usual(), usual("loss"), several(), asking()], ids=["drfa", "loss", "several", "plain"])
+def test_replies_are_read_as_they_were_written(ask: Ask) -> None:
     written = made(ask)
     found = decode_replies(carried(encode_replies(ask, written)), ask)
     for each, replies, parts in zip(ask.queries, written, found, strict=True):
@@ -144,42 +187,43 @@ def test_replies_are_read_as_they_were_written(kind: str, step: int | None) -> N
         for place, part in enumerate(parts):
             assert torch.equal(part.loss, replies.loss[place])
             assert torch.equal(part.cost, replies.cost[place])
-            for mine, theirs in ((part.params, replies.params), (part.snapshot, replies.snapshots)):
-                assert (mine is None) == (theirs is None)
-                assert mine is None or theirs is None or torch.equal(mine, theirs[place])
+            assert part.vectors.keys() == replies.vectors.keys() == set(each.wanted)
+            for name, vector in part.vectors.items():
+                assert torch.equal(vector, replies.vectors[name][place])
 
 
-@pytest.mark.parametrize("spoil", ["nothing", "params", "snapshots", "loss", "cost"])
+@pytest.mark.parametrize("spoil", ["nothing", "loss", "cost", *several().queries[0].wanted])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_partial_sum_is_the_mean_of_the_sound_by_their_weights(spoil: str, value: float) -> None:
     """A client that is not sound in any of its numbers is in no mean, and is known by its loss or cost."""
-    ask = replace(usual(), partial_sums=True)
+    ask = replace(several(), partial_sums=True)
     written = made(ask)
     if spoil != "nothing":
-        getattr(written[0], spoil).view(2, -1)[1, 0] = value  # of the second client of the first run
+        numbers = {"loss": written[0].loss, "cost": written[0].cost, **written[0].vectors}
+        numbers[spoil].view(2, -1)[1, 0] = value  # of the second client of the first run
     found = decode_replies(carried(encode_replies(ask, written)), ask)
     weight = [1 / 7, 2 / 7]
     for run, clients in ((0, [0, 1]), (1, [0])):
         sound = [client for client in clients if spoil == "nothing" or (run, client) != (0, 1)]
         total = sum(weight[client] for client in sound)
-        for name, kept in (("params", "params"), ("snapshots", "snapshot")):
-            rows = getattr(written[run], name).double()
-            mean = sum(weight[client] / total * rows[client] for client in sound)
+        for name, rows in written[run].vectors.items():
+            mean = sum(weight[client] / total * rows[client].double() for client in sound)
             for client in sound:
-                torch.testing.assert_close(getattr(found[run][client], kept).double(), mean, rtol=0, atol=1e-6)
+                torch.testing.assert_close(found[run][client].vectors[name].double(), mean, rtol=0, atol=1e-6)
         for client in clients:
             finite = math.isfinite(float(found[run][client].loss)) and math.isfinite(float(found[run][client].cost))
             assert finite == (client in sound)
-    assert encode_replies(ask, written)["params"]["params"].shape == (2, SIZE)
+    sent = encode_replies(ask, written)["vectors"]
+    assert {name: sent[name].shape for name in sent} == dict.fromkeys(ask.queries[0].wanted, (2, SIZE))
 
 
 def test_partial_sums_of_clients_that_count_for_nothing_are_finite() -> None:
-    ask = replace(usual(), partial_sums=True)
+    ask = replace(several(), partial_sums=True)
     ask = replace(ask, queries=tuple(replace(each, weights=torch.zeros_like(each.weights)) for each in ask.queries))
     for parts in decode_replies(carried(encode_replies(ask, made(ask))), ask):
         for part in parts:
-            assert part.params is not None
-            assert bool(torch.isfinite(part.params).all())
+            assert part.vectors.keys() == set(ask.queries[0].wanted)
+            assert all(bool(torch.isfinite(vector).all()) for vector in part.vectors.values())
 
 
 # -- An ask that is not what was agreed on ----------------------------------------------------------------------
@@ -195,6 +239,10 @@ def is_list(value: Any, count: int, each: Callable[[Any], bool]) -> bool:
 
 def is_number(value: Any, low: float = -math.inf) -> bool:
     return type(value) is float and math.isfinite(value) and value >= low
+
+
+def is_name(value: Any) -> bool:
+    return type(value) is str and value not in ("", "params")
 
 
 def different(value: list[Any]) -> bool:
@@ -213,7 +261,7 @@ VALID: dict[str, Callable[[Any], bool]] = {
     "counts": lambda v: v == [2, 1],
     "clients": lambda v: is_list(v, 3, lambda each: each in (0, 4, 7) and type(each) is int) and v[0] != v[1],
     "weights": lambda v: is_list(v, 3, lambda each: is_number(each, 0.0)),
-    "scalars": lambda v: is_list(v, 3, lambda each: type(each) is str) and different(v),
+    "scalars": lambda v: is_list(v, 3, lambda each: type(each) is str) and different(v) and "" not in v,
     "values": lambda v: is_list(v, 6, is_number),
     "outputs": lambda v: is_int(v, 1, 2 * SIZE),
     "training": lambda v: type(v) is str,
@@ -221,9 +269,12 @@ VALID: dict[str, Callable[[Any], bool]] = {
     "sums": lambda v: type(v) is bool,
     "pair": lambda v: type(v) is bool,
     "largest": lambda v: is_int(v, -1, 10**9),
-    "snapshots": lambda v: is_list(v, 2, lambda each: is_int(each, 1)),
+    "vectors": lambda v: isinstance(v, list) and sorted(v, key=repr) == sorted(SEVERAL["vectors"], key=repr),
+    "iterates": lambda v: is_list(v, 2, is_name) and different(v) and not {*v} & {*SEVERAL["sends"]},
+    "sends": lambda v: isinstance(v, list) and all(map(is_name, v)) and different(v) and not {*v} & {"early", "late"},
+    "steps": lambda v: is_list(v, 4, lambda each: is_int(each, 1)),
 }
-"""What each value of the usual ask may be, the others being as they are."""
+"""What each value of an ask with several names may be, the others being as they are."""
 
 scalars = st.one_of(
     st.booleans(),
@@ -240,6 +291,7 @@ values = st.one_of(
         for kind in (st.booleans(), st.integers(-2, 9), st.floats(), st.text(max_size=3), st.binary(max_size=3))
     ),
     st.permutations([0, 4, 7]).map(list),
+    st.lists(st.sampled_from(["params", "", "control", "a b", "ä", "early", "late", "x", "y"]), max_size=4),
     st.just([0] * 10_000),
 )
 
@@ -254,7 +306,7 @@ def without(content: RecordDict, record: str, name: str) -> RecordDict:
 
 
 def test_the_table_here_has_every_value_of_an_ask() -> None:
-    content = encode_ask(usual())
+    content = encode_ask(several())
     assert VALID.keys() == content["ask"].keys()
     for name, valid in VALID.items():
         assert valid(content["ask"][name]), name
@@ -263,7 +315,7 @@ def test_the_table_here_has_every_value_of_an_ask() -> None:
 @settings(max_examples=400)
 @given(name=st.sampled_from(sorted(VALID)), value=values)
 def test_a_value_of_an_ask_that_cannot_be_is_refused(name: str, value: Any) -> None:
-    content = with_value(encode_ask(usual()), "ask", name, value)
+    content = with_value(encode_ask(several()), "ask", name, value)
     if VALID[name](value):
         decode_ask(carried(content), like())
     else:
@@ -273,12 +325,12 @@ def test_a_value_of_an_ask_that_cannot_be_is_refused(name: str, value: Any) -> N
 
 @pytest.mark.parametrize("name", VALID)
 def test_an_ask_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
-    content = without(encode_ask(usual()), "ask", name)
-    if name != "snapshots":
+    """To send nothing further is a possible wish, but not what the method declares: the node refuses it."""
+    if name != "sends":
         with pytest.raises(WireError):
-            decode_ask(carried(content), like())
+            decode_ask(carried(without(encode_ask(several()), "ask", name)), like())
     with pytest.raises(WireError):
-        decode_replies(answer("train", lambda: node, content), usual())
+        check_refusal(answer("train", lambda: node, without(encode_ask(usual()), "ask", name)))
 
 
 @pytest.mark.parametrize(
@@ -297,6 +349,22 @@ def test_an_ask_without_one_of_its_values_is_refused(name: str, node: Node) -> N
         ("outputs", 2),
         ("outputs", 4),
         ("training", 3),
+        ("vectors", []),
+        ("vectors", ["control", "control"]),
+        ("vectors", ["control", "more"]),
+        ("vectors", ["params"]),
+        ("vectors", [""]),
+        ("iterates", ["params"]),
+        ("iterates", ["control"]),
+        ("iterates", ["other"]),
+        ("iterates", [""]),
+        ("sends", []),
+        ("sends", ["control", "control"]),
+        ("sends", ["control", "more"]),
+        ("sends", ["params"]),
+        ("sends", ["snapshot"]),
+        ("sends", [""]),
+        ("kind", "loss"),
     ],
 )
 def test_a_node_says_what_it_will_not_do(name: str, value: Any, node: Node) -> None:
@@ -308,6 +376,94 @@ def test_a_node_says_what_it_will_not_do(name: str, value: Any, node: Node) -> N
 def test_a_node_answers_the_usual_ask(node: Node) -> None:
     """Without which the tests above could not fail."""
     assert [len(part) for part in decode_replies(answer("train", lambda: node, encode_ask(usual())), usual())] == [2, 1]
+    reported = answer("evaluate", lambda: node, encode_ask(usual("loss")))
+    assert [len(part) for part in decode_replies(reported, usual("loss"))] == [2, 1]
+
+
+MANY = [f"name {number}" for number in range(100_000)]
+
+
+@pytest.mark.parametrize("name", ["scalars", "vectors", "iterates", "sends", "names", "runs"])
+def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
+    name: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a few words, however many there are: neither side writes them all out."""
+    changes: dict[str, dict[str, list[Any]]] = {
+        "scalars": {"scalars": MANY, "values": [1.0] * 200_000},
+        "vectors": {"vectors": MANY},
+        "iterates": {"iterates": MANY, "steps": [1] * 200_000},
+        "sends": {"sends": MANY},
+        "names": {"names": MANY, "numbers": list(range(100_000))},
+        "runs": {"runs": list(range(100_000))},
+    }
+    content = encode_ask(usual())
+    for key, value in changes[name].items():
+        content = with_value(content, "ask", key, value)
+    content["vectors"] = ArrayRecord(dict.fromkeys(MANY, Array("float32", (0,), "wafl.raw", b"")))
+    monkeypatch.setattr(np, "frombuffer", never)
+    reply = answer("train", lambda: node, content)
+    assert len(reply["refused"]["why"]) < 500
+    with pytest.raises(WireError, match=r".{15}"):
+        check_refusal(reply)
+
+
+def test_no_iterate_leaves_a_client_whose_method_does_not_ask_for_one(node: Node) -> None:
+    """An iterate is not clipped: a server must not get one, under any name, from who clips updates."""
+    for entry, names in (("wafl", ["snapshot"]), ("wafl", ["params"]), ("afl", ["snapshot"])):
+        scalars = SCALARS | ({"gamma": 2.0} if entry == "wafl" else {})
+        asked = asking(iterates=names)
+        asked = replace(asked, entry=entry, queries=tuple(replace(each, scalars=scalars) for each in asked.queries))
+        with pytest.raises(WireError, match="iterates"):
+            check_refusal(answer("train", lambda: node, carried(encode_ask(asked))))
+        plain = tuple(replace(each, iterates={}) for each in asked.queries)
+        check_refusal(answer("train", lambda: node, carried(encode_ask(replace(asked, queries=plain)))))
+
+
+def test_no_losses_leave_a_client_whose_method_does_not_ask_for_them(node: Node) -> None:
+    asked = asking("loss")
+    asked = replace(asked, entry="afl")
+    with pytest.raises(WireError, match="afl report no losses"):
+        check_refusal(answer("evaluate", lambda: node, carried(encode_ask(asked))))
+
+
+@pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
+def test_a_client_that_is_named_again_and_again_is_refused(
+    kind: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name costs a node a copy of the client's examples."""
+    names = ("c00",) * 1000
+    content = {
+        "evaluate.test": queries.TestAsk(names, False, torch.zeros(SIZE), 3, 0).encode(),
+        "query.survey": SurveyAsk(names, torch.zeros(SIZE).double(), 3, [{}], None, 0).encode(),
+        "query.midpoints": MidpointsAsk(names, (0,) * 1000, torch.zeros(1000, 1, 4).double(), 0).encode(),
+    }[kind]
+    with pytest.raises(WireError, match="different ones"):
+        check_refusal(answer(kind, lambda: node, carried(content)))
+
+
+@pytest.mark.parametrize(
+    ("count", "scalars", "norm"),
+    [
+        (2, [], None),
+        (1, ["gamma"], None),
+        (1, [], "2"),
+        (1, ["gamma"], "2"),
+        (1, ["gamma", "gamma"], "2"),
+        (1, ["curvature", "other"], "2"),
+        (10_001, ["curvature", "gamma"], "2"),
+    ],
+)
+def test_a_survey_asks_what_its_adversary_knows_and_not_without_end(
+    count: int, scalars: list[str], norm: str | None, node: Node
+) -> None:
+    """A number in a message must not make a node do a million surveys."""
+    content = SurveyAsk(("c00",), torch.zeros(SIZE).double(), 3, [{}], None, 0).encode()
+    changes = {"count": count, "scalars": scalars, "values": [1.0] * (count * len(scalars)), "norm": norm}
+    for name, value in changes.items():
+        if value is not None and value != []:
+            content = with_value(content, "ask", name, value)
+    with pytest.raises(WireError, match=r"scalars|count"):
+        check_refusal(answer("query.survey", lambda: node, carried(content)))
 
 
 def test_no_model_is_built_that_the_parameters_are_too_few_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +486,10 @@ def test_no_model_is_built_that_the_parameters_are_too_few_for(node: Node, monke
 
 
 # -- Arrays -----------------------------------------------------------------------------------------------------
+
+
+def never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("decoded")
 
 
 def pickled() -> bytes:
@@ -386,19 +546,43 @@ def with_array(content: RecordDict, record: str, name: str, array: Array) -> Rec
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_array_that_is_not_as_agreed_is_refused_on_both_sides(wrong: str) -> None:
     """And nothing of it is unpickled, decoded or allocated."""
-    ask = replace(usual(), partial_sums=True)
-    with pytest.raises(WireError):
-        decode_ask(carried(with_array(encode_ask(ask), "params", "params", WRONG[wrong])), like())
-    reply = encode_replies(ask, made(ask))
-    for name in ("params", "snapshots"):
+    ask = replace(several(), partial_sums=True)
+    for record, name in (("params", "params"), *(("vectors", name) for name in ask.queries[0].vectors)):
         with pytest.raises(WireError):
-            decode_replies(carried(with_array(reply, "params", name, WRONG[wrong])), ask)
+            decode_ask(carried(with_array(encode_ask(ask), record, name, WRONG[wrong])), like())
+    reply = encode_replies(ask, made(ask))
+    for name in ask.queries[0].wanted:
+        with pytest.raises(WireError):
+            decode_replies(carried(with_array(reply, "vectors", name, WRONG[wrong])), ask)
+
+
+def test_arrays_are_those_that_were_named_no_more_and_no_fewer() -> None:
+    """On both sides, whatever a record is called; what nobody asked for is not taken along."""
+    ask = several()
+    content, reply = encode_ask(ask), encode_replies(ask, made(ask))
+    right = Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4))
+    for record, name in (("params", "params"), *(("vectors", name) for name in ask.queries[0].vectors)):
+        with pytest.raises(WireError):
+            decode_ask(carried(without(content, record, name)), like())
+    for record, name in (("params", "other"), ("vectors", "other"), ("vectors", "params"), ("vectors", "")):
+        with pytest.raises(WireError):
+            decode_ask(carried(with_array(content, record, name, right)), like())
+    with pytest.raises(WireError):
+        decode_ask(carried(RecordDict({**encode_ask(asking()), "vectors": content["vectors"]})), like())
+    for record in ("numbers", "vectors"):
+        for name in reply[record]:
+            with pytest.raises(WireError):
+                decode_replies(carried(without(reply, record, name)), ask)
+        with pytest.raises(WireError):
+            decode_replies(carried(with_array(reply, record, "other", right)), ask)
+    with pytest.raises(WireError):
+        decode_replies(carried(reply), asking())
+    losses = encode_replies(asking("loss"), made(asking("loss")))
+    with pytest.raises(WireError):
+        decode_replies(carried(RecordDict({**losses, "vectors": reply["vectors"]})), asking("loss"))
 
 
 def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("decoded")
-
     monkeypatch.setattr(np, "frombuffer", never)
     monkeypatch.setattr(np, "load", never)
     for wrong in ("too long", "one byte more", "a type that lies"):
@@ -407,11 +591,12 @@ def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_parameters_that_are_not_finite_are_refused_by_a_node(value: float, node: Node) -> None:
-    ask = usual()
-    ask.queries[1].params[3] = value
-    with pytest.raises(WireError, match="NaN or infinity"):
-        decode_ask(carried(encode_ask(ask)), like())
+def test_parameters_and_vectors_that_are_not_finite_are_refused_by_a_node(value: float) -> None:
+    for name in (None, *SEVERAL["vectors"]):
+        ask = several()
+        (ask.queries[1].params if name is None else ask.queries[1].vectors[name])[3] = value
+        with pytest.raises(WireError, match="NaN or infinity"):
+            decode_ask(carried(encode_ask(ask)), like())
 
 
 @pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
@@ -434,15 +619,17 @@ def test_what_a_node_is_asked_about_must_be_finite(kind: str, node: Node) -> Non
     data=st.binary(max_size=300) | st.just(bytes(2 * SIZE * 4)),
 )
 def test_any_array_is_taken_whole_or_refused(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> None:
-    content = with_array(encode_ask(usual()), "params", "params", Array(dtype, shape, stype, data))
-    if (dtype, shape, len(data)) == RIGHT and stype == "wafl.raw":
-        found = np.frombuffer(data, "<f4").reshape(shape)
-        if np.isfinite(found).all():
-            ask = decode_ask(carried(content), like())
-            assert all(np.array_equal(each.params.numpy(), found[i]) for i, each in enumerate(ask.queries))
-            return
-    with pytest.raises(WireError):
-        decode_ask(carried(content), like())
+    for record, name in (("params", "params"), ("vectors", "control")):
+        content = with_array(encode_ask(usual()), record, name, Array(dtype, shape, stype, data))
+        if (dtype, shape, len(data)) == RIGHT and stype == "wafl.raw":
+            found = np.frombuffer(data, "<f4").reshape(shape)
+            if np.isfinite(found).all():
+                for i, each in enumerate(decode_ask(carried(content), like()).queries):
+                    sent = each.params if record == "params" else each.vectors[name]
+                    assert np.array_equal(sent.numpy(), found[i])
+                continue
+        with pytest.raises(WireError):
+            decode_ask(carried(content), like())
 
 
 # -- A reply that is not what was agreed on ---------------------------------------------------------------------
@@ -537,8 +724,10 @@ array = st.builds(
     stype=st.sampled_from(["wafl.raw", "numpy.ndarray"]),
     data=st.binary(max_size=40),
 )
-names = st.sampled_from(["ask", "reply", "numbers", "params", "refused", "x"])
-inner = st.sampled_from([*VALID, "loss", "cost", "params", "value", "midpoints", "why", "lengths", "sizes", "x"])
+names = st.sampled_from(["ask", "reply", "numbers", "params", "vectors", "refused", "x"])
+inner = st.sampled_from(
+    [*VALID, "loss", "cost", "params", "control", "snapshot", "value", "midpoints", "why", "lengths", "sizes", "x"]
+)
 records = st.one_of(
     st.dictionaries(inner, values, max_size=6).map(ConfigRecord),
     st.dictionaries(inner, array, max_size=3).map(ArrayRecord),

@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 from wafl.core.errors import TooFewRepliesError
 from wafl.engine.clients import Roster
 from wafl.flower.post import POLL, Post, Sent
-from wafl.flower.wire import LARGEST, Reader, WireError, check_refusal, config_only
+from wafl.flower.wire import LARGEST, Reader, WireError, check_refusal, config_only, short
 from wafl.runs.config import Flower
 
 log = getLogger("flwr").log  # what Flower shows of a run
@@ -51,9 +51,9 @@ class Hello:
     def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:
         check_refusal(content)
         read = Reader(content, "ask")
-        names = read.many("names", str)
-        if not names or len(set(names)) != len(names):
-            raise WireError(f"names={names} must be different ones, at least one")
+        names = read.different("names")
+        if not names:
+            raise WireError("names=[] must be at least one")
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
         shape = tuple(read.many("shape", int, None, 1, LARGEST))
         numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
@@ -65,9 +65,9 @@ class Hello:
         if classes not in (0, outputs):
             raise WireError(f"classes={classes} must be outputs={outputs}, or 0 in a regression")
         if numbers is not None and len(set(numbers)) != len(numbers):
-            raise WireError(f"numbers={numbers} must be different ones")
+            raise WireError(f"numbers={short(numbers)} must be different ones")
         return cls(
-            tuple(names),
+            names,
             None if numbers is None else tuple(numbers),
             tuple(read.many("sizes", int, len(names), 1, LARGEST)) if with_sizes else None,
             tuple(name for name in read.many("tested", str) if name in names),

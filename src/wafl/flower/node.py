@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
+from wafl.algorithms.algorithm import SNAPSHOT
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task, make_task
 from wafl.data.federation import Examples
@@ -26,9 +27,10 @@ from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.keepsakes import Keepsakes, state_folder
 from wafl.flower.run_config import from_run_config
 from wafl.flower.site import Site, open_site
-from wafl.flower.wire import Ask, WireError
+from wafl.flower.wire import Ask, Outline, WireError, short
 from wafl.runs.config import Experiment
 from wafl.runs.plan import make_attack, make_entry, make_model
+from wafl.weights import Learned, LearnedWeights
 
 
 @contextmanager
@@ -91,24 +93,28 @@ class Node:
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
         return task, start
 
-    def answer(self, ask: Ask, task: Task) -> list[Replies]:
-        """The replies of this node's clients to one query of each run."""
-        spec, first = self._spec(ask), ask.queries[0]
-        method, adversary = spec.method, spec.method.adversary
-        known = {
-            *method.local.scalars(),
-            *spec.schedule.scalars(0),
-            *(adversary.scalars() if adversary is not None else ()),
+    def check(self, outline: Outline, like: Tensor) -> Spec:
+        """What the asked runs have in common; refuses names that are not those of their method."""
+        spec, trains = self._spec(outline), outline.kind == "train"
+        adversary, local = spec.method.adversary, spec.method.local
+        if not trains and not _reports(spec):
+            raise WireError(f"kind='loss': the clients of {outline.entry} report no losses")
+        moved = () if adversary is None else adversary.scalars()
+        needed = {
+            "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
+            "vectors": set(local.initial_vectors(like)) if trains else set[str](),
+            "sends": set(local.sends) if trains else set[str](),
         }
-        vectors = set(method.local.initial_vectors(first.params)) if first.kind == "train" else set[str]()
-        sends = set(method.local.sends) if first.kind == "train" else set[str]()
-        for name, found, wanted in (
-            ("scalars", set(first.scalars), known),
-            ("vectors", set(first.vectors), vectors),
-            ("sends", set(first.sends), sends),
-        ):
-            if found != wanted:
-                raise WireError(f"{name}={sorted(found)} must be {sorted(wanted)}")
+        for name, wanted in needed.items():
+            if set(getattr(outline, name)) != wanted:
+                raise WireError(f"{name}={short(getattr(outline, name))} must be {sorted(wanted)}")
+        if outline.iterates and not (trains and _reports(spec) and outline.iterates == (SNAPSHOT,)):
+            raise WireError(f"iterates={short(outline.iterates)} are not what {outline.entry} asks for")
+        return spec
+
+    def answer(self, ask: Ask, spec: Spec, task: Task) -> list[Replies]:
+        """The replies of this node's clients to one query of each run."""
+        first, method, adversary = ask.queries[0], spec.method, spec.method.adversary
         device, rows = ask.queries[0].params.device, self.rows(ask.names)
         keepsakes = Keepsakes(self._state, ask.training, ask.entry)
         asked = [(run, client) for run, query in zip(ask.runs, ask.queries, strict=True) for client in query.clients]
@@ -163,20 +169,26 @@ class Node:
         """Where in the federation each of these clients is."""
         unknown = [name for name in names.values() if name not in self.site.rows]
         if unknown:
-            raise WireError(f"this node does not hold {', '.join(unknown)}; it holds {', '.join(self.site.rows)}")
+            raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
         return {number: self.site.rows[name] for number, name in names.items()}
 
-    def _spec(self, ask: Ask) -> Spec:
+    def _spec(self, outline: Outline) -> Spec:
         """What the asked runs have in common, and numbers of the first of them."""
         entries = {
             entry.name: entry for entry in (make_entry(m, self.experiment.schedule) for m in self.experiment.methods)
         }
-        if ask.entry not in entries:
-            raise WireError(f"method {ask.entry!r} is none of the experiment's: {', '.join(entries)}")
-        specs = entries[ask.entry].specs(self.experiment.seeds)
-        if max(ask.runs) >= len(specs):
-            raise WireError(f"runs={ask.runs} are not all of the {len(specs)} of {ask.entry}")
-        chosen = [specs[run] for run in ask.runs]
+        if outline.entry not in entries:
+            raise WireError(f"method {short(outline.entry)} is none of the experiment's: {', '.join(entries)}")
+        specs = entries[outline.entry].specs(self.experiment.seeds)
+        if max(outline.runs) >= len(specs):
+            raise WireError(f"runs={short(outline.runs)} are not all of the {len(specs)} of {outline.entry}")
+        chosen = [specs[run] for run in outline.runs]
         if len({spec.shape() for spec in chosen}) != 1:
-            raise WireError(f"runs={ask.runs} of {ask.entry} do not train together")
+            raise WireError(f"runs={short(outline.runs)} of {outline.entry} do not train together")
         return chosen[0]
+
+
+def _reports(spec: Spec) -> bool:
+    """Whether clients are asked for their losses at a snapshot."""
+    rule = spec.method.client_weights
+    return isinstance(rule, LearnedWeights) and getattr(type(rule), "loss_query", None) is not Learned.loss_query

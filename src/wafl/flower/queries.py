@@ -25,12 +25,19 @@ from wafl.flower.wire import (
     finite,
     num_outputs,
     read_array,
+    read_arrays,
+    read_outline,
     refusal,
+    share,
+    short,
 )
 from wafl.theory.constants import task_of
 from wafl.theory.upper import UpperBound
 from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.private import Side
+
+MOST_SETTINGS = 10_000
+"""Of the adversary, in one survey."""
 
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
@@ -54,8 +61,14 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 def work(node: Node, content: RecordDict) -> RecordDict:
     """To train, lines 3 to 8 of the paper's Algorithm 1, or to report the loss at given parameters."""
     task, start = node.task(num_outputs(content))
+    spec = node.check(read_outline(content), start)
     ask = decode_ask(content, start)
-    return encode_replies(ask, node.answer(ask, task))
+    return encode_replies(ask, node.answer(ask, spec, task))
+
+
+def _params(content: RecordDict, like: Tensor) -> Tensor:
+    sent = read_arrays(content, "params", ("params",), tuple(like.shape), like.dtype)
+    return finite("params", sent["params"]).to(like.device)
 
 
 @dataclass(frozen=True)
@@ -87,8 +100,8 @@ class TestAsk:
 def test(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "ask")
     task, start = node.task(num_outputs(content))
-    params = finite("params", read_array(content, "params", "params", tuple(start.shape), start.dtype)).to(start.device)
-    names, seed = read.many("names", str), read.one("seed", int, 0, LARGEST)
+    names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
+    params = _params(content, start)
     clean = node.test(names, params, task, seed, attacked=False)
     attacked = node.test(names, params, task, seed, attacked=True) if read.one("attacked", bool) else clean
     found = [*clean, *attacked]
@@ -135,17 +148,18 @@ class SurveyAsk:
 def survey(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "ask")
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
-    params = finite("params", read_array(content, "params", "params", tuple(start.shape), start.dtype))
-    count, scalars = read.one("count", int, 1, 10**6), read.many("scalars", str)
-    values = read.many("values", float, count * len(scalars), 0.0)
-    settings = [
-        dict(zip(scalars, values[place * len(scalars) :], strict=False)) if scalars else {} for place in range(count)
-    ]
+    names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
     norm = float(read.one("norm", str)) if read.has("norm") else None
     if norm is not None:
         check_norm(norm)
     adversary = None if norm is None else UpperBound(norm)
-    found = node.survey(read.many("names", str), params, task, adversary, settings, read.one("seed", int, 0, LARGEST))
+    scalars, wanted = read.names("scalars"), [] if adversary is None else sorted(adversary.scalars())
+    if sorted(scalars) != wanted:
+        raise WireError(f"scalars={short(scalars)} must be {wanted}")
+    count = read.one("count", int, 1, MOST_SETTINGS if scalars else 1)
+    values = read.many("values", float, count * len(scalars), 0.0)
+    settings = [share(scalars, values, place) for place in range(count)]
+    found = node.survey(names, _params(content, start), task, adversary, settings, seed)
     reply = config_only(count=count)
     reply["numbers"] = arrays(value=found.value, cost=found.cost)
     return reply
@@ -179,12 +193,12 @@ class MidpointsAsk:
 
 def midpoints(node: Node, content: RecordDict) -> RecordDict:
     read, train = Reader(content, "ask"), node.site.federation.train
-    names = read.many("names", str)
+    names = read.different("names")
     numbers = read.many("numbers", int, len(names), 0, LARGEST)
     points, seed = read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST)
-    dimension = math.prod(train.shape)
-    references = read_array(content, "params", "references", (len(names), points, dimension), torch.float64)
     rows = node.rows(dict(enumerate(names)))
+    shape = (len(names), points, math.prod(train.shape))
+    references = finite("references", read_array(content, "params", "references", shape, torch.float64))
     found: list[tuple[Tensor, float]] = []
     for place, number in enumerate(numbers):
         cloud = read_client(train.of(rows[place]), number, Sampling(points, seed))

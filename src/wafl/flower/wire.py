@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,15 @@ from torch import Tensor
 
 from wafl.algorithms import Query, Replies, Reply
 from wafl.algorithms.admission import split
+from wafl.algorithms.messages import PARAMS
 
 FORMAT = 2
 RAW = "wafl.raw"
 """How arrays are written: their numbers, little-endian, row by row."""
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 LARGEST = 2**62
+LONGEST = 1000
+"""Characters of what a node says when it refuses."""
 T = TypeVar("T", int, float, str, bool)
 
 
@@ -77,69 +80,95 @@ def encode_ask(ask: Ask) -> RecordDict:
     params = torch.stack([query.params for query in ask.queries])
     vectors = {name: torch.stack([query.vectors[name] for query in ask.queries]) for name in first.vectors}
     filled = {name: value for name, value in config.items() if value != []}  # Flower has no empty lists
-    return RecordDict({"ask": _config(filled), "params": arrays(params=params), "vectors": arrays(**vectors)})
+    content = RecordDict({"ask": _config(filled), "params": arrays(params=params)})
+    if vectors:
+        content["vectors"] = arrays(**vectors)
+    return content
 
 
 def num_outputs(content: RecordDict) -> int:
     """Of the model that a message is about: a node builds it, no larger than the parameters, before it reads them."""
     sent = content.get("params")
-    most = sum(len(array.data) // 4 for array in sent.values()) if isinstance(sent, ArrayRecord) else 0
-    return Reader(content, "ask").one("outputs", int, 1, most)
+    params = sent.get(PARAMS) if isinstance(sent, ArrayRecord) else None
+    return Reader(content, "ask").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
 
 
-def decode_ask(content: RecordDict, like: Tensor) -> Ask:
-    """What :func:`encode_ask` wrote, for a model with parameters ``like`` these."""
+@dataclass(frozen=True)
+class Outline:
+    """Which runs a node is asked about, and every name in the message: what is checked before any array is read.
+
+    ``vectors`` travel with the parameters; ``iterates`` and ``sends`` are to be sent back.
+    """
+
+    kind: Literal["train", "loss"]
+    entry: str
+    runs: tuple[int, ...]
+    scalars: tuple[str, ...]
+    vectors: tuple[str, ...]
+    iterates: tuple[str, ...]
+    sends: tuple[str, ...]
+
+
+def read_outline(content: RecordDict) -> Outline:
+    """The outline of a message that :func:`encode_ask` wrote; no name may be empty, doubled, or that of the params."""
     read = Reader(content, "ask")
     if read.one("format", int, 0, LARGEST) != FORMAT:
         raise WireError(f"messages of format {read.one('format', int)}, this version reads {FORMAT}: update wafl-learn")
     kind = read.one("kind", str)
     if kind not in ("train", "loss"):
-        raise WireError(f"kind={kind!r} must be 'train' or 'loss'")
+        raise WireError(f"kind={short(kind)} must be 'train' or 'loss'")
     runs = read.many("runs", int, None, 0, LARGEST)
     if not runs or len(set(runs)) != len(runs):
-        raise WireError(f"runs={runs} must be different ones, at least one")
-    count, number = len(runs), read.one("round", int, 0, LARGEST)
+        raise WireError(f"runs={short(runs)} must be different ones, at least one")
+    scalars, vectors, iterates, sends = map(read.names, ("scalars", "vectors", "iterates", "sends"))
+    for name, found in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
+        if PARAMS in found or len(set(found)) != len(found):
+            raise WireError(f"{name}={short(found)} must be different names, and {PARAMS!r} is taken")
+    return Outline(kind, read.one("entry", str), tuple(runs), scalars, vectors, iterates, sends)
+
+
+def decode_ask(content: RecordDict, like: Tensor) -> Ask:
+    """What :func:`encode_ask` wrote, for a model with parameters ``like`` these."""
+    outline, read = read_outline(content), Reader(content, "ask")
+    count, number = len(outline.runs), read.one("round", int, 0, LARGEST)
     numbers = read.many("numbers", int, None, 0, LARGEST)
     names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
     if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
-        raise WireError(f"numbers={numbers} and names={list(names.values())} must be different ones")
+        raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must be different ones")
     counts = read.many("counts", int, count, 1, len(numbers))
     clients = read.many("clients", int, sum(counts))
     weights = read.many("weights", float, sum(counts), 0.0)
-    scalars = read.many("scalars", str)
-    values = read.many("values", float, count * len(scalars))
-    iterates = read.many("iterates", str)
-    steps = read.many("steps", int, count * len(iterates), 1, LARGEST)
+    values = read.many("values", float, count * len(outline.scalars))
+    steps = read.many("steps", int, count * len(outline.iterates), 1, LARGEST)
+    seeds = read.many("seeds", int, count, 0, LARGEST)
     shape = (count, *like.shape)
-    params = finite("params", read_array(content, "params", "params", shape, like.dtype)).to(like.device)
-    vectors = {
-        name: finite(name, read_array(content, "vectors", name, shape, like.dtype)).to(like.device)
-        for name in read.many("vectors", str)
-    }
-    sends = tuple(read.many("sends", str))
+    sent = read_arrays(content, "params", (PARAMS,), shape, like.dtype)
+    vectors = read_arrays(content, "vectors", outline.vectors, shape, like.dtype)
+    params = finite(PARAMS, sent[PARAMS]).to(like.device)
+    vectors = {name: finite(name, vector).to(like.device) for name, vector in vectors.items()}
     queries: list[Query] = []
-    seeds, begin = read.many("seeds", int, count, 0, LARGEST), 0
+    begin = 0
     for place, size in enumerate(counts):
         asked = tuple(clients[begin : begin + size])
         if not set(asked) <= names.keys() or len(set(asked)) != size:
-            raise WireError(f"clients={asked} must be different ones of {sorted(names)}")
+            raise WireError(f"clients={short(asked)} must be different ones of {short(sorted(names))}")
         query = Query(
-            kind,
+            outline.kind,
             number,
             seeds[place],
             asked,
             torch.tensor(weights[begin : begin + size], dtype=torch.float64),
             params[place],
-            dict(zip(scalars, values[place * len(scalars) :], strict=False)),
+            share(outline.scalars, values, place),
             {name: vector[place] for name, vector in vectors.items()},
-            dict(zip(iterates, steps[place * len(iterates) :], strict=False)),
-            sends,
+            share(outline.iterates, steps, place),
+            outline.sends,
         )
         queries.append(query)
         begin += size
     return Ask(
-        read.one("entry", str),
-        tuple(runs),
+        outline.entry,
+        outline.runs,
         tuple(queries),
         names,
         num_outputs(content),
@@ -149,6 +178,11 @@ def decode_ask(content: RecordDict, like: Tensor) -> Ask:
         read.one("pair", bool),
         None if (largest := read.one("largest", int, -1, 10**9)) < 0 else largest,
     )
+
+
+def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]:
+    """One run's values by name."""
+    return dict(zip(names, values[place * len(names) : (place + 1) * len(names)], strict=True))
 
 
 def encode_replies(ask: Ask, replies: Sequence[Replies]) -> RecordDict:
@@ -170,31 +204,29 @@ def decode_replies(content: RecordDict, ask: Ask) -> list[list[Reply]]:
     check_refusal(content)
     Reader(content, "reply").one("format", int, FORMAT, FORMAT)
     sizes, first = [len(query.clients) for query in ask.queries], ask.queries[0]
-    loss, cost = (
-        read_array(content, "numbers", name, (sum(sizes),), first.params.dtype).split(sizes)
-        for name in ("loss", "cost")
-    )
     rows = [1] * len(sizes) if ask.partial_sums else sizes
-
-    def vectors(name: str) -> list[Tensor]:
-        found = read_array(content, "vectors", name, (sum(rows), *first.params.shape), first.params.dtype)
-        return [part.expand(size, -1) for part, size in zip(found.split(rows), sizes, strict=True)]
-
-    named = {name: vectors(name) for name in first.wanted}
+    numbers = read_arrays(content, "numbers", ("loss", "cost"), (sum(sizes),), first.params.dtype)
+    shape = (sum(rows), *first.params.shape)
+    found = read_arrays(content, "vectors", first.wanted, shape, first.params.dtype)
+    loss, cost = (numbers[name].split(sizes) for name in ("loss", "cost"))
+    vectors = {
+        name: [part.expand(size, -1) for part, size in zip(whole.split(rows), sizes, strict=True)]
+        for name, whole in found.items()
+    }
     return [
-        split(Replies(query.clients, loss[i], cost[i], {name: rows[i] for name, rows in named.items()}))
+        split(Replies(query.clients, loss[i], cost[i], {name: parts[i] for name, parts in vectors.items()}))
         for i, query in enumerate(ask.queries)
     ]
 
 
 def refusal(why: str) -> RecordDict:
-    return RecordDict({"refused": _config({"why": why})})
+    return RecordDict({"refused": _config({"why": why[:LONGEST]})})
 
 
 def check_refusal(content: RecordDict) -> None:
     """Raise what a node has refused, in its own words."""
     if "refused" in content:
-        raise WireError(Reader(content, "refused").one("why", str)[:1000])
+        raise WireError(Reader(content, "refused").one("why", str)[:LONGEST])
 
 
 def arrays(**tensors: Tensor) -> ArrayRecord:
@@ -211,16 +243,30 @@ def config_only(**values: Any) -> RecordDict:
     return RecordDict({"ask": _config({k: v for k, v in values.items() if v is not None and v != []})})
 
 
+def read_arrays(
+    content: RecordDict, record: str, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The arrays of a record, which must be exactly these; see :func:`read_array`."""
+    found = content.get(record)
+    sent = set(found) if isinstance(found, ArrayRecord) else set[str]()
+    if sent != set(names):
+        raise WireError(f"{record} holds the arrays {short(sorted(sent))}, asked for {short(sorted(names))}")
+    return {name: read_array(content, record, name, shape, dtype) for name in names}
+
+
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An array that must be of this shape and type and just as large: its bytes are numbers, nothing is parsed."""
     found = content.get(record)
     array = found.get(name) if isinstance(found, ArrayRecord) else None
     if array is None:
         raise WireError(f"there is no array {record}.{name}")
-    expected = next(text for text, each in DTYPES.items() if each == dtype)
+    if dtype not in DTYPES:
+        raise WireError(f"parameters of type {dtype} cannot travel: give the model float32 or float64 parameters")
+    expected = DTYPES[dtype]
     if array.stype != RAW or array.dtype != expected or tuple(array.shape) != shape:
         raise WireError(
-            f"{name} is {array.dtype} of shape {tuple(array.shape)} ({array.stype}), asked for {expected} of {shape}"
+            f"{name} is {short(array.dtype)} of shape {short(tuple(array.shape))} ({short(array.stype)}), asked for "
+            f"{expected} of {shape}"
         )
     size = math.prod(shape) * dtype.itemsize
     if len(array.data) != size:
@@ -256,13 +302,27 @@ class Reader:
         values = self._values.get(name, [])
         if not isinstance(values, list) or (count is not None and len(values) != count):
             wanted = "values" if count is None else f"{count} values"
-            raise WireError(f"{name} must be a list of {wanted}, got {_short(values)}")
+            raise WireError(f"{name} must be a list of {wanted}, got {short(values)}")
         return [self._checked(name, value, kind, low, high) for value in values]
+
+    def different(self, name: str) -> tuple[str, ...]:
+        """Strings of which no two are equal."""
+        found = self.many(name, str)
+        if len(set(found)) != len(found):
+            raise WireError(f"{name}={short(found)} must be different ones")
+        return tuple(found)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Different strings, none of them empty."""
+        found = self.different(name)
+        if "" in found:
+            raise WireError(f"{name}={short(found)} must not have an empty name")
+        return found
 
     @staticmethod
     def _checked(name: str, value: Any, kind: type[T], low: float | None, high: float | None) -> T:
         if type(value) is not kind:
-            raise WireError(f"{name}={_short(value)} must be of type {kind.__name__}")
+            raise WireError(f"{name}={short(value)} must be of type {kind.__name__}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not math.isfinite(value):
                 raise WireError(f"{name}={value} must be finite")
@@ -292,6 +352,6 @@ def _config(values: Mapping[str, Any]) -> ConfigRecord:
     return ConfigRecord(dict(values))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 80 else f"{text[:77]}..."
