@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from wafl import adversaries, callbacks, models, shifts, theory, weights
+from wafl import adversaries, callbacks, local, models, servers, shifts, theory, weights
 from wafl.adversaries.surrogate import RobustLoss, robust_loss
-from wafl.algorithms import local, servers
 from wafl.algorithms.admission import Tolerance
 from wafl.attacks import FGSM, PGD, WassersteinShift
 from wafl.core.errors import ConcavityWarning, DivergedError, PreconditionError, RadiusWarning, UnboundedError

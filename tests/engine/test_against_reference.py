@@ -218,15 +218,12 @@ def test_the_reference_generator_gives_the_published_values():
     assert reference.philox(*pi) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
 
 
-@pytest.mark.parametrize("name", TRAINING | ADVERSARIES | SERVERS | LOCAL)
+EVERY = TRAINING | ADVERSARIES | SERVERS | LOCAL
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_mlr(name: str):
-    assert_agree(
-        (TRAINING | ADVERSARIES | SERVERS | LOCAL)[name],
-        classes((5,)),
-        wafl.models.mlr,
-        reference.mlr_curvature,
-        init=0.4,
-    )
+    assert_agree(EVERY[name], classes((5,)), wafl.models.mlr, reference.mlr_curvature, init=0.4)
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "WAFL", "WAFL, radius", "FedRobust", "AFL", "DRFA"])
@@ -244,12 +241,13 @@ def small_network(clients: wafl.Federation) -> nn.Module:
     "name",
     [
         "FedAvg", "AFL", "DRFA", "WAFL", "WAFL, l1", "WAFL, linf", "WAFL, labels", "WAFL, radius",
-        "WAFL, DRFA's weights", "FedPGM", "FedPGM, l2", "FedFGSM", "FedRobust",
+        "WAFL, DRFA's weights", "FedPGM", "FedPGM, l2", "FedFGSM", "FedRobust", "FedProx", "SCAFFOLD", "FedAdam",
+        "WAFL, SCAFFOLD's steps", "WAFL, FedAdam's server", "clipped updates",
     ],
 )  # fmt: skip
 def test_network(name: str):
     """Weights large enough for the ascent to overshoot, so that its damping is halved."""
-    case = (TRAINING | ADVERSARIES)[name]
+    case = EVERY[name]
     usual = {"cohort": 2, "local_steps": 2, "local_epochs": None, "batch_size": 2, "learning_rate": 0.05}
     case = replace(case, schedule=usual | case.schedule)
     if isinstance(case.adversary, Transport):

@@ -1,4 +1,4 @@
-"""Local steps (``wafl.local``): what clients do with a gradient, one file each."""
+"""Local steps (:mod:`wafl.local`): what clients do with a gradient, one file each."""
 
 from wafl.algorithms.local.control_variates import ControlVariates, control_variates
 from wafl.algorithms.local.plain import Plain

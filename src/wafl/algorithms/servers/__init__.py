@@ -1,4 +1,4 @@
-"""Servers and their optimizers (``wafl.servers``): what becomes of the clients' models, one file each."""
+"""Servers and their optimizers (:mod:`wafl.servers`): what becomes of the clients' models, one file each."""
 
 from wafl.algorithms.parts import Optimizer, Server
 from wafl.algorithms.servers.adam import Adam, adam

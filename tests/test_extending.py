@@ -1,0 +1,375 @@
+"""Parts that a user wrote work like ours: in sweeps, with checkpoints, and named in an experiment file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import wafl
+from wafl.adversaries import AdversaryState, Move
+from wafl.adversaries.base import lane_scalar
+from wafl.algorithms import Replies
+from wafl.core.errors import ConfigError
+from wafl.core.inputs import Inputs, dense
+from wafl.core.task import Problem
+from wafl.engine.checkpoint import Checkpoint
+from wafl.local import LocalState, Plain
+from wafl.run import load_run
+from wafl.runs.read import read_experiment
+from wafl.runs.study import Study
+from wafl.schedule import Schedule
+from wafl.weights import Cohort, LossQuery, Round
+
+SCHEDULE: dict[str, Any] = {"rounds": 4, "cohort": 3, "local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=6, labels_per_client=3, seed=0)
+
+
+@dataclass(frozen=True)
+class Nudge:
+    """A user's adversary whose option happens to be called gamma."""
+
+    gamma: float = 0.1
+    sign: bool = False
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": self.gamma}
+
+    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
+        return None
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        x, state = dense(x), state or AdversaryState()
+        gamma = lane_scalar(state, "gamma", self.gamma, x).view(-1, *[1] * (x.ndim - 1))
+        slope = problem.gradient(x, y)
+        moved = x + gamma * (slope.sign() if self.sign else slope)
+        cost = (moved - x).flatten(2).square().sum(-1)
+        return Move(moved, y, problem.loss(moved, y), cost, torch.ones_like(cost, dtype=torch.bool), state=state)
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """A user's fixed rule, made of nothing but the protocol: later clients count more."""
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        weights = torch.arange(1.0, len(num_examples) + 1, dtype=torch.float64)
+        return weights / weights.sum()
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        return self.initial(num_examples)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """A user's learned rule from scratch: the mass goes to the client with the largest loss at the end of the round."""
+
+    pull: float = 0.5
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        return torch.full((len(num_examples),), 1.0 / len(num_examples), dtype=torch.float64)
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        return self.initial(num_examples)
+
+    def check(self, schedule: Schedule, num_clients: int) -> None:
+        if schedule.cohort == 1:
+            raise ValueError("cohort=1 has no largest loss: ask at least 2 clients")
+
+    def draw(self, weights: Tensor, round: Round) -> Cohort:
+        clients = tuple(range(round.cohort))
+        return Cohort(clients, weights[list(clients)])
+
+    def loss_query(self, round: Round) -> LossQuery:
+        return LossQuery(tuple(range(round.num_clients)), round.local_steps)
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        worst = torch.zeros_like(weights)
+        worst[clients[int(losses.argmax())]] = 1.0
+        return (1 - self.pull) * weights + self.pull * worst
+
+
+@dataclass(frozen=True)
+class Inertia:
+    """A user's server, with a vector that it remembers."""
+
+    keep: float = 0.5
+
+    def initial_vectors(self, params: Tensor) -> dict[str, Tensor]:
+        return {"last": torch.zeros_like(params)}
+
+    def step(
+        self, params: Tensor, weights: Tensor, replies: Replies, vectors: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        move = self.keep * vectors["last"] + (1 - self.keep) * (replies.params.median(0).values - params)
+        return params + move, {"last": move}
+
+
+@dataclass(frozen=True)
+class SignSGD(Plain):
+    """A user's local step."""
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return gradient.sign(), state.carry
+
+
+def own(**parts: Any) -> wafl.Method:
+    return wafl.Method("own", **{"adversary": None, "client_weights": wafl.weights.uniform(), **parts})
+
+
+OWN = {
+    "adversary": own(adversary=Nudge(0.2)),
+    "fixed rule": own(client_weights=Everyone()),
+    "learned rule": own(client_weights=Greedy()),
+    "server": own(server=Inertia()),
+    "local step": own(local=SignSGD()),
+    "all of them": wafl.Method("own", Nudge(0.2), Greedy(), Inertia(), SignSGD()),
+}
+
+
+def equal(one: wafl.Run, other: wafl.Run) -> bool:
+    same = all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+    return same and torch.equal(one.client_weights, other.client_weights)
+
+
+class InterruptError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_resumed_run_with_parts_of_ones_own_ends_with_the_same_bits(
+    clients: wafl.Federation, name: str, tmp_path: Path
+) -> None:
+    def interrupt(moment: Any) -> None:
+        if moment.record.round == 2:
+            raise InterruptError
+
+    model = wafl.models.mlr(clients)
+    whole = wafl.fit(model, clients, OWN[name], **SCHEDULE)
+    with pytest.raises(InterruptError):
+        wafl.fit(model, clients, OWN[name], checkpoint=Checkpoint(tmp_path), callbacks=[interrupt], **SCHEDULE)
+    assert equal(wafl.fit(model, clients, OWN[name], checkpoint=Checkpoint(tmp_path), **SCHEDULE), whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("adversary", {"gamma": [0.1, 0.4]}),
+        ("adversary", {"sign": [False, True]}),
+        ("all of them", {"gamma": [0.1, 0.4], "seed": [0, 1]}),
+        ("server", {"server": [Inertia(0.1), Inertia(0.9), wafl.servers.adam(0.1)]}),
+        ("local step", {"local": [SignSGD(), wafl.local.prox(0.5), wafl.local.control_variates()]}),
+        ("learned rule", {"client_weights": [Greedy(0.1), Everyone(), wafl.weights.snapshot(0.1)]}),
+    ],
+)
+def test_each_run_of_a_sweep_over_parts_of_ones_own_equals_the_run_alone(
+    clients: wafl.Federation, name: str, grid: dict[str, list[Any]]
+) -> None:
+    model, method = wafl.models.mlr(clients), OWN[name]
+    for run in wafl.sweep(model, clients, method, grid, **SCHEDULE):
+        point = {key: grid[key] for key in grid}
+        options = [dict(zip(point, values, strict=True)) for values in _product(point)]
+        alone = [
+            wafl.fit(
+                model,
+                clients,
+                method.with_options(**{key: value for key, value in chosen.items() if key != "seed"}),
+                **{**SCHEDULE, "seed": chosen.get("seed", 0)},
+            )
+            for chosen in options
+        ]
+        assert any(equal(run, other) for other in alone)
+
+
+def _product(grid: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = [()]
+    for values in grid.values():
+        rows = [(*row, value) for row in rows for value in values]
+    return rows
+
+
+def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.Federation) -> None:
+    run = wafl.fit(wafl.models.mlr(clients), clients, OWN["learned rule"], **SCHEDULE)
+    assert [record.cohort for record in run.history] == [(0, 1, 2)] * 4
+    assert float(run.client_weights.max()) >= 1 / 2
+    assert float(run.client_weights.sum()) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="cohort=1 has no largest loss"):
+        wafl.fit(wafl.models.mlr(clients), clients, OWN["learned rule"], **{**SCHEDULE, "cohort": 1})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"client_weights": [1, 2]},
+            r"client_weights=\[1, 2\] does not implement ClientWeights: use wafl.weights",
+        ),
+        ({"client_weights": Everyone}, "does not implement ClientWeights"),
+        ({"server": "adam"}, r"server='adam' does not implement Server: use one of wafl.servers, such as adam\(0.01\)"),
+        ({"local": wafl.servers.sgd()}, "does not implement LocalStep: use one of wafl.local"),
+        ({"adversary": 3}, "adversary=3 cannot be called: use one of wafl.adversaries, or None"),
+    ],
+)
+def test_what_is_not_a_part_is_refused_with_a_remedy(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        own(**parts)
+
+
+def test_a_server_learning_rate_is_shorthand_for_a_server(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    short = wafl.fit(model, clients, wafl.FedAvg(), server_learning_rate=0.5, **SCHEDULE)
+    assert equal(short, wafl.fit(model, clients, wafl.FedAvg(server=wafl.servers.sgd(0.5)), **SCHEDULE))
+    assert not equal(short, wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE))
+
+
+def test_a_server_and_a_server_learning_rate_are_refused_together(clients: wafl.Federation) -> None:
+    with pytest.raises(ValueError, match=r"server_learning_rate=0.5 and server=.* are both given: .* leave one"):
+        wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAdam(), server_learning_rate=0.5, **SCHEDULE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda: wafl.servers.sgd(0), "rate=0 must be positive and finite"),
+        (lambda: wafl.servers.momentum(beta=1.0), r"beta=1.0 must lie in \[0, 1\)"),
+        (lambda: wafl.servers.adam(beta2=-0.1), r"beta2=-0.1 must lie in \[0, 1\)"),
+        (lambda: wafl.servers.yogi(tau=0), "tau=0 must be positive and finite"),
+        (lambda: wafl.local.prox(-1), "mu=-1 must be finite and at least 0"),
+        (lambda: wafl.FedAdam(rate=math.nan), "rate=nan must be positive and finite"),
+        (lambda: Schedule(rounds=1, local_steps=1, clip_norm=0), "clip_norm=0 must be positive and finite"),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused_with_the_range(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        options()
+
+
+def test_fedprox_without_a_pull_is_fedavg_to_the_bit(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    assert equal(
+        wafl.fit(model, clients, wafl.FedProx(mu=0.0), **SCHEDULE), wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)
+    )
+
+
+def test_a_clip_norm_that_nothing_reaches_changes_no_bit(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    plain = wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)
+    assert equal(wafl.fit(model, clients, wafl.FedAvg(), clip_norm=1e6, **SCHEDULE), plain)
+
+
+def test_scaffold_finds_the_optimum_where_fedavg_drifts() -> None:
+    """Two clients ``(w - t)^2`` weighted by curvature: many local steps pull FedAvg off the optimum, not SCAFFOLD."""
+    pairs = [([[1.0]] * 4, [1.0] * 4), ([[3.0]] * 4, [-3.0] * 4)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    best = (1.0 * 1.0 + 9.0 * -1.0) / 10.0
+    schedule: dict[str, Any] = {"rounds": 300, "local_steps": 10, "batch_size": None, "learning_rate": 0.02}
+    drifts, stays = (
+        float(wafl.fit(model, clients, method, loss="squared_error", **schedule).params["weight"])
+        for method in (wafl.FedAvg(), wafl.SCAFFOLD())
+    )
+    assert stays == pytest.approx(best, abs=1e-6)
+    assert abs(drifts - best) > 0.05
+
+
+MODULE = """
+from dataclasses import replace
+
+import wafl
+from tests.test_extending import Everyone, Greedy, Inertia, Nudge, SignSGD
+
+
+def nudge(gamma=0.1, sign=False):
+    return wafl.Method("Nudge", Nudge(gamma, sign), wafl.weights.by_examples())
+
+
+everyone, greedy, inertia, sign_sgd = Everyone, Greedy, Inertia, SignSGD
+number = 3
+
+
+def nothing():
+    return None
+"""
+EXPERIMENT = """
+name = "own"
+seeds = [0, 1]
+[data]
+num_clients = 6
+labels_per_client = 3
+[schedule]
+rounds = 2
+cohort = 3
+local_steps = 2
+learning_rate = 0.1
+[[methods]]
+method = "own_parts:nudge"
+options = { gamma = [0.1, 0.4], sign = true }
+[[methods]]
+method = "WAFL"
+gamma = 1.0
+client_weights = "own_parts:greedy"
+server = { kind = "own_parts:inertia", options = { keep = 0.25 } }
+local = { kind = "own_parts:sign_sgd" }
+[[methods]]
+method = "FedAdam"
+rate = [0.01, 0.1]
+[attack]
+kind = "none"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_parts.py").write_text(MODULE)
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def test_an_experiment_file_names_methods_and_parts_of_ones_own(folder: Path) -> None:
+    experiment = read_experiment(folder / "experiment.toml")
+    study = Study.create(experiment, folder / "study", folder)
+    results = study.run()
+    assert results["done"] == ["nudge", "wafl", "fedadam"]
+    clients = wafl.load_dataset("digits").partition(num_clients=6, labels_per_client=3, seed=0)
+    schedule = {**SCHEDULE, "rounds": 2, "batch_size": 64}
+    wanted = {
+        "nudge-gamma=0.1": wafl.Method("Nudge", Nudge(0.1, True), wafl.weights.by_examples()),
+        "nudge-gamma=0.4": wafl.Method("Nudge", Nudge(0.4, True), wafl.weights.by_examples()),
+        "wafl": wafl.WAFL(gamma=1.0, client_weights=Greedy(), server=Inertia(0.25), local=SignSGD()),
+        "fedadam-rate=0.1": wafl.FedAdam(rate=0.1),
+    }
+    for name, method in wanted.items():
+        saved = load_run(folder / "study" / name)
+        assert equal(saved, wafl.fit(wafl.models.mlr(clients), clients, method, **schedule)), name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("methods.0.method=own_parts:missing", "own_parts:missing' cannot be imported"),
+        ("methods.0.method=own_parts:nothing", "unexpected keyword argument 'gamma'"),
+        ("methods.0.method=own_parts:number", "is no function"),
+        ("methods.wafl.server={kind='adm'}", "server"),
+        ("methods.wafl.server={kind='adam', rate=0}", "rate"),
+        ("methods.wafl.server={kind='adam', speed=1}", "speed"),
+        ("methods.wafl.local={kind='prox', mu=-1.0}", "mu"),
+        ("methods.wafl.client_weights=own_parts:number", "is no function"),
+        ("methods.wafl.client_weights=unifrm", "client_weights"),
+        ("methods.fedadam.server={kind='sgd'}", "server"),
+    ],
+)
+def test_a_wrong_part_in_an_experiment_file_is_one_error_before_any_work(
+    folder: Path, change: str, message: str
+) -> None:
+    with pytest.raises((ConfigError, ValueError, TypeError), match=message):
+        Study.create(read_experiment(folder / "experiment.toml", [change]), folder / "study", folder)
+    assert not (folder / "study").exists()
