@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +62,26 @@ def test_a_plain_run_gets_a_gamma_and_a_sampled_cohort_no_rate(clients: wafl.Fed
     assert summary.gamma >= summary.ball.L_z / 2.0
     assert "cohort=2 of 3" in reasons(summary)["mean optimality gap"]
     assert "excess risk in the ball" not in reasons(summary)
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule"),
+    [
+        ({"server": wafl.servers.averaging(wafl.servers.adam())}, {}),
+        ({"local": wafl.local.prox(0.1)}, {}),
+        ({}, {"server_learning_rate": 0.5}),
+        ({}, {"momentum": 0.5}),
+        ({}, {"weight_decay": 0.1}),
+        ({}, {"clip_norm": 1.0}),
+    ],
+    ids=["server", "local step", "server_learning_rate", "momentum", "weight_decay", "clip_norm"],
+)
+def test_the_rate_is_refused_unless_all_steps_are_plain(
+    clients: wafl.Federation, method: dict[str, Any], schedule: dict[str, Any]
+) -> None:
+    model, own = wafl.models.mlr(clients), replace(wafl.WAFL(gamma=5.0), **method)
+    run = wafl.fit(model, clients, own, rounds=1, local_steps=2, learning_rate=0.1, **schedule)
+    assert "the theorem is about plain steps" in reasons(summarize(run, clients))["mean optimality gap"]
 
 
 def test_bounds_of_a_network_are_refused_because_nothing_is_proven(clients: wafl.Federation) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from wafl.algorithms.local import sgd
+from wafl.algorithms.servers import averaging
+from wafl.core.describe import describe
 from wafl.core.errors import PreconditionError
 from wafl.data.federation import Federation
 from wafl.run import Run
@@ -201,8 +204,11 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
         cohort is None or cohort == len(sizes),
         f"cohort={cohort} of {len(sizes)} clients: the theorem needs all clients in every round",
     )
-    plain = not schedule["momentum"] and not schedule["weight_decay"] and schedule["server_learning_rate"] == 1.0
-    require(plain, "momentum, weight_decay or server_learning_rate: the theorem is about plain steps")
+    require(
+        _steps_plainly(run.settings["method"], schedule),
+        "momentum, weight_decay, clip_norm, server_learning_rate, or another server or local step: the theorem is about "
+        "plain steps",
+    )
     work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
     steps = work.num_steps(sizes)
     require(
@@ -221,6 +227,14 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
         noise=ball.L_theta / math.sqrt(batch),
         heterogeneity=2.0 * ball.L_theta,
     )
+
+
+def _steps_plainly(method: Mapping[str, Any], schedule: Mapping[str, Any]) -> bool:
+    """Whether clients take plain gradient steps and the server takes the mean of their parameters."""
+    extras = (schedule["momentum"], schedule["weight_decay"], schedule.get("clip_norm"))
+    unchanged = schedule["server_learning_rate"] in (None, 1.0) and not any(extras)
+    server, local = describe(averaging()), describe(sgd())
+    return unchanged and method.get("server", server) == server and method.get("local", local) == local
 
 
 def _geometry(run: Run) -> tuple[float, float, bool]:
