@@ -3,6 +3,6 @@
 - ``task.py``: a model and its loss as pure functions of a flat parameter vector; ``losses.py``, ``norms.py``
 - ``inputs.py``: the examples of every lane, stored without repetition
 - ``random.py``: random draws as pure functions of a key
-- ``checks.py``, ``fitness.py``, ``errors.py``: what is refused, and how
+- ``options.py``, ``checks.py``, ``fitness.py``, ``errors.py``: options and their ranges, what is refused, and how
 - ``history.py``, ``files.py``, ``describe.py``, ``extras.py``: records, files, plain settings, optional packages
 """

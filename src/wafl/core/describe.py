@@ -9,9 +9,9 @@ from typing import Any
 
 
 def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None) -> Any:
-    """Dataclasses become dictionaries with their type's name, infinities words, functions their names.
+    """Dataclasses become dictionaries with their type's name, infinities become words, and functions their names.
 
-    With ``call``, a function becomes what that makes of it.
+    With ``call``, a function becomes what ``call`` returns for it.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {
