@@ -206,8 +206,8 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
     )
     require(
         _steps_plainly(run.settings["method"], schedule),
-        "momentum, weight_decay, clip_norm, server_learning_rate, or another server or local step: the theorem is about "
-        "plain steps",
+        "momentum, weight_decay, clip_norm, server_learning_rate, or another server or local step: the theorem is "
+        "about plain steps",
     )
     work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
     steps = work.num_steps(sizes)
