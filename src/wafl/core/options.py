@@ -1,4 +1,4 @@
-"""Options written once: a dataclass field says its type, its range and what it is for.
+"""Options written once: a dataclass field states its type, its range and its purpose.
 
     gamma: Annotated[float | None, Positive(": a smaller gamma is a larger ball"), "The price of transport."] = None
 
@@ -12,16 +12,21 @@ import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from numbers import Integral
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from wafl.core.checks import check_bounds
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``; open ends are excluded. ``hint`` ends the error message with a remedy."""
+    """Numbers from ``low`` to ``high``.
+
+    An open end is excluded, and infinity is too unless ``infinite``. ``hint`` ends the error message with a remedy.
+    """
 
     low: float = -math.inf
     high: float = math.inf
@@ -31,22 +36,24 @@ class Range:
     infinite: bool = False
 
     def check(self, name: str, value: Any) -> None:
+        if not _is_number(value, Real):
+            raise ValueError(f"{name}={value!r} must be a number and {self.words()}{self.hint}")
         if not self.holds(value):
             raise ValueError(f"{name}={value!r} must {self.words()}{self.hint}")
 
-    def holds(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
+    def holds(self, value: float) -> bool:
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
-        return above and below and (self.infinite or math.isfinite(value))
+        return bool(above and below and (self.infinite or math.isfinite(value)))
 
     def words(self) -> str:
         if self.high < math.inf:
             left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
             return f"lie in {left}{self.low:g}, {self.high:g}{right}"
-        if self.low == 0 and self.low_open:
-            return "be positive" if self.infinite else "be positive and finite"
+        if self.low == -math.inf:
+            return "not be NaN" if self.infinite else "be finite"
+        if self.low_open:
+            return f"be {f'above {self.low:g}' if self.low else 'positive'}{'' if self.infinite else ' and finite'}"
         return f"be {'' if self.infinite else 'finite and '}at least {self.low:g}"
 
 
@@ -58,9 +65,11 @@ class Count:
     hint: str = ""
 
     def check(self, name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < self.low:
-            whole = "" if isinstance(value, Integral) else "a whole number, "
-            raise ValueError(f"{name}={value!r} must be {whole}at least {self.low}{self.hint}")
+        whole = _is_number(value, Integral)
+        if not whole or int(value) < self.low:
+            raise ValueError(
+                f"{name}={value!r} must be {'' if whole else 'a whole number, '}at least {self.low}{self.hint}"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class Choice:
     hint: str = ""
 
     def check(self, name: str, value: Any) -> None:
-        if isinstance(value, bool) or value not in self.values:
+        single = isinstance(value, str) or _is_number(value, Real)  # an array would be compared value by value
+        if not single or value not in self.values:
             *head, last = (f"{each:g}" if isinstance(each, float) else str(each) for each in self.values)
             raise ValueError(f"{name}={value!r} must be {', '.join(head)} or {last}{self.hint}")
 
@@ -86,7 +96,7 @@ class Box:
 
 @dataclass(frozen=True)
 class EachRound:
-    """A number of this range, or a function of the round that returns one."""
+    """A number in this range, or a function of the round that returns one."""
 
     range: Range
 
@@ -109,7 +119,7 @@ Norm = Choice((1, 2, math.inf))
 
 @dataclass(frozen=True)
 class Option:
-    """One field: the type of its value (without None), its limits, what it is for, and its default."""
+    """One field: the type of its value (without None), its limits, its purpose and its default."""
 
     name: str
     kind: Any
@@ -130,10 +140,18 @@ def options_of(kind: type) -> dict[str, Option]:
     return {field.name: _option(field.name, hints[field.name], field.default) for field in fields(kind)}
 
 
-def check_options(value: Any) -> None:
-    """Refuse values outside their range; for the ``__post_init__`` of a dataclass."""
-    for name, option in options_of(type(value)).items():
-        option.check(getattr(value, name))
+def check_options(owner: Any) -> None:
+    """Refuse values outside their range, and store numpy's numbers as Python's; for a dataclass's ``__post_init__``."""
+    for name, option in options_of(type(owner)).items():
+        value = getattr(owner, name)
+        option.check(value)
+        if isinstance(value, np.generic):  # JSON and checkpoints hold plain numbers
+            object.__setattr__(owner, name, value.item())
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    """Numpy's numbers count; True and False do not."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _option(name: str, hint: Any, default: Any) -> Option:
