@@ -129,6 +129,7 @@ def test_certificates_are_made_once_and_nodes_added_later(tmp_path: Path) -> Non
     assert "north" in said
 
 
+@pytest.mark.processes
 def test_a_superlink_in_plain_text_must_be_asked_for(tmp_path: Path) -> None:
     """Flower's own rule, on which the closed doors rest."""
     command = [_tool("flower-superlink"), "--host", "127.0.0.1", "--port", "1"]

@@ -24,9 +24,14 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.local import LOCAL_STEPS as LOCAL_STEP_KINDS
+from wafl.algorithms.servers import OPTIMIZERS
 from wafl.cli.main import app
 from wafl.core.errors import ConfigError
 from wafl.runs import config
+from wafl.runs.keys import Section
+from wafl.runs.method_keys import METHOD_TABLES, PART_TABLES
+from wafl.runs.method_keys import OWN as OWN_TABLE
 from wafl.runs.plan import make_plan
 from wafl.runs.read import apply_change, parse_experiment, read_experiment
 from wafl.runs.study import Study
@@ -137,19 +142,53 @@ SHARES = Kind(
 )
 
 
-def weights(*rules: str) -> Kind:
-    return Kind(
-        (*rules, [0.0, 2.0, 1]),
-        (
-            ("unifrm", "'uniform'"),
-            (3, "'uniform'"),
-            ([1.0, -1.0], "greater than or equal to 0"),
-            ([1.0, "a"], "number"),
-        ),
-    )
+BALL_NORM = Kind(("inf", 2, 2.0, INF), tuple((bad, "2 or inf") for bad in (1, 3, 0, -2, "two", True, NAN)))
+WEIGHTS = Kind(
+    ("by_examples", "uniform", "agnostic", "snapshot", "mine:rule", "a.b:c.d", [0.0, 2.0, 1]),
+    (
+        ("unifrm", "'uniform'"),
+        ("a b:c", "'module:function'"),
+        (3, "'uniform'"),
+        (True, "'uniform'"),
+        ([1.0, -1.0], "greater than or equal to 0"),
+        ([1.0, "a"], "number"),
+    ),
+)
+OWN_PARTS = ({"kind": "mine:make", "options": {"a": 1, "b": [2.0, "c"]}}, {"kind": "a.b:c.d", "options": {}})
+OPTIONS = Kind(({}, {"a": 1, "b": [0.5, 2.0], "c": "d"}), ((3, "dictionary"), ("a", "dictionary"), ([1], "dictionary")))
 
 
-FIXED, ANY_WEIGHTS = weights("by_examples", "uniform"), weights("by_examples", "uniform", "agnostic", "snapshot")
+def part(kinds: dict[str, dict[str, Kind]]) -> Kind:
+    """A table whose kind says which part of a method it is; a fault in it is told with its key."""
+    names, first = ", ".join(kinds), next(iter(kinds))
+    good: list[Any] = [*({"kind": kind} for kind in kinds), *OWN_PARTS]
+    bad: list[tuple[Any, str]] = [
+        ({}, f".kind is missing: one of {names}"),
+        ({"kind": "nonsense"}, f".kind = 'nonsense' is none of {names}"),
+        ({"kind": 3}, f".kind = '3' is none of {names}"),
+        ({"kind": "a b:c"}, ".kind = 'a b:c': String should match pattern"),
+        ({"kind": "mine:make", "options": 3}, ".options = 3: should be a valid dictionary"),
+        *((wrong, "should be a valid dictionary") for wrong in (first, 3, True, [{"kind": first}])),
+    ]
+    for kind, own in kinds.items():
+        bad.append(({"kind": kind.upper()}, f".kind = {kind.upper()!r} is none of {names}: did you mean {kind}?"))
+        for name, values in own.items():
+            good += [{"kind": kind, name: value} for value in values.good]
+            bad += [({"kind": kind, name: value}, message) for value, message in values.bad]
+            bad += [({"kind": kind, name: value}, f".{name}") for value, _ in values.bad]
+    return Kind(tuple(good), tuple(bad))
+
+
+ADAPTIVE = {"rate": POSITIVE, "beta1": BELOW_1, "beta2": BELOW_1, "tau": POSITIVE}
+SERVERS = {
+    "sgd": {"rate": POSITIVE},
+    "momentum": {"rate": POSITIVE, "beta": BELOW_1},
+    "adam": ADAPTIVE,
+    "yogi": ADAPTIVE,
+}
+LOCAL_STEPS: dict[str, dict[str, Kind]] = {"sgd": {}, "prox": {"mu": NOT_NEGATIVE}, "control_variates": {}}
+SERVER, LOCAL = {"server": part(SERVERS)}, {"local": part(LOCAL_STEPS)}
+WEIGHTED = {"client_weights": WEIGHTS, "weights_step": swept(POSITIVE)}
 SCHEDULE: dict[str, Kind] = {
     "rounds": Kind(COUNT.good, (*COUNT.bad, ([1, 2], "integer"))),
     "cohort": swept(COUNT),
@@ -160,9 +199,10 @@ SCHEDULE: dict[str, Kind] = {
     "momentum": swept(BELOW_1),
     "weight_decay": swept(NOT_NEGATIVE),
     "server_learning_rate": swept(POSITIVE),
+    "clip_norm": swept(POSITIVE),
 }
 METHOD_FIELDS: dict[str, dict[str, Kind]] = {
-    "FedAvg": {"client_weights": FIXED},
+    "FedAvg": {**WEIGHTED, **SERVER, **LOCAL},
     "WAFL": {
         "gamma": swept(POSITIVE),
         "radius": swept(POSITIVE),
@@ -174,23 +214,31 @@ METHOD_FIELDS: dict[str, dict[str, Kind]] = {
         "restarts": swept(NOT_BELOW_0),
         "bounds": BOX,
         "strict": FLAG,
-        "client_weights": ANY_WEIGHTS,
-        "weights_step": swept(POSITIVE),
+        **WEIGHTED, **SERVER, **LOCAL,
     },
     "FedPGM": {
         "epsilon": swept(NOT_NEGATIVE),
         "step_size": swept(POSITIVE),
         "steps": swept(COUNT),
-        "norm": swept(NORM),
+        "norm": swept(BALL_NORM),
         "random_start": FLAG,
+        "restarts": swept(COUNT),
         "bounds": BOX,
-        "client_weights": FIXED,
+        **WEIGHTED, **SERVER, **LOCAL,
     },
-    "FedFGSM": {"epsilon": swept(NOT_NEGATIVE), "norm": swept(NORM), "bounds": BOX, "client_weights": FIXED},
-    "FedRobust": {"penalty": swept(POSITIVE), "step_size": swept(POSITIVE), "client_weights": FIXED},
-    "AFL": {"weights_step": swept(POSITIVE)},
-    "DRFA": {"weights_step": swept(POSITIVE)},
-}
+    "FedFGSM": {
+        "epsilon": swept(NOT_NEGATIVE), "norm": swept(BALL_NORM), "bounds": BOX, **WEIGHTED, **SERVER, **LOCAL,
+    },
+    "FedRobust": {"penalty": swept(POSITIVE), "step_size": swept(POSITIVE), **WEIGHTED, **SERVER, **LOCAL},
+    "AFL": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
+    "DRFA": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
+    "FedProx": {"mu": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER},
+    "SCAFFOLD": {**WEIGHTED, **SERVER},
+    "FedAvgM": {"rate": swept(POSITIVE), "beta": swept(BELOW_1), **WEIGHTED, **LOCAL},
+    "FedAdam": {**{name: swept(kind) for name, kind in ADAPTIVE.items()}, **WEIGHTED, **LOCAL},
+    "FedYogi": {**{name: swept(kind) for name, kind in ADAPTIVE.items()}, **WEIGHTED, **LOCAL},
+    "mine:make": {"options": OPTIONS},
+}  # fmt: skip
 SECTIONS: dict[str, dict[str, Kind]] = {
     "": {
         "name": NAME, "seeds": SEEDS, "device": DEVICE, "checkpoint_every": COUNT,
@@ -250,12 +298,13 @@ FIELDS = [(section, name) for section, kinds in SECTIONS.items() for name in kin
 PLACES = [f"{section}.{name}".lstrip(".").replace("methods.0 ", "") for section, name in FIELDS]
 
 
-def models() -> dict[str, type[config.Section]]:
+def models() -> dict[str, type[Section]]:
     """The package's own description of each section of the tables above."""
-    found: dict[str, type[config.Section]] = {"": config.Experiment}
+    found: dict[str, type[Section]] = {"": config.Experiment}
     for section in SECTIONS:
         if section.startswith("methods.0 "):
-            found[section] = getattr(config, section.removeprefix("methods.0 "))
+            method = section.removeprefix("methods.0 ")
+            found[section] = METHOD_TABLES[OWN_TABLE if ":" in method else method]
         elif section:
             annotation = config.Experiment.model_fields[section].annotation
             (found[section],) = [kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields")]
@@ -280,15 +329,24 @@ def test_the_tables_here_have_every_field_of_every_section() -> None:
         assert set(model.model_fields) - sections == set(SECTIONS[section]), section
     named = {section for section in config.Experiment.model_fields if section in SECTIONS}
     assert named == {section for section in SECTIONS if section and " " not in section}
-    assert set(METHOD_FIELDS) == set(wafl.METHODS)
+    assert set(METHOD_FIELDS) - {"mine:make"} == set(wafl.METHODS)
+    for slot, kinds, known in (("server", SERVERS, OPTIMIZERS), ("local", LOCAL_STEPS, LOCAL_STEP_KINDS)):
+        assert set(kinds) == set(known) == set(PART_TABLES[slot]) - {OWN_TABLE}
+        for kind, own in kinds.items():
+            assert set(PART_TABLES[slot][kind].model_fields) == {"kind", *own}
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS, ids=PLACES)
 def test_a_value_within_its_range_is_taken(section: str, name: str) -> None:
     for value in SECTIONS[section][name].good:
         experiment = parse_experiment(with_value(section, name, value)[0], "exp.toml")
-        part: Any = experiment.methods[0] if " " in section else getattr(experiment, section) if section else experiment
-        found = getattr(part, name)
+        place: Any = (
+            experiment.methods[0] if " " in section else getattr(experiment, section) if section else experiment
+        )
+        found = getattr(place, name)
+        if name in PART_TABLES:
+            assert found.model_dump(exclude_none=True) == value
+            continue
         expected = [INF if one == "inf" else one for one in value] if isinstance(value, list) else value
         assert found == (INF if expected == "inf" else expected)
 
@@ -315,6 +373,24 @@ def test_a_misspelt_key_is_told_with_the_nearest_name(section: str, name: str) -
         with pytest.raises(ConfigError) as caught:
             parse_experiment(content, "exp.toml")
         assert str(caught.value) == f"exp.toml: unknown key {place}: did you mean {name}?"
+
+
+@pytest.mark.parametrize(("slot", "kinds"), [("server", SERVERS), ("local", LOCAL_STEPS)])
+def test_a_misspelt_key_of_a_server_or_a_local_step_is_told_with_the_nearest_name(
+    slot: str, kinds: dict[str, dict[str, Kind]]
+) -> None:
+    for kind, own in [*kinds.items(), ("mine:make", {"options": OPTIONS})]:
+        for name, values in own.items():
+            content, place = with_value("methods.0 FedAvg", slot, {"kind": kind, name + name[-1]: values.good[0]})
+            with pytest.raises(ConfigError) as caught:
+                parse_experiment(content, "exp.toml")
+            assert str(caught.value) == f"exp.toml: unknown key {place}.{name}{name[-1]}: did you mean {name}?"
+        content, place = with_value("methods.0 FedAvg", slot, {"kind": kind, "zzzzz": 1})
+        with pytest.raises(ConfigError) as caught:
+            parse_experiment(content, "exp.toml")
+        assert (
+            str(caught.value) == f"exp.toml: unknown key {place}.zzzzz: there are {', '.join(sorted({'kind', *own}))}"
+        )
 
 
 def test_a_key_like_no_other_is_told_with_all_there_are() -> None:
@@ -493,7 +569,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["methods.wafl.gamma=1e300"], "gamma"),
         (["methods.fedavg.client_weights=[1.0]"], "1 client weights for 20 clients"),
         (["methods.fedavg.client_weights=[]"], "weights"),
-        (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step a round"),
+        (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step per round"),
         (["methods.1.method=AFL", "methods.1.cohort=5"], "AFL asks all 20 clients each round"),
         (["model.loss=squared_error"], "loss='squared_error' needs floating-point targets"),
         (["data.preprocess=zscore", "attack.kind=autoattack"], "'autoattack' wants data with bounds"),
@@ -637,6 +713,8 @@ CHARACTERS = st.sampled_from(list("=[]{}\"'#.,-_+e0123456789\n \t\\\x00aé☃\uf
 
 
 def as_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {as_toml(item)}" for name, item in value.items()) + "}"
     return json.dumps(value).replace("Infinity", "inf")
 
 
@@ -865,15 +943,22 @@ def test_the_schema_is_json() -> None:
     json.loads(invoke("config", "schema").stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
+def all_sections(kind: type[Section]) -> list[type[Section]]:
+    below = kind.__subclasses__()
+    return [*below, *(found for each in below for found in all_sections(each))]
+
+
 def test_the_schema_is_whole(schema: dict[str, Any]) -> None:
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["methods"]
     references = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
     assert references == set(schema["$defs"])
+    sections = {kind.__name__: kind for kind in all_sections(Section)}
+    parts = [table.__name__ for tables in PART_TABLES.values() for table in tables.values()]
+    assert references >= {*parts, *(table.__name__ for table in METHOD_TABLES.values())}
     for name, model in (("Experiment", schema), *schema["$defs"].items()):
-        kind: Any = getattr(config, name)
-        assert set(model["properties"]) == set(kind.model_fields)
+        assert set(model["properties"]) == set(sections[name].model_fields)
         assert model["additionalProperties"] is False
 
 
@@ -976,6 +1061,21 @@ def clients() -> wafl.Federation:
         ),
         ({"method": "DRFA", "weights_step": 0.2}, wafl.DRFA(weights_step=0.2), {}, COMMON),
         ({"method": "DRFA", "weights_step": [0.1, 0.2]}, wafl.DRFA(), {"weights_step": [0.1, 0.2]}, COMMON),
+        ({"method": "FedProx", "mu": [0.0, 0.5]}, wafl.FedProx(), {"mu": [0.0, 0.5]}, COMMON),
+        ({"method": "SCAFFOLD", "clip_norm": [0.1, 1.0]}, wafl.SCAFFOLD(), {"clip_norm": [0.1, 1.0]}, COMMON),
+        ({"method": "FedAvgM", "beta": [0.0, 0.9], "rate": 0.5}, wafl.FedAvgM(rate=0.5), {"beta": [0.0, 0.9]}, COMMON),
+        ({"method": "FedAdam", "rate": [0.01, 0.1]}, wafl.FedAdam(), {"rate": [0.01, 0.1]}, COMMON),
+        ({"method": "FedYogi", "tau": [0.001, 0.1]}, wafl.FedYogi(), {"tau": [0.001, 0.1]}, COMMON),
+        (
+            {"method": "WAFL", "gamma": [1.0, 4.0], "server": {"kind": "adam", "rate": 0.02, "tau": 0.01},
+             "local": {"kind": "prox", "mu": 0.3}, "clip_norm": 0.5},
+            wafl.WAFL(server=wafl.servers.adam(0.02, tau=0.01), local=wafl.local.prox(0.3)),
+            {"gamma": [1.0, 4.0]}, {**COMMON, "clip_norm": 0.5},
+        ),
+        (
+            {"method": "DRFA", "server": {"kind": "momentum", "beta": 0.5}, "local": {"kind": "control_variates"}},
+            wafl.DRFA(server=wafl.servers.momentum(beta=0.5), local=wafl.local.control_variates()), {}, COMMON,
+        ),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) and "method" in value else "",
 )  # fmt: skip
@@ -1150,7 +1250,7 @@ def test_a_function_inside_a_class(own: tuple[Path, str]) -> None:
         ("no_such_module:make", "cannot be imported: No module named 'no_such_module'"),
         ("{module}:no_such_function", "cannot be imported: "),
         ("{module}.sub:make", "cannot be imported: "),
-        ("{module}:number", "is no function"),
+        ("{module}:number", "is not a function"),
         ("{module}:nothing", "returned int, not a "),
         (".{module}:make", ""),
         ("..:make", ""),
@@ -1194,3 +1294,175 @@ def test_two_experiments_in_one_process_have_modules_of_their_own(own: tuple[Pat
     (other / "exp.toml").write_text(path.read_text())
     assert "4 clients" in check(path).stdout
     assert "6 clients" in check(other / "exp.toml").stdout
+
+
+# -- Methods and their parts of the user's own ----------------------------------------------------------------
+
+
+PARTS = """
+from dataclasses import dataclass
+
+import wafl
+
+
+def strong(strength=1.0, norm="2", steps=3):
+    adversary = wafl.adversaries.wasserstein(gamma=1 / strength, norm=float(norm), steps=steps)
+    return wafl.Method("strong", adversary, wafl.weights.uniform())
+
+
+@dataclass(frozen=True)
+class Half:
+    keep: float = 0.5
+
+    def initial_vectors(self, params):
+        return {"last": params.clone()}
+
+    def step(self, params, weights, replies, vectors):
+        return self.keep * params + (1 - self.keep) * replies.params.mean(0), {"last": params}
+
+
+def server(keep):
+    return Half(keep)
+
+
+def local(mu=0.1):
+    return wafl.local.prox(mu)
+
+
+def rule():
+    return wafl.weights.fixed([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
+    """A folder with a module of methods and parts, and its name."""
+    module = "parts_" + re.sub(r"\W", "_", request.node.name)
+    (tmp_path / f"{module}.py").write_text(PARTS)
+    yield tmp_path, module
+    sys.modules.pop(module, None)
+
+
+def trained(folder: Path, source: Path, method: dict[str, Any]) -> dict[str, wafl.Run]:
+    """The runs of a study with one method, by their folders."""
+    Study.create(parse_experiment({**BASE, "methods": [method]}, "here"), folder, source).run()
+    return {str(path.parent.relative_to(folder)): wafl.load_run(path.parent) for path in folder.rglob("run.json")}
+
+
+def assert_same(one: wafl.Run, other: wafl.Run) -> None:
+    assert all(torch.equal(value, one.params[name]) for name, value in other.params.items())
+    assert one.history.column("loss") == other.history.column("loss")
+    assert torch.equal(one.client_weights, other.client_weights)
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_your_own_method_trains_what_its_function_returns_and_a_list_of_arguments_is_a_sweep(
+    parts: tuple[Path, str], clients: wafl.Federation
+) -> None:
+    folder, module = parts
+    options = {"strength": [0.5, 2.0], "norm": ["1", "inf"], "steps": 2}
+    entry = {"method": f"{module}:strong", "options": options, "learning_rate": [0.1, 0.2]}
+    runs = trained(folder / "study", folder, entry)
+    strong = sys.modules[module].strong
+    assert len(runs) == 16
+    for strength in (0.5, 2.0):
+        for norm in ("1", "inf"):
+            method = strong(strength, norm, steps=2)
+            grid = {"learning_rate": [0.1, 0.2], "seed": [0, 4]}
+            for run in wafl.sweep(wafl.models.mlr(clients), clients, method, grid, **COMMON):
+                point = run.settings["sweep"]
+                name = f"strong-strength={strength}-norm={norm}-learning_rate={point['learning_rate']}"
+                saved = runs[name + ("" if point["seed"] == 0 else "/seed-4")]
+                assert_same(saved, run)
+                assert saved.settings["sweep"] == {"strength": strength, "norm": norm, **point}
+    rows = [json.loads(line) for line in (folder / "study" / "metrics.jsonl").read_text().splitlines()]
+    assert {(row["method"], row["strength"], row["norm"]) for row in rows} == {
+        ("strong", strength, norm) for strength in (0.5, 2.0) for norm in ("1", "inf")
+    }
+
+
+def test_your_own_server_local_step_and_client_weights_are_used(
+    parts: tuple[Path, str], clients: wafl.Federation
+) -> None:
+    folder, module = parts
+    runs = trained(
+        folder / "study",
+        folder,
+        {
+            "method": "WAFL",
+            "gamma": 2.0,
+            "server": {"kind": f"{module}:server", "options": {"keep": 0.25}},
+            "local": {"kind": f"{module}:local"},
+            "client_weights": f"{module}:rule",
+        },
+    )
+    mine = sys.modules[module]
+    method = wafl.WAFL(gamma=2.0, server=mine.Half(0.25), local=wafl.local.prox(0.1), client_weights=mine.rule())
+    for run in wafl.sweep(wafl.models.mlr(clients), clients, method, {"seed": [0, 4]}, **COMMON):
+        assert_same(runs["wafl" if run.settings["sweep"]["seed"] == 0 else "wafl/seed-4"], run)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"method": "{module}:none"}, "none.method = '{module}:none' cannot be imported"),
+        ({"method": "no_such_module:make"}, "make.method = 'no_such_module:make' cannot be imported"),
+        ({"method": "{module}:nothing"}, "returned int, not a wafl.Method"),
+        ({"method": "{module}:wafl"}, "is not a function"),
+        ({"method": "{module}:strong", "options": {"strenght": 1}}, "unexpected keyword argument 'strenght'"),
+        ({"method": "{module}:strong", "options": {"strength": [1.0, -1.0]}}, "gamma=-1.0 must be positive"),
+        ({"method": "{module}:strong", "options": {"strength": [1.0, 1.0]}}, "has a value twice"),
+        ({"method": "{module}:strong", "options": {"strength": []}}, "a sweep is a list of numbers or plain words"),
+        ({"method": "{module}:strong", "options": {"norm": ["a/b"]}}, "a sweep is a list of numbers or plain words"),
+        ({"method": "{module}:strong", "options": {"norm": [[1], [2]]}}, "a sweep is a list of numbers or plain words"),
+        ({"method": "{module}:strong", "options": {"seed": [1, 2]}}, "options.seed cannot be swept under this name"),
+        ({"method": "{module}:server"}, "missing a required argument: 'keep'"),
+        ({"method": "WAFL", "server": {"kind": "{module}:server"}}, "missing a required argument: 'keep'"),
+        ({"method": "WAFL", "server": {"kind": "{module}:nothing"}}, "wafl: server=3 does not implement Server"),
+        ({"method": "WAFL", "local": {"kind": "{module}:nothing"}}, "wafl: local=3 does not implement LocalStep"),
+        ({"method": "WAFL", "local": {"kind": "{module}:none"}}, "local.kind = '{module}:none' cannot be imported"),
+        ({"method": "WAFL", "client_weights": "{module}:nothing"}, "client_weights=3 does not implement ClientWeights"),
+        ({"method": "WAFL", "client_weights": "{module}:none"}, "client_weights = '{module}:none' cannot be imported"),
+        ({"method": "FedAdam", "server_learning_rate": 0.5}, "server_learning_rate=0.5"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_your_own_method_or_part_that_cannot_be_used_is_one_line(
+    tmp_path: Path, parts: tuple[Path, str], method: dict[str, Any], message: str
+) -> None:
+    _, module = parts
+    text = STARTER[: STARTER.index("[[methods]]")] + "[attack]\nsteps = 1\n[[methods]]\n"
+    lines = (f"{name} = {as_toml(value)}" for name, value in method.items())
+    path = write(tmp_path, text + "\n".join(lines).replace("{module}", module))
+    assert_one_line(check(path), message.replace("{module}", module))
+
+
+def test_your_own_method_is_changed_by_the_name_of_its_function(tmp_path: Path, parts: tuple[Path, str]) -> None:
+    _, module = parts
+    head = STARTER[: STARTER.index("[[methods]]")]
+    path = write(tmp_path, f'{head}[[methods]]\nmethod = "{module}:strong"\n')
+    result = check(path, "methods.strong.options.strength=[0.25, 0.5]", "methods.strong.rounds=3")
+    assert result.exit_code == 0, result.stderr
+    assert "strong: strong, 3 rounds, 4 runs, swept: strength" in result.stdout
+
+
+def test_a_study_of_your_own_method_goes_on_where_it_was(tmp_path: Path, parts: tuple[Path, str]) -> None:
+    folder, module = parts
+    content = {**BASE, "methods": [{"method": f"{module}:strong", "options": {"strength": [0.1, 0.2]}}]}
+    whole = Study.create(parse_experiment(content, "here"), tmp_path / "whole", folder)
+    whole.run()
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Study.create(parse_experiment(content, "here"), tmp_path / "study", folder).run(stop)
+    sys.modules.pop(module)
+    assert invoke("resume", str(tmp_path / "study")).exit_code == 0
+    for path in (tmp_path / "whole").rglob("params.safetensors"):
+        again = tmp_path / "study" / path.relative_to(tmp_path / "whole")
+        assert again.read_bytes() == path.read_bytes()

@@ -188,6 +188,7 @@ np.savez(f"{folder}/{kind}.npz", one=found[0], many=found[1])
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_a_fresh_process_without_wafl_predicts_the_same(format: str, tmp_path: Path) -> None:
     clients = make_clients("zscore")

@@ -20,6 +20,7 @@ def test_killed_at_random_moments_and_while_writing_a_run_ends_as_if_it_had_not_
     assert not lost(count)
 
 
+@pytest.mark.processes
 def test_a_flipped_byte_is_recovered_from_or_refused(tmp_path: Path) -> None:
     count = soak.soak_corruption(tmp_path, flips=16)
     assert count["half: recovered"] + count["half: refused"] == 8
@@ -27,6 +28,7 @@ def test_a_flipped_byte_is_recovered_from_or_refused(tmp_path: Path) -> None:
     assert not lost(count)
 
 
+@pytest.mark.processes
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     count = soak.soak_full_disk(tmp_path, limits=2)
     assert count["ran out of disk"] > 0

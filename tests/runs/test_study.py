@@ -245,6 +245,7 @@ with RunFolder(Path(sys.argv[1])).locked():
 """
 
 
+@pytest.mark.processes
 def test_a_folder_has_one_writer_and_shows_that_it_runs(half: Path) -> None:
     before = contents(half)
     assert "interrupted" in row_of(half)
@@ -476,6 +477,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
+@pytest.mark.processes
 def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
     """A real process, in the middle of training its second method."""
     methods = [{**BASE["methods"][0], "rounds": 3}, {"method": "FedAvg", "rounds": 150}]
@@ -513,6 +515,7 @@ def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path,
     assert outcome(folder) == outcome(tmp_path / "whole")
 
 
+@pytest.mark.processes
 def test_the_command_to_resume_is_one_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the path is, and whatever is in it."""
     monkeypatch.setattr(Study, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

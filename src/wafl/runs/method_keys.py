@@ -51,7 +51,16 @@ class MethodTable(Schedule):
     @property
     def label(self) -> str:
         """What its results are called."""
-        return self.name or self.method.rpartition(":")[2].rpartition(".")[2].lower()
+        return self.name or label_of(self.method)
+
+
+def label_of(method: str) -> str:
+    """What a method's results are called by default.
+
+    >>> label_of("WAFL"), label_of("my_methods:Robust.make")
+    ('wafl', 'make')
+    """
+    return method.rpartition(":")[2].rpartition(".")[2].lower()
 
 
 def _fields(kind: type, *, swept: bool, leave_out: Collection[str] = ()) -> dict[str, Any]:
@@ -99,28 +108,39 @@ Rule = Annotated[
 """A rule for the client weights by name, one weight per client, or a function of your own that returns a rule."""
 
 
-def _tag(value: Any, key: str, known: Collection[str]) -> str | None:
+def _tag(value: Any, key: str, known: Collection[str]) -> Any:
     """Which of several tables is meant, by the value of one key."""
     name = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
     return OWN if isinstance(name, str) and name not in known and ":" in name else name
 
 
-def _part(name: str, kinds: Mapping[str, type]) -> Any:
-    """A table whose ``kind`` says which part is meant, with the options of that part."""
-    tables: list[Any] = []
+def _tables(name: str, kinds: Mapping[str, type]) -> dict[str, type[Section]]:
+    """One table per kind of a part, with the options of that kind."""
+    found: dict[str, type[Section]] = {}
     for kind, part in kinds.items():
         fields: dict[str, Any] = {"kind": (Literal[kind], ...), **_fields(part, swept=False)}
-        tables.append(Annotated[create_model(f"{name}_{kind}", __base__=Section, **fields), Tag(kind)])
-    own = create_model(f"own_{name}", __base__=Section, kind=(Import, ...), options=(dict[str, Any], {}))
-    tables.append(Annotated[own, Tag(OWN)])
-    return Annotated[reduce(or_, tables), Discriminator(lambda value: _tag(value, "kind", kinds))]
+        found[kind] = create_model(f"{name}_{kind}", __base__=Section, __doc__=part.__doc__, **fields)
+    arguments = Field(default={}, description="Arguments of the function.")
+    own: dict[str, Any] = {"kind": (Import, ...), "options": (dict[str, Any], arguments)}
+    about = f"Your own {name}: a function that returns it."
+    return {**found, OWN: create_model(f"own_{name}", __base__=Section, __doc__=about, **own)}
 
 
-PARTS: dict[str, Any] = {
-    "client_weights": Rule,
-    "server": _part("server", OPTIMIZERS),
-    "local": _part("local", LOCAL_STEPS),
+def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
+    """One of these tables, chosen by the value of one key."""
+    tagged: list[Any] = [Annotated[table, Tag(tag)] for tag, table in tables.items()]
+    return Annotated[reduce(or_, tagged), Discriminator(lambda value: _tag(value, key, tables))]
+
+
+PART_TABLES = {"server": _tables("server", OPTIMIZERS), "local": _tables("local", LOCAL_STEPS)}
+"""The tables of each part of a method that has its own, by their ``kind``."""
+
+PARTS: dict[str, tuple[Any, str]] = {
+    "client_weights": (Rule, "How much each client counts: a rule by name, a list of weights, or 'module:function'."),
+    "server": (_chosen(PART_TABLES["server"], "kind"), "What becomes of the clients' models; by default their mean."),
+    "local": (_chosen(PART_TABLES["local"], "kind"), "What clients do with a gradient; by default they descend."),
 }
+"""The type and the description of each part that a file may choose."""
 
 
 class OwnMethod(MethodTable):
@@ -133,7 +153,11 @@ class OwnMethod(MethodTable):
 
 def _method(name: str) -> type[MethodTable]:
     kind: Any = METHODS[name].options
-    parts = {slot: (part | None, None) for slot, part in PARTS.items() if slot in options_of(kind)}
+    parts = {
+        slot: (part | None, Field(None, description=doc))
+        for slot, (part, doc) in PARTS.items()
+        if slot in options_of(kind)
+    }
     own = _fields(kind, swept=True, leave_out=PARTS)
     if "client_weights" in parts:
         own["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
@@ -141,12 +165,10 @@ def _method(name: str) -> type[MethodTable]:
     return create_model(name, __base__=MethodTable, __doc__=kind.__doc__, **fields)
 
 
-METHOD_TABLES = {name: _method(name) for name in METHODS}
-_TAGGED: list[Any] = [
-    *(Annotated[table, Tag(name)] for name, table in METHOD_TABLES.items()),
-    Annotated[OwnMethod, Tag(OWN)],
-]
+METHOD_TABLES: dict[str, type[MethodTable]] = {**{name: _method(name) for name in METHODS}, OWN: OwnMethod}
+"""The table of every method, by its name, and that of your own."""
+
 if TYPE_CHECKING:
     AnyMethod = MethodTable
 else:
-    AnyMethod = Annotated[reduce(or_, _TAGGED), Discriminator(lambda value: _tag(value, "method", METHODS))]
+    AnyMethod = _chosen(METHOD_TABLES, "method")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import itertools
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -36,20 +39,37 @@ from wafl.runs.method_keys import PARTS, MethodTable, OwnMethod
 from wafl.runs.trackers import check_trackers
 
 SCHEDULE = tuple(config.Schedule.model_fields)
+TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts"}
+"""What a line of the metrics has already; no swept option of your own method may be called that."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method, what of it is swept, and the schedule it trains by, without the seed."""
+    """A method, what of it is swept, and the schedule it trains by, without the seed.
+
+    ``own`` makes your own method from those of its arguments that are swept; other methods change their options
+    themselves.
+    """
 
     name: str
     method: Method
     grid: dict[str, list[Any]]
     schedule: dict[str, Any]
+    own: Callable[..., Method] | None = None
 
     def specs(self, seeds: Sequence[int]) -> list[Spec]:
         """One run for every combination of what is swept, the seed varying fastest."""
-        return make_specs(self.method, {**self.grid, "seed": list(seeds)}, self.schedule)
+        grid = {**self.grid, "seed": list(seeds)}
+        if self.own is None:
+            return make_specs(self.method, grid, self.schedule)
+        arguments = [name for name in grid if name not in TAKEN]
+        timing = {name: values for name, values in grid.items() if name in TAKEN}
+        found: list[Spec] = []
+        for values in itertools.product(*(grid[name] for name in arguments)):
+            point = dict(zip(arguments, values, strict=True))
+            specs = make_specs(self.own(**point), timing, self.schedule)
+            found += [replace(spec, point={**point, **(spec.point or {})}) for spec in specs]
+        return found
 
 
 FindClients = Callable[[Sequence[Entry]], Clients]
@@ -168,38 +188,62 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
 
 def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
     """A method with what is swept of it; the first of several values stands for the others."""
-    method, swept = _make_method(entry)
+    own = _own(entry) if isinstance(entry, OwnMethod) else None
+    method, swept = _make_method(entry) if own is None else (own(), _lists(cast("OwnMethod", entry).options))
     schedule = {**_common(entry, method, common), **_said(entry, SCHEDULE)}
     if "rounds" not in schedule:
         raise ConfigError("schedule.rounds is missing: how many rounds to train")
-    lists = {name: value for name, value in schedule.items() if isinstance(value, list)}
+    lists = _lists(schedule)
     for name, values in {**swept, **lists}.items():
-        if len(set(values)) != len(values):
+        if any(value in values[:place] for place, value in enumerate(values)):
             raise ConfigError(f"{entry.label}: {name} = {values} has a value twice: give each once")
     single = {name: value for name, value in schedule.items() if name not in lists}
-    return Entry(entry.label, method, {**swept, **lists}, single)
+    return Entry(entry.label, method, {**swept, **lists}, single, own)
+
+
+def _own(entry: OwnMethod) -> Callable[..., Method]:
+    """Makes your own method, by default from the first of each list of values."""
+    key = f"{entry.label}.method"
+    function = imported(key, entry.method)
+    for name, values in _lists(entry.options).items():
+        if name in TAKEN:
+            raise ConfigError(f"{entry.label}.options.{name} cannot be swept under this name: call it something else")
+        if not values or not all(isinstance(value, int | float | str) and _plain(str(value)) for value in values):
+            raise ConfigError(f"{entry.label}.options.{name} = {values}: a sweep is a list of numbers or plain words")
+
+    def make(**point: Any) -> Method:
+        made = function(**{**_firsts(entry.options), **point})
+        if not isinstance(made, Method):
+            raise ConfigError(f"{key} = {entry.method!r} returned {type(made).__name__}, not a wafl.Method")
+        return made
+
+    return make
+
+
+def _plain(word: str) -> bool:
+    """Whether it can be part of a folder's name."""
+    return re.fullmatch(r"[\w.+-]+", word) is not None
 
 
 def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     """The method, and which of its options take several values."""
-    if isinstance(entry, OwnMethod):
-        swept = {name: value for name, value in entry.options.items() if isinstance(value, list)}
-        method = imported(f"{entry.label}.method", entry.method)(**_firsts(entry.options))
-        if not isinstance(method, Method):
-            raise ConfigError(f"method = {entry.method!r} returned {type(method).__name__}, not a wafl.Method")
-        return method, swept
-    own = _said(entry, set(type(entry).model_fields) - {*SCHEDULE, *PARTS, "name", "method"})
-    if "bounds" in own:
-        own["bounds"] = tuple(own["bounds"])
-    swept = {name: value for name, value in own.items() if isinstance(value, list)}
-    options = _firsts(own)
+    said = _said(entry, set(type(entry).model_fields) - {*SCHEDULE, *PARTS, "name", "method"})
+    bounds: dict[str, Any] = {"bounds": tuple(said.pop("bounds"))} if "bounds" in said else {}
+    swept, options = _lists(said), {**_firsts(said), **bounds}
     if "client_weights" in type(entry).model_fields:
         options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
     for slot, kinds in (("server", OPTIMIZERS), ("local", LOCAL_STEPS)):
         table = getattr(entry, slot, None)
         if table is not None:
             options[slot] = _part(f"{entry.label}.{slot}.kind", kinds, table)
-    return METHODS[entry.method](**options), swept
+    try:
+        return METHODS[entry.method](**options), swept
+    except TypeError as error:  # your own part is not one
+        raise ConfigError(f"{entry.label}: {error}") from error
+
+
+def _lists(options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: value for name, value in options.items() if isinstance(value, list)}
 
 
 def _said(entry: MethodTable, names: Collection[str]) -> dict[str, Any]:
@@ -211,7 +255,7 @@ def _firsts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
-    """A part of a method from its table; one of your own is made by the function that it names."""
+    """A part of a method from its table; your own is made by the function that it names."""
     if table.kind in kinds:
         return kinds[table.kind](**table.model_dump(exclude_none=True, exclude={"kind"}))
     return imported(key, table.kind)(**table.options)
@@ -272,16 +316,27 @@ def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
 
 
 def imported(key: str, name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
+    """Your own function, which refuses arguments that are not its own."""
+    module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
-        for part in function.split("."):
+        for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
     if not callable(found):
-        raise ConfigError(f"{key} = {name!r} is no function")
-    return found
+        raise ConfigError(f"{key} = {name!r} is not a function")
+    function: Callable[..., Any] = found
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            inspect.signature(function).bind(*arguments, **options)
+        except TypeError as error:
+            given = "the clients" if arguments else f"the options {options}" if options else "no arguments"
+            raise ConfigError(f"{key} = {name!r} cannot be called with {given}: {error}") from error
+        return function(*arguments, **options)
+
+    return call
 
 
 def _on_path(folder: Path | None, names: Sequence[str]) -> Callable[[], None]:

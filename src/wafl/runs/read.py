@@ -13,10 +13,10 @@ from pydantic import BaseModel, ValidationError
 from wafl.core.errors import ConfigError
 from wafl.runs.config import Experiment
 from wafl.runs.keys import Section
-from wafl.runs.method_keys import METHOD_TABLES, OWN
+from wafl.runs.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
 
-TAGS = {"value", "list"}
-"""What pydantic puts into the place of a fault to say which branch of a union it means."""
+BRANCHES = {"value", "list"}
+"""What pydantic puts into the place of a fault to say which branch of a swept value it means."""
 
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
@@ -81,45 +81,67 @@ def _step(target: Any, part: str, change: str) -> Any:
 def _index(items: list[Any], part: str, change: str) -> int:
     if part.isdecimal() and int(part) < len(items):
         return int(part)
-    names = [str(item.get("name", item.get("method", ""))).lower() if isinstance(item, dict) else "" for item in items]
+    names = [_name_of(item).lower() for item in items]
     if part.lower() in names:
         return names.index(part.lower())
     known = ", ".join(filter(None, names)) or "none by name"
     raise ConfigError(f"--set {change!r}: no entry {part!r}; there are {len(items)}: {known}")
 
 
+def _name_of(item: Any) -> str:
+    """What a method in a list is called; other items have no name."""
+    if not isinstance(item, dict):
+        return ""
+    table = cast("dict[str, Any]", item)
+    return str(table["name"]) if "name" in table else label_of(str(table.get("method", "")))
+
+
 def _explain(fault: Any, content: Mapping[str, Any]) -> str:
-    *inside, last = fault["loc"] or (None,)
-    unknown = fault["type"] == "extra_forbidden"  # then the last part is the user's own word
-    place = [part for part in inside if part not in TAGS] + (
-        [last] if last is not None and (unknown or last not in TAGS) else []
-    )
-    place = _without_method_names(place, content)
-    # What a key holds that is no letter must not break the line.
+    kind, given = fault["type"], fault.get("input")
+    place = _place(fault["loc"], last_is_a_key=kind == "extra_forbidden")
+    # A key may hold anything, and must not break the line.
     key = ".".join(str(part).encode("unicode_escape").decode() for part in place) or "the file"
-    if fault["type"] == "extra_forbidden":
-        near = _nearest(str(place[-1]), _valid_names(place[:-1], content))
-        valid = ", ".join(sorted(_valid_names(place[:-1], content)))
-        return f"unknown key {key}" + (f": did you mean {near[0]}?" if near else f": there are {valid}")
-    if fault["type"] == "missing":
+    if kind == "extra_forbidden":
+        names = _valid_names(place[:-1], content)
+        near = _nearest(str(place[-1]), names)
+        return f"unknown key {key}" + (
+            f": did you mean {near[0]}?" if near else f": there are {', '.join(sorted(names))}"
+        )
+    if kind == "missing":
         return f"{key} is missing"
-    if fault["type"] == "union_tag_invalid" and "discriminator" in fault.get("ctx", {}):
-        given = str(fault["ctx"].get("tag", ""))
-        names = _method_names()
-        near = [name for name in names if name.lower() == given.lower()] or difflib.get_close_matches(
-            given, names, 1, 0.4
-        )
-        return f"{key}.method = {given!r} is none of {', '.join(names)}" + (
-            f": did you mean {near[0]}?" if near else ""
-        )
-    if fault["type"] == "union_tag_not_found" and not isinstance(fault.get("input"), dict):
-        return f"{key} = {fault.get('input')!r}: should be a valid dictionary"
-    if fault["type"] == "union_tag_not_found":
-        return f"{key}.method is missing: one of {', '.join(_method_names())}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return _explain_choice(key, place, fault)
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    given = fault.get("input")
     shown = "" if isinstance(given, dict | BaseModel) else f" = {given!r}"
     return f"{key}{shown}: {message}"
+
+
+def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
+    """A method, or a part of one, that there is not."""
+    tables, chosen_by = (PART_TABLES[place[2]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
+    names = ", ".join(name for name in tables if name != OWN)
+    if fault["type"] == "union_tag_invalid":
+        given = str(fault["ctx"]["tag"])
+        same = [name for name in tables if name.lower() == given.lower()]
+        near = same or difflib.get_close_matches(given, tables, 1, 0.4)
+        hint = f": did you mean {near[0]}?" if near else ""
+        return f"{key}.{chosen_by} = {given!r} is none of {names}{hint}"
+    if not isinstance(fault.get("input"), dict):
+        return f"{key} = {fault.get('input')!r}: should be a valid dictionary"
+    return f"{key}.{chosen_by} is missing: one of {names}"
+
+
+def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
+    """The keys that lead to a fault, without the names of tables and branches that pydantic puts between them."""
+    *inside, last = loc or (None,)
+    place = [part for part in inside if part not in BRANCHES]
+    if last is not None and (last_is_a_key or last not in BRANCHES):
+        place.append(last)
+    if place[:1] == ["methods"]:  # methods.0.WAFL.server.adam.rate is methods.0.server.rate
+        del place[2:3]
+        if place[2:3] and place[2] in PART_TABLES:
+            del place[3:4]
+    return place
 
 
 def _nearest(word: str, names: Sequence[str]) -> list[str]:
@@ -133,31 +155,19 @@ def _nearest(word: str, names: Sequence[str]) -> list[str]:
     return sorted(close, key=likeness, reverse=True)[:1]
 
 
-def _without_method_names(place: list[Any], content: Mapping[str, Any]) -> list[Any]:
-    """pydantic puts the method's name after its place: ``methods.0.WAFL.gamma`` is ``methods.0.gamma``."""
-    if len(place) > 2 and place[0] == "methods" and place[2] in (*METHOD_TABLES, OWN):
-        return [*place[:2], *place[3:]]
-    return place
-
-
 def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
-    """The keys a section may have."""
+    """The keys that a section may have."""
     if not place:
         return list(Experiment.model_fields)
-    if place[0] == "methods" and len(place) > 1:
-        methods = content.get("methods")
-        entry: Any = methods[place[1]] if isinstance(methods, list) else {}
-        kind = METHOD_TABLES.get(cast("dict[str, Any]", entry).get("method", "") if isinstance(entry, dict) else "")
-        part = kind if len(place) == 2 else None
-        if part is not None:
-            return list(part.model_fields)
-    section = Experiment.model_fields.get(str(place[0]))
-    kinds = [section.annotation, *getattr(section.annotation, "__args__", ())] if section is not None else []
-    for kind in kinds:
-        if isinstance(kind, type) and issubclass(kind, Section):
-            return list(kind.model_fields)
-    return []
-
-
-def _method_names() -> list[str]:
-    return list(METHOD_TABLES)
+    if place[0] == "methods":
+        table: Any = content["methods"][place[1]]
+        tables: Mapping[str, type[Section]] = METHOD_TABLES
+        if len(place) > 2:
+            table, tables = table[place[2]], PART_TABLES[place[2]]
+        name = table["kind" if len(place) > 2 else "method"]
+        return list(tables[name if name in tables else OWN].model_fields)
+    annotation = Experiment.model_fields[place[0]].annotation
+    kinds = [annotation, *getattr(annotation, "__args__", ())]
+    return [
+        name for kind in kinds if isinstance(kind, type) and issubclass(kind, Section) for name in kind.model_fields
+    ]
