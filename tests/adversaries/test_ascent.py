@@ -1,3 +1,5 @@
+"""The linear maximizer, the heart of the ascent, against closed forms and a general solver."""
+
 import math
 
 import numpy as np
@@ -30,7 +32,7 @@ def gain(gradient, delta, gamma, norm, power):
 @pytest.mark.parametrize("norm", NORMS)
 @oracles.quick
 @given(st.lists(SLOPES, min_size=1, max_size=4), st.floats(0.1, 5))
-def test_linear_maximizer_without_bounds(norm, gradient, gamma):
+def test_without_bounds_the_linear_maximizer_gains_what_the_dual_norm_says(norm, gradient, gamma):
     delta = maximizer(gradient, gamma, norm, 2).numpy()
     dual = np.linalg.norm(gradient, ord=oracles.dual_order(norm))
     assert np.linalg.norm(delta, ord=norm) == pytest.approx(dual / (2 * gamma))
@@ -44,7 +46,7 @@ def test_linear_maximizer_without_bounds(norm, gradient, gamma):
 @pytest.mark.parametrize("norm", NORMS)
 @oracles.quick
 @given(st.lists(st.tuples(SLOPES, SPACES, SPACES), min_size=1, max_size=4), st.floats(0.1, 5))
-def test_linear_maximizer_within_bounds(norm, power, coordinates, gamma):
+def test_within_bounds_the_linear_maximizer_beats_a_general_solver(norm, power, coordinates, gamma):
     gradient, down, up = (np.array(part) for part in zip(*coordinates, strict=True))
     delta = maximizer(gradient, gamma, norm, power, Room(tensor(down), tensor(up))).numpy()
     assert (delta >= -down).all()
@@ -54,7 +56,7 @@ def test_linear_maximizer_within_bounds(norm, power, coordinates, gamma):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_linear_maximizer_of_a_zero_gradient_stays(norm):
+def test_a_zero_gradient_moves_nothing(norm):
     room = Room(tensor([1.0, 0.0]), tensor([0.0, 2.0]))
     assert maximizer([0.0, 0.0], 0.5, norm, 2).tolist() == [0.0, 0.0]
     for power in (1, 2):
@@ -62,12 +64,12 @@ def test_linear_maximizer_of_a_zero_gradient_stays(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_power_one_without_bounds_has_no_linear_maximizer(norm):
+def test_power_one_without_bounds_is_refused(norm):
     with pytest.raises(ValueError, match="without bounds"):
         maximizer([1.0], 0.5, norm, 1)
 
 
-def test_each_lane_has_its_own_gamma():
+def test_each_lane_is_moved_by_its_own_gamma():
     gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     gammas = torch.tensor([0.5, 1.0, 4.0])
     room = Room(torch.full_like(gradient, 0.3), torch.full_like(gradient, 0.2))
@@ -85,7 +87,7 @@ def test_each_lane_has_its_own_gamma():
                 assert torch.equal(together[lane : lane + 1], alone)
 
 
-def test_power_norm_is_numpys():
+def test_power_norm_agrees_with_numpy():
     delta = np.random.default_rng(0).normal(size=(2, 3, 4))
     for norm in NORMS:
         for power in (1, 2):

@@ -1,3 +1,5 @@
+"""PGM, FGSM and the attacks made of them stay within their ball and bounds, and do what a closed form says."""
+
 import math
 from dataclasses import replace
 
@@ -79,7 +81,7 @@ def test_examples_outside_the_bounds_are_refused(norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_binary_linear_model_is_attacked_in_closed_form(norm, seed):
+def test_the_attack_on_a_binary_linear_model_is_the_closed_form(norm, seed):
     """The best move is epsilon times the unit vector along w; the margin falls by ``epsilon ||w||_*``."""
     rng = np.random.default_rng(seed)
     weight, x, y, epsilon = rng.normal(size=(2, 5)), rng.normal(size=(8, 5)), np.arange(8) % 2, 0.3
@@ -93,7 +95,7 @@ def test_a_binary_linear_model_is_attacked_in_closed_form(norm, seed):
         np.testing.assert_allclose(losses(model, moved, torch.from_numpy(y)), np.log1p(np.exp(-margin)), rtol=1e-10)
 
 
-def test_within_bounds_the_linf_attack_is_clipped():
+def test_within_bounds_the_linf_attack_is_the_clipped_closed_form():
     rng = np.random.default_rng(3)
     weight, x, y = rng.normal(size=(2, 5)), rng.uniform(size=(8, 5)), np.zeros(8, dtype=int)
     moved = PGD(0.3, steps=10, bounds=(0.0, 1.0))(oracles.linear_model(weight), x, y)
@@ -101,15 +103,15 @@ def test_within_bounds_the_linf_attack_is_clipped():
 
 
 def test_within_bounds_the_l2_attack_spends_nearly_its_whole_ball():
-    """One coordinate cannot move: the other takes its share, but for what clipping after scaling gives up."""
+    """One coordinate cannot move: the other takes its share, except for what clipping after scaling gives up."""
     weight = np.array([[1.0, 1.0], [-1.0, -1.0]])
     moved = PGD(0.3, norm=2, steps=40, bounds=(0.0, 1.0))(oracles.linear_model(weight), np.array([[0.0, 0.5]]), [0])
     np.testing.assert_allclose(moved, [[0.0, 0.2]], rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_restarts_keep_the_best(norm):
-    """``(x - y)^2`` on an interval is largest at the end away from y; about half of all starts climb to the other."""
+def test_each_example_keeps_the_best_of_its_restarts(norm):
+    """``(x - y)^2`` on an interval is largest at the end away from y; about half of the starts climb to the other."""
     model = oracles.linear_model(np.ones((1, 1)))
     x, y = np.zeros((60, 1)), np.full(60, 0.05)
     once, often = (
@@ -145,15 +147,15 @@ def test_a_zero_gradient_moves_nothing(norm):
     assert bool(torch.isfinite(moved).all())
 
 
-def test_the_default_step_crosses_the_ball():
+def test_the_default_steps_can_cross_the_whole_ball():
     assert pgm(epsilon=0.4, steps=10).scalars() == {"epsilon": 0.4, "step_size": pytest.approx(0.1)}
     assert fgsm(epsilon=0.4).scalars() == {"epsilon": 0.4, "step_size": 0.4}
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("random_start", [False, True])
-def test_no_example_depends_on_its_neighbours(norm, random_start):
-    """Lanes have models, epsilons and keys of their own; a lane may be padded to the longest of its cohort."""
+def test_no_example_depends_on_its_neighbors(norm, random_start):
+    """Each lane has its own model, epsilon and key; a lane may be padded to the longest of its cohort."""
     task = make_task(network(0)[0])
     draw = torch.Generator().manual_seed(1)
     params = torch.randn(3, task.num_params, generator=draw, dtype=torch.float64)
@@ -187,7 +189,7 @@ def test_value_and_cost_are_those_of_the_moved_example():
         assert torch.equal(move.y_adv[0], y)
 
 
-def test_an_attack_is_the_adversary_of_the_same_name():
+def test_pgd_and_fgsm_move_examples_as_the_adversaries_pgm_and_fgsm_do():
     model, x, y = network(5)
     task = make_task(model)
     problem = Problem(task, task.initial()[None])
@@ -211,7 +213,7 @@ def test_an_attack_is_the_adversary_of_the_same_name():
         ({"bounds": (1.0, 1.0)}, "low < high"),
     ],
 )
-def test_bad_options_get_a_message(options, message):
+def test_options_outside_their_range_are_refused_with_a_message(options, message):
     with pytest.raises(ValueError, match=message):
         PGD(**{"epsilon": 0.1, **options})
     if "restarts" not in options:
@@ -219,7 +221,7 @@ def test_bad_options_get_a_message(options, message):
             pgm(**{"epsilon": 0.1, **options})
 
 
-def test_an_attack_is_repeated_by_its_seed():
+def test_the_same_seed_repeats_an_attack_and_another_does_not():
     model, x, y = network(6)
     attack = PGD(0.5, norm=2, random_start=True, steps=1)
     assert torch.equal(attack(model, x, y, seed=1), attack(model, x, y, seed=1))

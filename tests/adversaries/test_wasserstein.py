@@ -1,3 +1,5 @@
+"""phi_gamma and the moves that attain it, against closed forms, general solvers, and models that hide their structure."""
+
 import math
 from dataclasses import replace
 
@@ -31,7 +33,7 @@ def limit(weight):
 
 
 def lanes_problem(seed, lanes=3, batch=5, classes=3, features=6, loss="cross_entropy", dtype=torch.float64):
-    """As many linear models as lanes, each with examples of its own."""
+    """One linear model per lane, each with its own examples."""
     task = make_task(nn.Linear(features, classes).to(dtype), loss)
     draw = torch.Generator().manual_seed(seed)
     params = torch.randn(lanes, task.num_params, generator=draw, dtype=dtype)
@@ -41,7 +43,7 @@ def lanes_problem(seed, lanes=3, batch=5, classes=3, features=6, loss="cross_ent
     return Problem(task, params), x, torch.randint(classes, (lanes, batch), generator=draw)
 
 
-# A linear model is moved in as many dimensions as it has outputs: it must look as if it were done on the inputs.
+# The ascent of a linear model runs in as many dimensions as it has outputs: the moves must be those on the inputs.
 
 
 def ridged(outputs, y):
@@ -51,8 +53,8 @@ def ridged(outputs, y):
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
 @pytest.mark.parametrize("above", [0.3, 1.5])
-def test_the_ascent_is_that_on_the_inputs(loss, above):
-    """``d <- d + a (gradient / 2 gamma - d)``: the first step shows the damping a, the others must follow from it."""
+def test_the_ascent_in_class_space_takes_the_steps_of_the_one_on_the_inputs(loss, above):
+    """``d <- d + a (gradient / 2 gamma - d)``: the first step shows the damping a, and the others follow."""
     rng, weight, bias = random_linear(0)
     x = rng.normal(size=(5, 4))
     y = rng.integers(3, size=5) if loss == "cross_entropy" else rng.normal(size=(5, 3))
@@ -71,7 +73,7 @@ def test_the_ascent_is_that_on_the_inputs(loss, above):
             np.testing.assert_allclose(moved(step), delta, rtol=1e-9, atol=1e-9)
 
 
-def test_the_ascent_is_as_good_in_float32():
+def test_the_ascent_in_float32_agrees_with_float64():
     rng, weight, bias = random_linear(1, classes=10, features=784, scale=1 / 28)
     x, y, gamma = rng.normal(size=(5, 784)), rng.integers(10, size=5), 1.4 * limit(weight)
     single, double = (
@@ -119,7 +121,7 @@ def test_float32_settles_where_float64_does(norm):
     assert bool(robust_loss(hidden.float(), x, y, gamma=1.0, norm=norm).converged.all())
 
 
-# What phi_gamma is.
+# The value of phi_gamma.
 
 
 @st.composite
@@ -162,7 +164,7 @@ def build(kind, seed):
 
 @oracles.settings(oracles.quick, max_examples=60)
 @given(cases())
-def test_phi_is_at_least_the_loss_and_is_what_its_point_is_worth(case):
+def test_phi_is_at_least_the_loss_and_equals_the_objective_at_its_point(case):
     kind, seed = case.pop("kind"), case.pop("seed")
     model, x, y, loss = build(kind, seed)
     robust = robust_loss(model, x, y, loss=loss, **case)
@@ -258,10 +260,10 @@ def test_the_achieved_radius_falls_as_gamma_rises(seed, loss):
     assert radii[0] > radii[-1] > 0.0
 
 
-# When it is sure.
+# Claims about concavity and convergence.
 
 
-def test_concave_is_said_exactly_above_half_the_curvature():
+def test_concave_is_claimed_exactly_above_half_the_curvature():
     for seed in range(5):
         _, weight, bias = random_linear(seed)
         model, edge = oracles.linear_model(weight, bias), limit(weight)
@@ -309,7 +311,7 @@ def test_an_infinite_supremum_is_never_called_converged():
 
 
 def share_reached(norm, restarts, cases=30):
-    """How many of random problems are solved to 1e-6; never may a value exceed the enumerated maximum."""
+    """How many random problems are solved to 1e-6; no value may ever exceed the enumerated maximum."""
     reached = 0
     for case in range(cases):
         rng = np.random.default_rng(case)
@@ -332,7 +334,7 @@ def test_with_a_restart_l1_and_linf_reach_the_enumerated_maximum(norm, restarts,
 
 
 def test_restarts_rescue_an_example_that_the_model_is_sure_of():
-    """Its gradient is all but zero, so that only a start elsewhere finds the distant maximum."""
+    """Its gradient is nearly zero, so only a start elsewhere finds the distant maximum."""
     weight = np.array([[3.0, 1.0, -2.0], [-3.0, 0.0, 1.0]])
     x, gamma = np.array([3.0, 2.0, -1.0]), 0.5
     for norm in (1, math.inf):
@@ -343,7 +345,7 @@ def test_restarts_rescue_an_example_that_the_model_is_sure_of():
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("norm", NORMS)
-def test_within_a_box_the_best_of_restarts_is_that_of_a_dense_search(norm, power):
+def test_within_a_box_the_best_restart_reaches_the_maximum_of_a_dense_search(norm, power):
     reached = 0
     for case in range(5):
         rng = np.random.default_rng(case)
@@ -385,7 +387,7 @@ def test_power_one_without_bounds_stays_or_escapes(norm):
         assert robust.achieved_radius == (0.0 if all(stays) else math.inf)
 
 
-def test_power_one_without_bounds_is_asked_for_bounds_elsewhere():
+def test_power_one_without_bounds_is_refused_for_other_models_and_losses():
     for model, options in ((nn.Sequential(nn.Linear(4, 3), nn.Tanh()), {}), (nn.Linear(4, 3), {"loss": ridged})):
         with pytest.raises(ValueError, match=r"give bounds=\(low, high\)"):
             robust_loss(model, np.zeros((1, 4)), [0], gamma=1.0, power=1, **options)
@@ -467,7 +469,7 @@ def test_examples_outside_the_bounds_are_refused():
         robust_loss(nn.Linear(2, 2), np.full((1, 2), 1.5), [0], gamma=1.0, bounds=(0.0, 1.0))
 
 
-# Neighbours.
+# Neighbors.
 
 OPTIONS = [
     {},
@@ -480,14 +482,14 @@ OPTIONS = [
 
 
 def take(problem, x, y, state, lanes, examples):
-    """Some lanes, and in them some examples, of a whole problem."""
+    """Some lanes of a problem, and some examples of each."""
     key = Key(*(part[lanes] for part in (state.key.seed, state.key.round, state.key.client, state.key.step)))
     state = replace(state, scalars={name: value[lanes] for name, value in state.scalars.items()}, key=key)
     return Problem(problem.task, problem.params[lanes]), x[lanes][:, examples], y[lanes][:, examples], state
 
 
 def crowd(seed=3, hidden=False):
-    """Lanes with gammas from far below to far above the concavity limit, so that examples settle at all times."""
+    """Lanes with gammas from far below to far above the concavity limit, so that examples settle at different times."""
     problem, x, y = lanes_problem(seed)
     if hidden:
         problem = Problem(make_task(oracles.Hidden(nn.Linear(6, 3).double())), problem.params)
@@ -512,7 +514,7 @@ def part_of(move, lanes, examples):
 
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_no_example_depends_on_its_neighbours(options, hidden):
+def test_no_example_depends_on_its_neighbors(options, hidden):
     adversary = wasserstein(gamma=1.0, steps=8, **options)
     whole = crowd(hidden=hidden)
     together = adversary(*whole)
@@ -538,7 +540,7 @@ def test_a_random_start_does_not_depend_on_how_many_examples_share_the_lane(norm
 # The price of a radius.
 
 
-def test_gamma_moves_towards_the_radius():
+def test_gamma_falls_below_the_radius_and_rises_above_it_by_at_most_a_factor_of_two():
     adversary = wasserstein(radius=2.0)
     assert adversary.next_gamma(3.0, cost=4.0) == pytest.approx(3.0)
     assert 3.0 < adversary.next_gamma(3.0, cost=2.2**2) <= 3.3
@@ -565,6 +567,6 @@ def test_gamma_moves_towards_the_radius():
         ({"gamma": 1.0, "power": 1, "bounds": (0.0, math.inf)}, "finite"),
     ],
 )
-def test_bad_options_get_a_message(options, message):
+def test_options_outside_their_range_are_refused_with_a_message(options, message):
     with pytest.raises(ValueError, match=message):
         wasserstein(**options)

@@ -1,4 +1,4 @@
-"""FedRobust's adversary: each client's inputs pass through an affine map that ascends beside the model.
+"""FedRobust's adversary: each client's inputs pass through an affine map that ascends along with the model.
 
 Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
 """
@@ -20,10 +20,10 @@ from wafl.core.task import Problem
 
 @dataclass(frozen=True)
 class Affine:
-    """Replace x by ``A x + b``, one map per client, and ascend ``loss - penalty (||A - I||^2 + ||b||^2)``.
+    """Replace x by ``A x + b``, with one map per client that ascends ``loss - penalty (||A - I||^2 + ||b||^2)``.
 
-    The map takes one ascent step per local step, at the point where the model takes its gradient, and stays with its
-    client between rounds.
+    The map takes one ascent step per local step, at the same point as the model's gradient, and stays with its client
+    between rounds.
 
     Args:
         penalty: the price of a map's distance from the identity.
@@ -40,7 +40,7 @@ class Affine:
         return {"penalty": self.penalty, "step_size": self.step_size}
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor:
-        """No shift: the linear map's distance from the identity, then the offset, both zero."""
+        """The identity map, stored as ``A - I`` and then ``b``: all zeros."""
         features = math.prod(input_shape)
         return torch.zeros(features * features + features)
 

@@ -19,11 +19,13 @@ Draw = Callable[[Key, Purpose, int], Tensor]
 
 @dataclass(frozen=True)
 class AdversaryState:
-    """What an adversary is given beside the examples.
+    """What an adversary is given in addition to the examples.
 
-    ``scalars`` are its hyperparameters, one value a lane (a learned gamma among them), ``key`` its source of
-    randomness (``[L]``, or ``[1, B]`` for examples that have keys of their own), ``weight [L, B]`` each example's
-    share in its batch (none for padding), ``memory [L, M]`` what each client keeps between steps (FedRobust's map).
+    Args:
+        scalars: its hyperparameters, one value per lane; a learned gamma is one of them.
+        key: its source of randomness, ``[L]``, or ``[1, B]`` if each example has its own key.
+        weight: each example's share of its batch, ``[L, B]``; 0 for padding.
+        memory: what each client keeps between steps, ``[L, M]``, such as FedRobust's map.
     """
 
     scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -34,11 +36,16 @@ class AdversaryState:
 
 @dataclass(frozen=True)
 class Move:
-    """Where an adversary took the examples of every lane.
+    """Where an adversary moved the examples of every lane.
 
-    ``inputs`` are the moved examples (``x_adv`` as a plain tensor); ``value`` is what it maximised, an example (for
-    WAFL phi_gamma, the robust loss); ``cost`` the transport cost it paid, ``d^p(z_adv, z)`` without gamma;
-    ``concave`` whether the maximiser is known to be unique.
+    Args:
+        inputs: the moved examples; :attr:`x_adv` is the same as a plain tensor.
+        y_adv: their labels ``[L, B]``, which may have moved too.
+        value: what the adversary maximized, per example ``[L, B]``; for WAFL this is phi_gamma, the robust loss.
+        cost: the transport cost it paid per example, ``d^p(z_adv, z)`` without gamma.
+        converged: whether each example's ascent reached its fixed point.
+        concave: whether the maximizer is known to be unique, per lane; None if that is unknown.
+        state: what the adversary keeps for the next step.
     """
 
     inputs: Tensor | Inputs
@@ -56,14 +63,21 @@ class Move:
 
 
 class Adversary(Protocol):
-    """Called with the models and the examples of every lane; :func:`wafl.core.inputs.dense` makes x a plain tensor."""
+    """Called with the models and examples of all lanes; :func:`wafl.core.inputs.dense` turns x into a plain tensor."""
 
-    def __call__(
-        self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None
-    ) -> Move: ...
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        """Move the examples of every lane.
+
+        Args:
+            problem: the models, one per lane: their losses, gradients and structure.
+            x: the examples ``[L, B, ...]``.
+            y: their labels ``[L, B]``, or regression targets.
+            state: the lanes' hyperparameters, randomness and memory; None uses the adversary's own.
+        """
+        ...
 
     def scalars(self) -> dict[str, float]:
-        """Hyperparameters that may differ between lanes of one batched run."""
+        """The hyperparameters that may differ between lanes of one batched run."""
         ...
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor | None:
@@ -73,28 +87,31 @@ class Adversary(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """An adversary whose scalars change with what its moves cost: WAFL's gamma, if a radius is given."""
+    """An adversary whose scalars change with the cost of its moves: WAFL's gamma, if a radius is given."""
 
     @property
-    def learns(self) -> bool: ...
+    def learns(self) -> bool:
+        """Whether these options leave anything to learn."""
+        ...
 
     def first_scalars(self, scalars: Mapping[str, float], lowest: float) -> dict[str, float]:
-        """Before the first round; ``lowest`` is the least gamma that the model allows."""
+        """The scalars of the first round; ``lowest`` is the smallest gamma that the model allows."""
         ...
 
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float) -> dict[str, float]:
-        """After a round whose moves cost ``cost`` on average."""
+        """The scalars after a round whose moves cost ``cost`` on average."""
         ...
 
 
 def lane_scalar(state: AdversaryState | None, name: str, value: float, like: Tensor) -> Tensor:
-    """A hyperparameter as one value a lane ``[L]``: the lanes' own, or the adversary's."""
+    """A hyperparameter with one value per lane ``[L]``: from the state, or otherwise the adversary's own ``value``."""
     if state is not None and name in state.scalars:
         return state.scalars[name].to(like)
     return like.new_full((len(like),), value)
 
 
 def lane_key(state: AdversaryState | None, like: Tensor) -> Key:
+    """The state's key, or otherwise one that differs only between lanes."""
     if state is not None and state.key is not None:
         return state.key
     lanes = torch.arange(len(like), device=like.device)
@@ -103,9 +120,9 @@ def lane_key(state: AdversaryState | None, like: Tensor) -> Key:
 
 
 def example_draws(draw: Draw, key: Key, batch: int, count: int) -> Tensor:
-    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from a key a lane or a key an example.
+    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from one key per lane or per example.
 
-    From a key a lane, examples come first in the draws, so that the padding behind them changes none.
+    With one key per lane, draws go example by example, so padding at the end of a batch changes none of them.
     """
     if key.seed.ndim == 2:
         return draw(key, Purpose.START, count)

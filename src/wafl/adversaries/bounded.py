@@ -25,7 +25,7 @@ from wafl.core.task import Problem
 
 @dataclass(frozen=True)
 class Pace:
-    """How an ascent goes about it."""
+    """How many steps an ascent takes, and from how many random starts, if any."""
 
     steps: int = 1
     random_start: bool = False
@@ -105,7 +105,7 @@ class BoundedAscent:
         return delta
 
     def _starts(self, flat: Tensor, epsilon: Tensor, key: Key) -> list[Tensor]:
-        """One point a restart, uniform in the ball."""
+        """One point per restart, uniform in the ball."""
         lanes, batch, features = flat.shape
         if self.norm == math.inf:
             draws = example_draws(uniform, key, batch, self.pace.restarts * features).to(flat)
@@ -126,15 +126,16 @@ class ProjectedAscent(BoundedAscent):
         epsilon: the radius, in the units of the data.
         norm: 2 or inf.
         bounds: a box ``(low, high)`` that moved examples stay in.
-        step_size: by default ``2.5 epsilon / steps``, so that the steps can cross the whole ball.
-        steps: how many.
-        random_start: begin at a random point of the ball.
-        restarts: random starts, of which each example keeps the best.
+        step_size: the length of a step; by default ``2.5 epsilon / steps``, so that the steps can cross the whole
+            ball, and epsilon for a single step.
+        steps: the number of steps.
+        random_start: start at a random point of the ball.
+        restarts: the number of random starts, of which each example keeps the best.
     """
 
     step_size: Annotated[float | None, Positive(), "The length of a step; by default 2.5 epsilon / steps."] = None
     steps: Annotated[int, Count(), "Steps of the ascent."] = 10
-    random_start: Annotated[bool, "Begin at a random point of the ball."] = False
+    random_start: Annotated[bool, "Start at a random point of the ball."] = False
     restarts: Annotated[int, Count(), "Random starts, of which each example keeps the best."] = 1
 
     def __post_init__(self) -> None:

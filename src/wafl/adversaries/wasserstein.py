@@ -33,8 +33,8 @@ FIRST_GAMMA = 1.0
 class Wasserstein:
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 
-    Give ``gamma``, the price of transport, or ``radius``, the size of the ball: then gamma is found during training.
-    Without either, gamma is 0.5, the paper's choice for MNIST.
+    Give ``gamma``, the price of transport, or ``radius``, the size of the ball, from which training finds gamma.
+    If you give neither, gamma is 0.5, the paper's choice for MNIST.
 
     Args:
         gamma: the price of transport; a smaller gamma is a larger ball.
@@ -43,9 +43,9 @@ class Wasserstein:
         power: the order of the transport cost, 1 or 2.
         label_cost: the price of changing a label; inf keeps labels fixed.
         steps: the most steps of the inner ascent.
-        tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
-        restarts: random starts in addition to the example itself, and for the cross-entropy one towards each class:
-            below the concavity limit, an example that the model is sure of may have its maximum far away.
+        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself, and for the cross-entropy also one toward each
+            class: below the concavity limit, an example the model is sure of may have its maximum far away.
         bounds: a box ``(low, high)`` that moved examples stay in.
         strict: keep a learned gamma above the concavity limit.
 
@@ -89,7 +89,7 @@ class Wasserstein:
             raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
 
     def changed(self, **options: Any) -> Wasserstein:
-        """With other options; a gamma takes the place of a radius, and a radius that of a gamma."""
+        """The same adversary with other options; a new gamma replaces a radius, and a new radius a gamma."""
         if "gamma" in options and options.get("radius") is None:
             options["radius"] = None
         elif options.get("radius") is not None and "gamma" not in options:
@@ -132,20 +132,21 @@ class Wasserstein:
         """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
 
         The dual's derivative in gamma is ``radius^p - cost``. Far from the limit the achieved radius is
-        proportional to ``1 / gamma``, so a step of ``log(achieved / radius)`` in ``log gamma`` is Newton's. Half of
-        it is taken, because a cohort is a sample, and gamma changes by no more than a factor of 2.
+        proportional to ``1 / gamma``, so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Only half of it
+        is taken, because a cohort is a sample, and gamma changes by at most a factor of 2.
         """
         assert self.radius is not None
         achieved = cost ** (1.0 / self.power)
         ratio = min(max(achieved / self.radius, 1e-6), 1e6)
         return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
 
-    def limit(self, curvature: float, moves_targets: bool) -> float:
+    def limit(self, curvature: float, quadratic: float | None) -> float:
         """The concavity limit: above it the inner problem with the squared l2 cost is concave, given L_zz.
 
-        A regression whose targets move too (:meth:`_move_targets`) wants ``gamma - 1 / label_cost > L_zz / 2``.
+        If the targets of a loss ``quadratic (f - t)^2`` move too (:meth:`_move_targets`), the problem is concave for
+        ``gamma - quadratic / label_cost > L_zz / 2``.
         """
-        return curvature / 2.0 + (1.0 / self.label_cost if moves_targets else 0.0)
+        return curvature / 2.0 + (quadratic or 0.0) / self.label_cost
 
     def _concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
         if self.norm != 2 or self.power != 2:
@@ -170,7 +171,7 @@ class Wasserstein:
         return best
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
-        """One ascent a label, the best kept; a changed class costs ``gamma label_cost``."""
+        """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""
 
         def as_label(label: int) -> Move:
             move = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
@@ -180,11 +181,12 @@ class Wasserstein:
         return reduce(better, map(as_label, range(_num_classes(problem, x))))
 
     def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
-        """Regression under a quadratic loss ``a (f - t)^2``: the best target t for an input in closed form.
+        """Regression with a quadratic loss ``a (f - t)^2``: the best target t of an input has a closed form.
 
-        ``sup over t of a (f - t)^2 - gamma k (t - y)^2`` is ``c a (f - y)^2`` with ``c = gamma k / (gamma k - a)``,
-        reached at ``t = y - a (f - y) / (gamma k - a)``, if ``gamma k > a``, and infinite otherwise. So the input
-        ascends ``c`` times the loss, which is the loss itself at ``gamma / c``.
+        If ``gamma k > a``, where k is the label cost, ``sup over t of a (f - t)^2 - gamma k (t - y)^2`` is
+        ``c a (f - y)^2`` with ``c = gamma k / (gamma k - a)``, attained at ``t = y - a (f - y) / (gamma k - a)``;
+        otherwise it is infinite. So the input ascends ``c`` times the loss, which is ascending the loss itself at
+        ``gamma / c``.
         """
         factor = problem.output_loss.quadratic
         if factor is None:
@@ -208,11 +210,11 @@ class _ClassSpace:
     """The l2 ascent of a linear model, in as many dimensions as it has outputs.
 
     Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
-    distance is ``u^T G u``, and the fixed point reads ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
+    distance is ``u^T G u``, and the fixed-point iteration is ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
 
-    Points are ``v + e``, shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). If the
-    gradient is ``p - e_y``, p the probabilities of a loss such as the cross-entropy, the origin e is ``e_y``: then a
-    point is a probability vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is 0.
+    Points are ``v + e``, of shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). If the
+    gradient is ``p - e_y``, with p the probabilities of a loss such as the cross-entropy, the origin e is ``e_y``: then
+    a point is a probability vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is 0.
     """
 
     def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> None:
@@ -230,7 +232,7 @@ class _ClassSpace:
         self.base = torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
 
     def class_starts(self) -> list[Tensor]:
-        """What the linear pieces ``s_k - s_y`` of a loss with probabilities aim at: the corners of the simplex."""
+        """Where the linear pieces ``s_k - s_y`` of a loss with probabilities aim: the corners of the simplex."""
         if self.probabilities is None:
             return []
         return [corner[None, :, None].expand_as(self.origin) for corner in torch.eye(self.features).to(self.origin)]
@@ -245,11 +247,11 @@ class _ClassSpace:
         return self.loss.gradient(outputs.mT, self.y).mT
 
     def outputs(self, move: Tensor) -> Tensor:
-        """At the difference of a point and the origin; ``base`` would lose digits to a tiny gamma."""
+        """The outputs at a point minus the origin; ``base`` would lose digits to a tiny gamma."""
         return torch.baddbmm(self.at_rest, self.gram, move)
 
     def squared(self, move: Tensor) -> Tensor:
-        """``u^T G u`` of the difference of two points."""
+        """``u^T G u`` for the difference of two points."""
         return (torch.bmm(self.gram, move) * move).sum(1).clamp_min(0.0) * self.half_price[:, None]
 
     def length(self, move: Tensor) -> Tensor:
@@ -275,7 +277,7 @@ class _ClassSpace:
             )
             point, converged = ascent.point, ascent.converged
         value, at_rest = self.value(point - self.origin), self.loss.value(self.at_rest.mT, self.y)
-        climbed = (value >= at_rest)[:, None]  # but for rounding always so
+        climbed = (value >= at_rest)[:, None]  # always, except for rounding
         move = torch.where(climbed, point - self.origin, 0.0)
         inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], self.outputs(move))
         return Move(inputs, self.y, torch.maximum(value, at_rest), self.squared(move), converged)
@@ -309,7 +311,7 @@ class _InputSpace:
         return power_norm(move, self.options.norm, 1)
 
     def class_starts(self) -> list[Tensor]:
-        """What ``s_k - s_y``, the difference of the losses of two labels, aims at, for each class."""
+        """For each class k, where ``s_k - s_y``, the difference of the losses of two labels, aims."""
         if self.problem.output_loss.probabilities is None:
             return []
         own = self.problem.gradient(self.x, self.y)
@@ -317,7 +319,7 @@ class _InputSpace:
         return [self.aim_at((own - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
 
     def random_start(self, draw: Tensor) -> Tensor:
-        """As far away as the first step goes, in a direction the norm favours."""
+        """As far away as the first step goes, in a direction that the norm favors."""
         gradient = self.evaluate(torch.zeros_like(self.flat))[1]
         return self.aim_at(draw * power_norm(gradient, 2, 1)[..., None])
 
@@ -334,9 +336,9 @@ class _InputSpace:
 def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:
     """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
 
-    A convex loss of a linear model grows along the best unit vector at most, and in the end exactly, by its slope:
-    for the cross-entropy the largest ``||w_j - w_y||_*``. So no move pays if gamma is at least that, and otherwise
-    the supremum is infinite.
+    Along the best unit vector, the convex loss of a linear model grows at most at its slope, and in the limit exactly:
+    for the cross-entropy this is the largest ``||w_j - w_y||_*``. So if gamma is at least the slope no move pays, and
+    otherwise the supremum is infinite.
     """
     loss = problem.output_loss
     slopes = loss.slopes(problem.linear[0], norm) if problem.linear is not None and loss.convex else None

@@ -22,7 +22,7 @@ def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float
     curvature = task.curvature(params[None])
     if curvature is None or adversary.norm != 2 or adversary.power != 2:
         return None
-    return adversary.limit(float(curvature[0]), False) + (task.loss.quadratic or 0.0) / adversary.label_cost
+    return adversary.limit(float(curvature[0]), task.loss.quadratic)
 
 
 def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
