@@ -46,17 +46,34 @@ UNEVEN = LAYOUTS["uneven"]
 METHODS: list[dict[str, Any]] = [
     {"method": "AFL"},
     {"method": "DRFA"},
+    {"method": "FedAdam", "rate": 0.05},
     {"method": "FedAvg"},
+    {"method": "FedAvgM", "beta": [0.5, 0.9]},
     {"method": "FedFGSM", "norm": 2},
     {"method": "FedPGM", "random_start": True, "steps": 3},
+    {"method": "FedProx", "mu": [0.1, 2.0]},
     {"method": "FedRobust", "step_size": 0.1},
+    {"method": "FedYogi", "tau": 0.01},
+    {"method": f"{FAKES}:median", "cohort": 5},
+    {"method": f"{FAKES}:remembering", "options": {"pull": 0.4, "gamma": [1.5, 3.0]}},
+    {"method": "SCAFFOLD"},
     {"method": "WAFL", "gamma": [1.0, 2.5]},
+    {"method": "WAFL", "name": "wafl-adam", "server": {"kind": "adam", "rate": 0.02}},
+    {"method": "WAFL", "name": "wafl-clipped", "clip_norm": [0.02, 5.0]},
+    {"method": "WAFL", "name": "wafl-control", "local": {"kind": "control_variates"}, "momentum": 0.5},
     {"method": "WAFL", "name": "wafl-inf", "norm": "inf", "steps": 4},
     {"method": "WAFL", "name": "wafl-labels", "label_cost": 2.0, "local_epochs": 1},
     {"method": "WAFL", "name": "wafl-radius", "radius": 0.3, "momentum": 0.5, "server_learning_rate": 0.7},
     {"method": "WAFL", "name": "wafl-snapshot", "gamma": 1.0, "client_weights": "snapshot"},
     {"method": "WAFL", "name": "wafl-uniform", "client_weights": "uniform", "weight_decay": 0.01},
 ]
+KEEPING: dict[str, dict[str, Any]] = {
+    "fedrobust": {"method": "FedRobust", "step_size": 0.1},
+    "remembering": {"method": f"{FAKES}:remembering"},
+    "scaffold": {"method": "SCAFFOLD"},
+    "both": {"method": "FedRobust", "name": "both", "step_size": 0.1, "local": {"kind": "control_variates"}},
+}
+"""Methods whose clients keep something between rounds, by their names; the last one keeps two things."""
 BASE: dict[str, Any] = {
     "name": "study",
     "seeds": [3, 1],
@@ -186,6 +203,20 @@ def test_every_method_gives_the_embedded_numbers(
     assert {seen.node for seen in grid.seen} == {host.number for host in grid.hosts}
 
 
+def test_parts_that_cannot_be_compared_give_the_embedded_numbers(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """A sweep makes a user's own method again for every value; two methods must still differ in something."""
+    swept = {"method": f"{FAKES}:halved", "options": {"share": [0.5, 0.25]}}
+    experiment = only(swept, {"method": f"{FAKES}:halved", "name": "other", "rounds": 1})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    same = [{"method": f"{FAKES}:halved", "name": name, "options": {"share": 1 / len(name)}} for name in ("a", "bb")]
+    with pytest.raises(ConfigError, match=r"a, bb cannot be told apart.*dataclasses"):
+        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, only(*same)), only(*same), tmp_path / "undecided")
+
+
 def test_a_regression_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
     clients = fakes.make_clients(SIZES, targets=2)
     experiment = only(
@@ -211,9 +242,10 @@ def test_a_model_in_double_precision_gives_the_embedded_numbers(clock: Clock, tm
     assert load_run(tmp_path / "study" / "drfa").params["1.weight"].dtype == torch.float64
 
 
-def test_what_clients_keep_is_kept_in_double_precision_too(clock: Clock, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", KEEPING)
+def test_what_clients_keep_is_kept_in_double_precision_too(method: str, clock: Clock, tmp_path: Path) -> None:
     clients = fakes.make_clients(SIZES, dtype="float64")
-    experiment = only({"method": "FedRobust", "step_size": 0.1}, model={"kind": f"{FAKES}:double"})
+    experiment = only(KEEPING[method], model={"kind": f"{FAKES}:double"})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
     assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
@@ -223,8 +255,11 @@ def test_what_clients_keep_is_kept_in_double_precision_too(clock: Clock, tmp_pat
 def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_path: Path) -> None:
     """Where ``exact`` is wanted; without an adversary to 1e-5."""
     clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
-    attacked = [{"method": "FedRobust", "step_size": 0.1}, {"method": "WAFL", "gamma": 2.0, "steps": 4}]
-    plain = [{"method": "DRFA"}, {"method": "FedAvg"}]
+    attacked = [
+        {"method": "FedRobust", "step_size": 0.1},
+        {"method": "WAFL", "gamma": 2.0, "steps": 4, "local": {"kind": "control_variates"}},
+    ]
+    plain = [{"method": "DRFA"}, {"method": "FedAdam"}, {"method": "FedAvg"}, {"method": "SCAFFOLD"}]
     for methods, exact in ((attacked, True), (plain, layout == "uneven")):
         folder = tmp_path / f"{methods[0]['method']}-{exact}"
         experiment = only(
@@ -255,7 +290,8 @@ def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, clock
 def test_partial_sums_give_the_embedded_numbers_nearly(
     clients: dict[str, fakes.Client], clock: Clock, whole: Path, tmp_path: Path
 ) -> None:
-    experiment = {**BASE, "flower": {"nodes": 3, "wait": 5.0, "partial_sums": True}}
+    methods = [method for method in METHODS if method["method"] != f"{FAKES}:median"]
+    experiment = {**BASE, "methods": methods, "flower": {"nodes": 3, "wait": 5.0, "partial_sums": True}}
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
     assert_close(tmp_path / "study", whole)
@@ -264,6 +300,24 @@ def test_partial_sums_give_the_embedded_numbers_nearly(
             rows = {name: array.shape[0] for name, array in seen.reply["vectors"].items()}
             assert rows == dict.fromkeys(seen.reply["vectors"], len(seen.ask["ask"]["runs"]))
             assert "params" in rows
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ({"method": f"{FAKES}:median"}, "median has server=Median.*needs each client's model"),
+        ({"method": "DRFA", "local": {"kind": "control_variates"}}, r"drfa learns its client weights.*\(control\)"),
+    ],
+)
+def test_partial_sums_are_refused_where_a_mean_says_too_little(
+    method: dict[str, Any], why: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = only(method, flower={"nodes": 3, "wait": 5.0, "partial_sums": True})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    with pytest.raises(ConfigError, match=why):
+        fakes.train(grid, experiment, tmp_path / "study")
+    assert grid.seen == []
+    assert not (tmp_path / "study").exists()
 
 
 class Broken(Node):
@@ -333,14 +387,29 @@ def sent(grid: Grid) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("method", wafl.METHODS)
+CONTROL = {"local": {"kind": "control_variates"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        *(({"method": name}, set[str]()) for name in wafl.METHODS),
+        ({"method": "WAFL", "server": {"kind": "adam"}, "clip_norm": 0.1}, set[str]()),
+        ({"method": "WAFL", **CONTROL}, {"vectors.control"}),
+        ({"method": "DRFA", **CONTROL}, {"vectors.control"}),
+        ({"method": f"{FAKES}:remembering"}, {"vectors.change", "vectors.size"}),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
 def test_nothing_leaves_a_node_but_what_is_listed(
-    method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: dict[str, Any], more: set[str], clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    experiment = only({"method": method, "rounds": 1})
+    """And in addition, from a client that trains, what its local step declares."""
+    experiment = only({**method, "rounds": 1})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
-    assert sent(grid) == SENT[method]
+    listed = SENT["WAFL" if ":" in method["method"] else method["method"]]
+    assert sent(grid) == {**listed, "train": listed["train"] | more}
 
 
 @pytest.mark.parametrize(
@@ -369,11 +438,18 @@ def test_sizes_leave_only_where_a_method_counts_examples(
 
 # -- Interruptions of the server --------------------------------------------------------------------------------
 
-RESUMED = only(
-    {"method": "DRFA"},
-    {"method": "FedRobust", "step_size": 0.1, "rounds": 5},
-    {"method": "WAFL", "radius": [0.3, 0.6], "rounds": 3},
-)
+RESUMED = {
+    "drfa": only(
+        {"method": "DRFA"},
+        {"method": "FedRobust", "step_size": 0.1, "rounds": 5},
+        {"method": "WAFL", "radius": [0.3, 0.6], "rounds": 3},
+    ),
+    "scaffold": only(
+        {"method": "DRFA", "local": {"kind": "control_variates"}},
+        {"method": f"{FAKES}:remembering", "options": {"pull": [0.2, 0.8]}, "rounds": 5},
+        {"method": "SCAFFOLD", "server": {"kind": "yogi"}, "rounds": 3},
+    ),
+}
 
 
 def interrupt(grid: Grid, at: int) -> None:
@@ -390,11 +466,12 @@ def interrupt(grid: Grid, at: int) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("methods", RESUMED)
 def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
-    every: int, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    methods: str, every: int, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """After every query: also between the two of DRFA, and in FedRobust, whose clients keep their maps."""
-    experiment = {**RESUMED, "checkpoint_every": every}
+    """After every query: also between the two of DRFA, and where clients or the server keep something."""
+    experiment = {**RESUMED[methods], "checkpoint_every": every}
     reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
     for at in {1: (2, 5, 6, 11), 3: (6, 8, 9)}[every]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -408,11 +485,12 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
 
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("method", KEEPING)
 def test_a_server_that_was_killed_goes_on_though_its_nodes_are_ahead(
-    every: int, damaged: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: str, every: int, damaged: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     """Its folder is as it was when it died; with the last checkpoint damaged it goes on from the one before."""
-    experiment = only({"method": "FedRobust", "step_size": 0.1, "rounds": 9}, checkpoint_every=every)
+    experiment = only({**KEEPING[method], "rounds": 9}, checkpoint_every=every)
     reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
 
@@ -430,8 +508,9 @@ def test_a_server_that_was_killed_goes_on_though_its_nodes_are_ahead(
     shutil.rmtree(folder)
     (tmp_path / "then").rename(folder)
     if damaged:
-        last = sorted((folder / "checkpoint" / "fedrobust").iterdir())[-1] / "state.safetensors"
-        last.write_bytes(last.read_bytes()[:-1] + b"?")
+        last = sorted((folder / "checkpoint" / method).iterdir())[-1] / "state.safetensors"
+        *rest, end = last.read_bytes()
+        last.write_bytes(bytes([*rest, end ^ 255]))
     again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(again, experiment, folder)
     rounds = sorted({seen.round for seen in again.seen if seen.round is not None})
@@ -601,10 +680,12 @@ def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
     assert history(alone)[0]["loss"] == rows[0]["loss"]
 
 
+@pytest.mark.parametrize("method", KEEPING)
 def test_a_round_without_enough_replies_is_tried_again_and_said(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    experiment = everyone({"method": "FedRobust", "step_size": 0.1})
+    """Clients that had replied are asked again, and begin with what they kept before the round."""
+    experiment = everyone(KEEPING[method])
     reference = embedded(clients, experiment, tmp_path / "embedded")
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     grid.latency = 0.0
@@ -615,7 +696,7 @@ def test_a_round_without_enough_replies_is_tried_again_and_said(
         fakes.train(grid, experiment, tmp_path / "study")
     finally:
         logging.getLogger("flwr").removeHandler(caplog.handler)
-    mine, theirs = history(tmp_path / "study", "fedrobust"), history(reference, "fedrobust")
+    mine, theirs = history(tmp_path / "study", method), history(reference, method)
     assert [row.pop("attempts") for row in mine] == [1, 1, 2, 1, 1, 1]
     assert [row.pop("attempts") for row in theirs] == [1] * 6
     assert mine == theirs
@@ -625,10 +706,11 @@ def test_a_round_without_enough_replies_is_tried_again_and_said(
     assert any("round 2: c04: no reply in 20 s" in line for line in said)
 
 
+@pytest.mark.parametrize("method", KEEPING)
 def test_with_nobody_left_it_stops_in_time_and_goes_on_later(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    experiment = everyone({"method": "FedRobust", "step_size": 0.1}, tolerance={"attempts": 2})
+    experiment = everyone(KEEPING[method], tolerance={"attempts": 2})
     reference = embedded(clients, {**experiment, "tolerance": None}, tmp_path / "embedded")
     folder = tmp_path / "study"
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
@@ -764,6 +846,16 @@ def test_examples_outside_the_bounds_are_refused_as_they_are_embedded(
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     with pytest.raises((ValueError, TooFewRepliesError), match="outside bounds"):
         fakes.train(grid, experiment, tmp_path / "study")
+
+
+def test_strict_is_refused_for_a_network_as_it_is_embedded(clock: Clock, tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
+    experiment = everyone({"method": "WAFL", "radius": 0.3, "strict": True}, model={"kind": "cnn", "channels": [2, 3]})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    for train in (lambda: embedded(clients, experiment, tmp_path / "embedded"),
+                  lambda: fakes.train(grid, experiment, tmp_path / "study")):  # fmt: skip
+        with pytest.raises(ValueError, match="strict=True needs a model whose curvature"):
+            train()
 
 
 # -- Certificates and distances ---------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from wafl.core.task import make_task
 from wafl.data.federation import Examples
 from wafl.engine.batches import draw_batches
 from wafl.engine.local import ClientTask, LaneInput, local_update
+from wafl.engine.watch import concavity_limit
 from wafl.flower.strategy import WAFL
 from wafl.flower.training import train
 from wafl.schedule import LocalWork
@@ -284,6 +285,20 @@ def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
     too_low = ask(WAFL(gamma=0.01, label_cost=2.0), regression())[0]
     with pytest.raises(ValueError, match="must exceed 1"):
         train(regression(), batches(4, targets=True), too_low, context(), **options)
+
+
+def test_strict_holds_a_gamma_that_is_found_above_the_concavity_limit() -> None:
+    """Of the model that was sent; for a model whose limit is not known it is refused."""
+    limit = concavity_limit(wasserstein(radius=9.0), make_task(linear()), make_task(linear()).initial())
+    assert limit is not None
+    held, given = WAFL(radius=9.0, strict=True), WAFL(gamma=limit)
+    held.gamma = 0.5 * limit
+    one, other = (
+        train(linear(), batches(4), ask(strategy, linear(), lr=0.1)[0], context()) for strategy in (held, given)
+    )
+    torch.testing.assert_close(state_of(one), state_of(other), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="strict=True needs a model whose curvature"):
+        train(network(), batches(4), message_for(network(), radius=9.0, strict=True), context())
 
 
 class Partial(nn.Module):

@@ -22,6 +22,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
 import wafl
+from wafl.algorithms import Query, Replies
+from wafl.algorithms.local import LocalState, Outcome, Plain
+from wafl.algorithms.messages import Vectors, weighted_mean
 from wafl.flower import queries, server
 from wafl.flower.node import Node
 from wafl.flower.post import Post
@@ -211,6 +214,85 @@ def everyone() -> wafl.Federation:
 def double(clients: Any) -> nn.Module:
     """A linear model in double precision."""
     return wafl.models.mlr(clients).double()
+
+
+@dataclass(frozen=True)
+class Remembering(Plain):
+    """A local step with everything that one may have: scalars, memory, vectors of the server, vectors to send."""
+
+    pull: float = 0.5
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        return ("size", "change")
+
+    def scalars(self) -> dict[str, float]:
+        return {"pull": self.pull}
+
+    def initial_memory(self, params: Tensor) -> Tensor:
+        return torch.zeros(len(params) + 1)  # the mean of the last gradients, and the number of rounds
+
+    def begin(self, state: LocalState) -> Mapping[str, Tensor]:
+        return {"total": torch.zeros_like(state.params)}
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        assert state.memory is not None
+        last, rounds = state.memory[:, :-1], state.memory[:, -1:]
+        pulled = gradient + state.scalars["pull"] * (state.vectors["drift"] - last) / (1.0 + rounds)
+        return pulled * state.vectors["scale"], {"total": state.carry["total"] + gradient}
+
+    def end(self, state: LocalState, steps: Tensor) -> Outcome:
+        assert state.memory is not None
+        mean = state.carry["total"] / steps
+        memory = torch.cat([mean, state.memory[:, -1:] + 1.0], 1)
+        return Outcome(memory, {"change": mean - state.memory[:, :-1], "size": mean.abs()})
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {"drift": torch.zeros_like(params), "scale": torch.ones_like(params)}
+
+    def tell(self, vectors: Vectors, query: Query, replies: Replies, client_weights: Tensor) -> Vectors:
+        change, size = (weighted_mean(query.weights, replies.vectors[name]) for name in ("change", "size"))
+        return {"drift": vectors["drift"] + 0.5 * change, "scale": 0.9 * vectors["scale"] + 0.1 / (1.0 + size)}
+
+
+def remembering(pull: float = 0.5, gamma: float = 2.0) -> wafl.Method:
+    """A method of a user's own, with a robust loss."""
+    adversary = wafl.adversaries.wasserstein(gamma=gamma)
+    return wafl.Method("remembering", adversary, wafl.weights.by_examples(), local=Remembering(pull))
+
+
+@dataclass(frozen=True)
+class Median:
+    """A server that needs each client's model: their median, one coordinate at a time."""
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {}
+
+    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        return replies.params.median(0).values, vectors
+
+
+class Halved(Plain):
+    """A plain class: two of them are never equal."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return self.share * gradient, state.carry
+
+
+def halved(share: float = 0.5) -> wafl.Method:
+    return wafl.Method("halved", None, wafl.weights.by_examples(), local=Halved(share))
+
+
+def median() -> wafl.Method:
+    return wafl.Method("median", None, wafl.weights.uniform(), server=Median())
 
 
 def write(folder: Path, clients: Mapping[str, Client]) -> Path:

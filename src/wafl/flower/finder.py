@@ -7,6 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.servers import Averaging
+from wafl.core.errors import ConfigError
 from wafl.core.files import sealed, unsealed, write_whole
 from wafl.engine.clients import Roster
 from wafl.flower.census import Census
@@ -14,7 +16,7 @@ from wafl.flower.grid import GridClients
 from wafl.flower.post import Post
 from wafl.runs.config import Experiment
 from wafl.runs.plan import Entry
-from wafl.weights import Fixed
+from wafl.weights import Fixed, LearnedWeights
 
 
 class Finder:
@@ -33,6 +35,8 @@ class Finder:
 
     def __call__(self, entries: Sequence[Entry]) -> GridClients:
         experiment = self._experiment
+        if experiment.flower.partial_sums:
+            _check_means(entries)
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
         with_sizes = self._with_sizes or any(spec.needs_sizes for runs in specs.values() for spec in runs)
         closed = any(isinstance(entry.method.client_weights, Fixed) for entry in entries)
@@ -58,6 +62,22 @@ class Finder:
     def _keep(self, roster: Roster) -> None:
         if (self._folder / "config.toml").exists():  # and so not before the study has its folder
             write_whole(self._folder / "roster.json", sealed({**vars(roster)}))
+
+
+def _check_means(entries: Sequence[Entry]) -> None:
+    """Refuse methods that a node's mean says too little to."""
+    for entry in entries:
+        method = entry.method
+        if not isinstance(method.server, Averaging):
+            raise ConfigError(
+                f"flower.partial_sums: {entry.name} has server={method.server}, which needs each client's model: leave "
+                "partial_sums out, or use a server that takes the clients' mean"
+            )
+        if method.local.sends and isinstance(method.client_weights, LearnedWeights):
+            raise ConfigError(
+                f"flower.partial_sums: {entry.name} learns its client weights, and by these its server weights what "
+                f"clients send ({', '.join(method.local.sends)}), not by those of the cohort: leave partial_sums out"
+            )
 
 
 def read_roster(folder: Path) -> Roster | None:

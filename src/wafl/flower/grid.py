@@ -12,11 +12,11 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from wafl.adversaries import Adversary
+from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.attacks import Attack
-from wafl.core.errors import TooFewRepliesError
+from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.core.task import Task
 from wafl.engine.clients import Engine, Roster
 from wafl.engine.faults import without
@@ -30,6 +30,7 @@ from wafl.flower.census import Census
 from wafl.flower.node import Tested
 from wafl.flower.post import POLL, Post
 from wafl.flower.queries import MidpointsAsk, SurveyAsk, TestAsk
+from wafl.flower.training import check_strict
 from wafl.flower.wire import Ask, WireError, check_refusal, decode_replies, encode_ask
 from wafl.run import Run
 from wafl.runs.config import Flower
@@ -78,20 +79,35 @@ class GridClients:
         return self._census.roster
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
-        """Each node checks the model on its own examples, with the first query."""
+        """Refuse what needs no examples to be told; each node checks the model on its own, with the first query."""
+        for adversary in adversaries:
+            if isinstance(adversary, Wasserstein):
+                check_strict(adversary, task, start)
 
     def digest(self) -> bytes:
         """Nothing: a server does not know its clients' examples, and may have other clients later."""
         return b""
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        entry = next(
-            name
-            for name, runs in self._entries.items()
-            if all(place < len(runs) and runs[place] == spec for place, spec in specs.items())
-        )
         needs_sizes = next(iter(specs.values())).needs_sizes
-        return Tolerant(_Nodes(self, entry, needs_sizes), self._tolerance)
+        return Tolerant(_Nodes(self, self._entry(specs), needs_sizes), self._tolerance)
+
+    def _entry(self, specs: Mapping[int, Spec]) -> str:
+        """What nodes know these runs by."""
+
+        def entries(same: Callable[[Spec, Spec], bool]) -> list[str]:
+            return [
+                name
+                for name, runs in self._entries.items()
+                if all(place < len(runs) and same(runs[place], spec) for place, spec in specs.items())
+            ]
+
+        found = entries(lambda one, other: one == other)[:1] or entries(_alike)
+        if len(found) != 1:
+            raise ConfigError(
+                f"{', '.join(found)} cannot be told apart: make the parts of your own methods dataclasses"
+            )
+        return found[0]
 
     @property
     def testable(self) -> bool:
@@ -258,6 +274,11 @@ class GridClients:
             except WireError as error:
                 missing.update(dict.fromkeys(asks[node].names, str(error)))
         return replies, asks, missing
+
+
+def _alike(one: Spec, other: Spec) -> bool:
+    """Equal but for parts of a user's own that were made twice and cannot be compared."""
+    return (one.method.name, one.schedule, one.point) == (other.method.name, other.schedule, other.point)
 
 
 class _Nodes:

@@ -8,16 +8,21 @@ from typing import Any
 
 from wafl.core.errors import ConfigError
 from wafl.runs.config import Experiment, Schedule, Tolerance
+from wafl.runs.method_keys import MethodTable
 from wafl.runs.read import parse_experiment
 
 OWN = {"task": "train", "folder": "", "output": "runs", "radii": "[0.1, 0.3, 1.0]", "norm": 2.0, "target": ""}
 """What a ServerApp of ours is told beside the experiment; see :mod:`wafl.flower.server`."""
 
+QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
+"""How a string begins that holds something as TOML."""
+
 
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
     """Nested tables of plain values: a list is a string that holds it as TOML, and a method has a table by its name.
 
-    What a schedule leaves open is an empty string, so that it can be set when a run is started; so can the tolerance.
+    So is a table among the options of your own method or part, and a text that could be taken for one of these. What
+    a schedule leaves open is an empty string, so that it can be set when a run is started; so can the tolerance.
     """
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
@@ -54,26 +59,45 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
 
 
 def _named(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    plain = name == str(table.get("method", "")).lower()
+    plain = name == MethodTable.model_construct(method=str(table.get("method", ""))).label
     return dict(table) if plain or "name" in table else {"name": name, **table}
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _write(value) for key, value in content.items()}
+    return {key: _options(value) if key == "options" else _write(value) for key, value in content.items()}
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of any kind: what is nested in them may have keys with dots, or be empty, and so stays in one piece."""
+    for name in values:
+        if not name.isidentifier():
+            raise ConfigError(f"options: {name!r} cannot be the name of an argument: use letters, digits and '_'")
+    return {name: _inline(value) if isinstance(value, Mapping) else _write(value) for name, value in values.items()}
 
 
 def _write(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list) or (isinstance(value, str) and value.startswith(tuple(QUOTED))):
+        return _inline(value)
+    return value
+
+
+def _inline(value: Any) -> str:
+    """TOML in one line."""
     import tomlkit
 
     if isinstance(value, Mapping):
-        return _plain(value)
-    return tomlkit.item(value).as_string() if isinstance(value, list) else value
+        return "{" + ", ".join(f"{_inline(str(key))} = {_inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return tomlkit.item(value).as_string()
 
 
 def _read(key: str, value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith("["):
+    if not isinstance(value, str) or not value.startswith(tuple(QUOTED)):
         return value
     try:
         return tomllib.loads(f"value = {value}")["value"]
     except ValueError as error:
-        raise ConfigError(f"run config: {key} = {value!r} is not a list: {error}") from error
+        raise ConfigError(f"run config: {key} = {value!r} is not a {QUOTED[value[0]]}: {error}") from error

@@ -156,7 +156,7 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
     free = {"engine", "flower", "tolerance", "checkpoint_every", "trackers", "methods"}
     one, other = (each.model_dump(exclude=free) for each in (begun, given))
     for each, about in ((begun, one), (given, other)):
-        about |= {f"methods.{m.name or m.method.lower()}": m.model_dump(exclude={"name"}) for m in each.methods}
+        about |= {f"methods.{m.label}": m.model_dump(exclude={"name"}) for m in each.methods}
     for key in sorted({*one, *other}):
         if one.get(key) != other.get(key):
             raise ConfigError(

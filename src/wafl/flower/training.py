@@ -62,6 +62,7 @@ def train(
     home = next((value.device for value in model.parameters()), "cpu")
     task = make_task(model, loss, home if device is None else device)
     params = task.initial()[None]
+    check_strict(adversary, task, params[0])
     if adversary.learns:
         gamma = max(gamma, lowest_gamma(adversary, task, params[0]))
     key = _key(config, context, params.device)
@@ -93,6 +94,11 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
         if not np.isfinite(value).all():
             return f"array {name!r} holds NaN or infinity"
     return None
+
+
+def check_strict(adversary: Wasserstein, task: Task, params: Tensor) -> None:
+    if adversary.strict and task.curvature(params[None]) is None:
+        raise ValueError("strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out")
 
 
 def _descend(
