@@ -1,4 +1,4 @@
-"""phi_gamma and the moves that attain it, against closed forms, general solvers, and models that hide their structure."""
+"""phi_gamma and the moves that attain it, against closed forms, solvers, and models that hide their structure."""
 
 import math
 from dataclasses import replace

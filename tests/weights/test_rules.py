@@ -1,4 +1,6 @@
-"""Client weights: fixed rules, and the projection that learned ones rest on."""
+"""Rules for the client weights: what each gives, what a rule must implement, and the projection of learned weights."""
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,7 +10,23 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import wafl
-from wafl.weights import agnostic, by_examples, fixed, project_to_simplex, snapshot, uniform
+from tests.oracles import reference
+from wafl.schedule import Schedule
+from wafl.weights import (
+    ClientWeights,
+    Cohort,
+    Learned,
+    LearnedWeights,
+    LossQuery,
+    Round,
+    agnostic,
+    by_examples,
+    fixed,
+    project_to_simplex,
+    snapshot,
+    uniform,
+)
+from wafl.weights.base import needs_sizes, uniform_cohort
 
 vectors = st.lists(st.floats(-100, 100), min_size=1, max_size=12)
 
@@ -26,13 +44,13 @@ vectors = st.lists(st.floats(-100, 100), min_size=1, max_size=12)
         (snapshot(), [1 / 3, 1 / 3, 1 / 3]),
     ],
 )
-def test_initial_weights(rule, wanted):
+def test_each_rule_starts_from_its_own_weights_in_double_precision(rule, wanted):
     weights = rule.initial([10, 30, 60])
     assert weights.dtype == torch.float64
     assert weights.tolist() == pytest.approx(wanted, abs=1e-15)
 
 
-def test_weights_reach_the_run():
+def test_a_run_is_trained_and_returned_with_the_weights_of_its_rule():
     x, y = torch.arange(8.0)[:, None], torch.arange(8) % 2
     clients = wafl.Federation.from_arrays([(x[:2], y[:2]), (x[2:], y[2:])], test_fraction=0)
     for rule, wanted in [(None, [0.25, 0.75]), (uniform(), [0.5, 0.5]), (fixed([9, 1]), [0.9, 0.1])]:
@@ -41,14 +59,225 @@ def test_weights_reach_the_run():
         assert run.client_weights.tolist() == pytest.approx(wanted)
 
 
-def test_step_sizes_may_be_functions_of_the_round():
+def test_a_step_size_may_be_a_function_of_the_round():
     assert agnostic(lambda t: 1.0 / (1 + t)).step(3) == 0.25
     assert snapshot(0.5).step(3) == 0.5
 
 
+# -- What a rule must implement -------------------------------------------------------------------------------
+
+
+class OwnRule:
+    """Only the protocol, and no class of ours."""
+
+    def initial(self, num_examples):
+        return torch.full((len(num_examples),), 1.0 / len(num_examples), dtype=torch.float64)
+
+    def enlarged(self, weights, num_examples):
+        return self.initial(num_examples)
+
+
+class OwnLearnedRule(OwnRule):
+    """The same for a rule that learns: all mass goes to the client with the largest loss."""
+
+    def check(self, schedule, num_clients):
+        pass
+
+    def draw(self, weights, round):
+        return Cohort((0, 1), weights[:2])
+
+    def loss_query(self, round):
+        return LossQuery((0, 1, 2), 1)
+
+    def learn(self, weights, clients, losses, round):
+        return torch.eye(len(weights), dtype=torch.float64)[clients[int(losses.argmax())]]
+
+
+def without(rule, name):
+    """The rule with one of its methods left out."""
+    methods = {key: getattr(rule, key) for key in dir(rule) if not key.startswith("_") and key != name}
+    return type("Lacking", (), methods)()
+
+
+def three_clients():
+    x, y = torch.arange(12.0)[:, None] / 12, torch.arange(12) % 2
+    return wafl.Federation.from_arrays([(x[:2], y[:2]), (x[2:6], y[2:6]), (x[6:], y[6:])], test_fraction=0)
+
+
+def test_a_class_with_only_the_methods_of_the_protocol_is_a_rule():
+    assert isinstance(OwnRule(), ClientWeights)
+    assert not isinstance(OwnRule(), LearnedWeights)
+    assert isinstance(OwnLearnedRule(), LearnedWeights)
+    for rule in (by_examples(), uniform(), fixed([1]), agnostic(), snapshot(), Learned()):
+        assert isinstance(rule, ClientWeights)
+        assert isinstance(rule, LearnedWeights) == isinstance(rule, Learned)
+
+
+@pytest.mark.parametrize("name", ["initial", "enlarged"])
+def test_a_rule_that_lacks_a_method_is_not_a_rule(name):
+    lacking = without(OwnRule, name)
+    assert not isinstance(lacking, ClientWeights)
+    with pytest.raises(TypeError, match="does not implement ClientWeights"):
+        wafl.FedAvg(client_weights=lacking)
+
+
+@pytest.mark.parametrize("name", ["check", "draw", "loss_query", "learn"])
+def test_a_learned_rule_that_lacks_a_method_is_a_fixed_rule(name):
+    lacking = without(OwnLearnedRule, name)
+    assert isinstance(lacking, ClientWeights)
+    assert not isinstance(lacking, LearnedWeights)
+
+
+def test_training_asks_a_rule_for_nothing_but_the_protocol():
+    clients = three_clients()
+    model, schedule = wafl.models.mlr(clients), {"rounds": 2, "local_steps": 2, "batch_size": 2}
+    plain = wafl.fit(model, clients, wafl.FedAvg(client_weights=OwnRule()), **schedule)
+    assert torch.equal(plain.client_weights, uniform().initial([2, 4, 6]))
+    learned = wafl.fit(model, clients, wafl.FedAvg(client_weights=OwnLearnedRule()), **schedule)
+    assert sorted(learned.client_weights.tolist()) == [0.0, 0.0, 1.0]
+    assert learned.history.column("cohort") == [(0, 1), (0, 1)]
+
+
+class TellsItself(OwnRule):
+    def needs_sizes(self, local_steps):
+        return local_steps  # anything that is true or false
+
+
+@pytest.mark.parametrize(
+    ("rule", "with_steps", "with_epochs"),
+    [
+        (by_examples(), True, True),
+        (uniform(), False, False),
+        (fixed([1, 2]), False, False),
+        (Learned(), False, False),
+        (agnostic(), False, False),
+        (snapshot(), False, True),
+        (OwnRule(), True, True),
+        (OwnLearnedRule(), True, True),
+        (TellsItself(), True, False),
+    ],
+)
+def test_a_server_is_told_the_sizes_only_for_a_rule_that_needs_them(rule, with_steps, with_epochs):
+    """DRFA needs them for the number of local steps; a rule that does not say may need them."""
+    assert needs_sizes(rule, 5) is with_steps
+    assert needs_sizes(rule, None) is with_epochs
+
+
+# -- Clients that join later ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (by_examples(), [0.1, 0.3, 0.2, 0.4]),
+        (uniform(), [0.25] * 4),
+        (fixed([3, 1]), [0.75, 0.25, 0, 0]),
+        (Learned(), [0.375, 0.125, 0.25, 0.25]),
+        (agnostic(), [0.375, 0.125, 0.25, 0.25]),
+        (snapshot(), [0.375, 0.125, 0.25, 0.25]),
+    ],
+)
+def test_new_clients_get_the_weight_that_the_rule_says_and_the_sum_stays_one(rule, wanted):
+    """Two clients with the weights 3/4 and 1/4 are joined by two more."""
+    before = torch.tensor([0.75, 0.25], dtype=torch.float64)
+    after = rule.enlarged(before, [10, 30, 20, 40])
+    assert after.tolist() == pytest.approx(wanted, abs=1e-15)
+    assert after.dtype == torch.float64
+    assert before.tolist() == [0.75, 0.25], "the old weights are left alone"
+
+
+def test_fixed_weights_for_another_number_of_clients_are_refused():
+    with pytest.raises(ValueError, match="2 client weights for 3 clients: give one per client"):
+        fixed([1, 2]).initial([5, 5, 5])
+
+
+# -- Cohorts and schedules ------------------------------------------------------------------------------------
+
+
+def round_of(number=0, seed=0, cohort=3, local_steps=1):
+    return Round(number, seed, num_clients=7, cohort=cohort, local_steps=local_steps)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**32 - 1])
+def test_a_uniform_cohort_is_the_draw_of_the_plain_reference(seed):
+    for number in range(20):
+        wanted = reference.choose(seed, reference.COHORT, number, 7, 3)
+        assert uniform_cohort(round_of(number, seed)) == tuple(wanted)
+
+
+def test_a_uniform_cohort_draws_every_client_equally_often_and_none_twice():
+    counts = Counter()
+    for number in range(700):
+        cohort = uniform_cohort(round_of(number))
+        assert len(set(cohort)) == 3
+        assert list(cohort) == sorted(cohort)
+        counts.update(cohort)
+    assert set(counts) == set(range(7))
+    noise = (700 * 3 / 7 * 4 / 7) ** 0.5
+    assert all(abs(count - 300) <= 4 * noise for count in counts.values()), counts
+
+
+def test_a_cohort_of_all_clients_is_all_of_them():
+    assert uniform_cohort(round_of(cohort=7)) == tuple(range(7))
+
+
+def test_a_learned_rule_draws_uniformly_and_clients_count_by_their_weights_unless_it_says_otherwise():
+    weights = torch.arange(7, dtype=torch.float64)
+    cohort = Learned().draw(weights, round_of(number=4))
+    assert cohort.clients == uniform_cohort(round_of(number=4))
+    assert cohort.weights.tolist() == list(cohort.clients)
+    assert Learned().loss_query(round_of()) is None
+
+
+def test_a_learned_rule_climbs_the_losses_of_the_clients_that_replied_and_projects():
+    weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    rule, losses = Learned(lambda t: 0.1 / (1 + t)), torch.tensor([4.0, 1.0])
+    learned = rule.learn(weights, [0, 2], losses, round_of(number=1))
+    wanted = reference.project([0.5 + 0.05 * 4, 0.3, 0.2 + 0.05 * 1])
+    assert learned.tolist() == pytest.approx(wanted, abs=1e-12)
+    assert weights.tolist() == [0.5, 0.3, 0.2], "the old weights are left alone"
+
+
+SCHEDULES = [
+    {"local_steps": 1},
+    {"local_steps": 5},
+    {"local_epochs": 2},
+    {"local_steps": 1, "cohort": 4},
+    {"local_steps": 1, "cohort": 7},
+]
+
+
+@pytest.mark.parametrize("work", SCHEDULES)
+@pytest.mark.parametrize("rule", [Learned(), snapshot()])
+def test_a_learned_rule_works_with_any_schedule_unless_it_says_otherwise(rule, work):
+    rule.check(Schedule(rounds=1, **work), 7)
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        ({"local_steps": 1}, None),
+        ({"local_steps": 1, "cohort": 7}, None),
+        ({"local_steps": 5}, "pass local_steps=1 instead of local_epochs=None, local_steps=5; DRFA is AFL with"),
+        ({"local_epochs": 2}, "pass local_steps=1 instead of local_epochs=2, local_steps=None"),
+        ({"local_steps": 1, "cohort": 4}, "AFL asks all 7 clients each round: leave cohort=4 out; DRFA samples"),
+    ],
+)
+def test_afl_refuses_a_schedule_with_local_steps_or_sampling(work, message):
+    schedule = Schedule(rounds=1, **work)
+    if message is None:
+        agnostic().check(schedule, 7)
+        return
+    with pytest.raises(ValueError, match=message):
+        agnostic().check(schedule, 7)
+
+
+# -- The projection onto the simplex --------------------------------------------------------------------------
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=6))
-def test_projection_agrees_with_a_general_solver(values):
+def test_the_projection_agrees_with_a_general_solver(values):
     v = np.array(values)
     solved = minimize(
         lambda p: ((p - v) ** 2).sum(),
@@ -66,7 +295,7 @@ def test_projection_agrees_with_a_general_solver(values):
 
 @settings(max_examples=200, deadline=None)
 @given(vectors)
-def test_projection_is_on_the_simplex_and_nearest(values):
+def test_the_projection_is_the_nearest_point_of_the_simplex(values):
     """p is nearest to v exactly if no vertex q of the simplex has ``<v - p, q - p> > 0``."""
     v = torch.tensor(values, dtype=torch.float64)
     p = project_to_simplex(v)
@@ -78,7 +307,7 @@ def test_projection_is_on_the_simplex_and_nearest(values):
 
 @settings(max_examples=50, deadline=None)
 @given(vectors)
-def test_projection_leaves_the_simplex_alone(values):
+def test_the_projection_leaves_points_of_the_simplex_alone(values):
     weights = torch.tensor(values, dtype=torch.float64).softmax(0)
     torch.testing.assert_close(project_to_simplex(weights), weights, atol=1e-14, rtol=0)
 
@@ -94,7 +323,7 @@ def test_projection_leaves_the_simplex_alone(values):
         ([1.0, 1.0, -9.0], [0.5, 0.5, 0.0]),
     ],
 )
-def test_projection_by_hand(values, wanted):
+def test_the_projection_of_small_vectors_is_the_one_by_hand(values, wanted):
     ours = project_to_simplex(torch.tensor(values, dtype=torch.float64))
     assert ours.tolist() == pytest.approx(wanted, abs=1e-12)
 
@@ -107,10 +336,13 @@ def test_projection_by_hand(values, wanted):
         ([2.0**40 + 0.5, 2.0**40 + 0.25, 2.0**40], [7 / 12, 4 / 12, 1 / 12]),
     ],
 )
-def test_projection_of_large_values(values, wanted):
-    """These inputs are exact in float64, so the answer owes nothing to their size."""
+def test_the_projection_of_large_values_loses_no_digits(values, wanted):
+    """These inputs are exact in float64, so the answer must not depend on their size."""
     ours = project_to_simplex(torch.tensor(values, dtype=torch.float64))
     assert ours.tolist() == pytest.approx(wanted, abs=1e-12)
+
+
+# -- In training ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["AFL", "DRFA"])
@@ -142,6 +374,9 @@ def test_learned_weights_stay_on_the_simplex(method, step, seed, local_steps):
     assert any(not torch.equal(weights, seen[0]) for weights in seen[1:]) or float(seen[0].max()) == 1.0
 
 
+# -- Bad input ------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -152,13 +387,13 @@ def test_learned_weights_stay_on_the_simplex(method, step, seed, local_steps):
         ([], "client"),
     ],
 )
-def test_bad_weights(values, message):
+def test_weights_that_no_client_can_have_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         fixed(values)
 
 
 @pytest.mark.parametrize("step", [0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("rule", [agnostic, snapshot])
-def test_bad_step(rule, step):
+def test_a_step_size_that_is_not_positive_and_finite_is_refused(rule, step):
     with pytest.raises(ValueError, match=f"={step} .*must be positive and finite"):
         rule(step)

@@ -1,7 +1,7 @@
 """AFL: the worst mixture of the clients, one step at a time.
 
 Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step from the
-same parameters and reports its loss there; the model descends the weighted loss, the weights ascend it.
+same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
 """
 
 from __future__ import annotations

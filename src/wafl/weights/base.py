@@ -1,4 +1,4 @@
-"""What a rule for the client weights lambda is; write your own by implementing one of these protocols."""
+"""What a rule for the client weights lambda is: implement one of these protocols to write your own."""
 
 from __future__ import annotations
 
@@ -15,22 +15,39 @@ from wafl.schedule import Schedule
 
 @runtime_checkable
 class ClientWeights(Protocol):
-    """One weight per client."""
+    """A rule that gives each client a weight; see also the optional method that :func:`needs_sizes` asks for."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
-        """The weights before the first round, in double precision, summing to 1."""
+        """The weights before the first round.
+
+        Args:
+            num_examples: the number of examples of each client; 0 if the server does not know it.
+
+        Returns:
+            One weight per client, in double precision, summing to 1.
+        """
         ...
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """The weights after clients have joined; they come after the others."""
+        """The weights after clients have joined.
+
+        Args:
+            weights: the weights so far.
+            num_examples: the number of examples of every client; those of the new clients come last.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a learned rule knows of a round.
+    """What a learned rule knows about a round.
 
-    ``cohort`` is how many clients the schedule asks for; ``local_steps`` is K, the most local steps of any client.
+    Args:
+        number: the round, counted from 0.
+        seed: the seed of the run.
+        num_clients: the number of all clients.
+        cohort: the number of clients that the schedule asks for.
+        local_steps: K, the most local steps that any client takes.
     """
 
     number: int
@@ -42,7 +59,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients that train, in ascending order, and how much each counts."""
+    """Who trains in a round.
+
+    Args:
+        clients: the clients, in ascending order.
+        weights: how much each of them counts in the mean; only the ratios matter.
+    """
 
     clients: tuple[int, ...]
     weights: Tensor
@@ -50,7 +72,12 @@ class Cohort:
 
 @dataclass(frozen=True)
 class LossQuery:
-    """Which clients report their loss after the training, at the mean of the iterates after ``step`` local steps."""
+    """Who reports a loss after the training of a round, and where.
+
+    Args:
+        clients: the clients to ask.
+        step: they report at the mean of the cohort's iterates after this many local steps.
+    """
 
     clients: tuple[int, ...]
     step: int
@@ -58,32 +85,42 @@ class LossQuery:
 
 @runtime_checkable
 class LearnedWeights(ClientWeights, Protocol):
-    """Weights that change with what clients report."""
+    """A rule whose weights change with the losses that clients report."""
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
-        """Refuse a schedule that the rule cannot work with."""
+        """Raise an error if the rule cannot work with this schedule."""
         ...
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
-        """The clients that train in a round."""
+        """The clients that train in a round, given the current weights of all clients."""
         ...
 
     def loss_query(self, round: Round) -> LossQuery | None:
-        """A second question of the round; None for a rule that learns from the losses that come with the updates."""
+        """The second query of the round; None for a rule that learns from the losses that come with the updates."""
         ...
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
-        """The next weights, from the losses that these clients reported."""
+        """The next weights.
+
+        Args:
+            weights: the current weights of all clients.
+            clients: the clients that reported.
+            losses: one loss for each of them.
+            round: the round they were asked in.
+        """
         ...
 
 
 def uniform_cohort(round: Round) -> tuple[int, ...]:
-    """As many clients as the schedule asks for, drawn without replacement."""
+    """As many clients as the schedule asks for, drawn uniformly without replacement."""
     return tuple(choose(round.seed, Purpose.COHORT, round.num_clients, round.cohort, round.number))
 
 
 def needs_sizes(rule: ClientWeights, local_steps: int | None) -> bool:
-    """Whether a server must know how many examples each client has; a rule of your own may say so itself."""
+    """Whether a server must know how many examples each client has.
+
+    A rule may define ``needs_sizes(local_steps)`` to answer for itself; one that does not is told the sizes.
+    """
     own = getattr(rule, "needs_sizes", None)
     return True if own is None else bool(own(local_steps))
 
@@ -91,5 +128,5 @@ def needs_sizes(rule: ClientWeights, local_steps: int | None) -> bool:
 def normalized(values: Sequence[float]) -> Tensor:
     """Weights in double precision that sum to 1."""
     weights = torch.tensor(values, dtype=torch.float64)
-    weights = weights / weights.max()  # or the sum of huge weights would overflow
+    weights = weights / weights.max()  # otherwise the sum of huge weights would overflow
     return weights / weights.sum()

@@ -20,7 +20,7 @@ class ByExamples:
         return normalized(num_examples)
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """As if the new clients had been there from the start."""
+        """The same as if the new clients had been there from the start."""
         return self.initial(num_examples)
 
     def needs_sizes(self, local_steps: int | None) -> bool:
@@ -60,7 +60,7 @@ class Fixed:
         return normalized(self.values)
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """New clients have no weight."""
+        """New clients get no weight."""
         return torch.cat([weights, weights.new_zeros(len(num_examples) - len(weights))])
 
     def needs_sizes(self, local_steps: int | None) -> bool:
@@ -78,7 +78,7 @@ def uniform() -> Uniform:
 
 
 def fixed(values: Sequence[float] | Tensor) -> Fixed:
-    """Weights of your own, scaled to sum to 1.
+    """Your own weights, scaled to sum to 1.
 
     Args:
         values: one number per client, at least 0.

@@ -1,4 +1,4 @@
-"""What rules that climb the clients' losses share: a step size, and the simplex."""
+"""What the rules that climb the clients' losses share: a step size and the projection onto the simplex."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ StepSize = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class Learned:
-    """``lambda <- projection(lambda + step_size loss)``, starting from equal weights: a base for rules that learn.
+    """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, starting from equal weights.
 
-    As it is, a rule draws the cohort uniformly and learns from the losses that come with the updates.
+    By default the cohort is drawn uniformly, and the losses come with the updates. Override what differs.
+
+    Args:
+        step_size: how fast the weights climb, a number or a function of the round.
     """
 
     step_size: Annotated[StepSize, EachRound(Positive())] = 0.1
@@ -33,7 +36,7 @@ class Learned:
         return normalized([1.0] * len(num_examples))
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """New clients start with an equal share; the others keep theirs among themselves."""
+        """New clients start with an equal share; the others split the rest as before."""
         fresh = weights.new_full((len(num_examples) - len(weights),), 1.0 / len(num_examples))
         return torch.cat([weights * (1.0 - float(fresh.sum())), fresh])
 
@@ -41,7 +44,7 @@ class Learned:
         return False
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
-        """Any schedule will do."""
+        """Any schedule is fine."""
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
         clients = uniform_cohort(round)
@@ -56,6 +59,7 @@ class Learned:
         return project_to_simplex(climbed)
 
     def step(self, round: int) -> float:
+        """The step size of a round."""
         if not callable(self.step_size):
             return self.step_size
         step = self.step_size(round)
@@ -65,6 +69,9 @@ class Learned:
 
 def project_to_simplex(values: Tensor) -> Tensor:
     """The nearest point of the probability simplex (Duchi et al., ICML 2008).
+
+    Args:
+        values: any vector.
 
     >>> project_to_simplex(torch.tensor([0.9, 0.5]))
     tensor([0.7000, 0.3000])

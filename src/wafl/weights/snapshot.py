@@ -21,13 +21,13 @@ from wafl.weights.learned import Learned, StepSize, project_to_simplex
 
 @dataclass(frozen=True)
 class Snapshot(Learned):
-    """``lambda <- projection(lambda + K step_size v)``, v the snapshot's losses scaled by m / |U|."""
+    """``lambda <- projection(lambda + K step_size v)``, with v the losses at the snapshot, scaled by ``m / |U|``."""
 
     def needs_sizes(self, local_steps: int | None) -> bool:
-        return local_steps is None  # then K is the number of steps of the largest client
+        return local_steps is None  # K is then the number of steps of the largest client
 
     def draw(self, weights: Tensor, round: Round) -> Cohort:
-        """With replacement, by lambda. A client that is drawn twice counts twice."""
+        """Clients drawn by lambda with replacement; one that is drawn twice counts twice."""
         draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
         drawn = torch.searchsorted(weights.cumsum(0), draws, right=True)
         times = sorted(Counter(drawn.clamp_max(len(weights) - 1).tolist()).items())
@@ -49,7 +49,7 @@ class Snapshot(Learned):
 
 
 def snapshot(step_size: StepSize = 0.01) -> Snapshot:
-    """DRFA: as AFL, from the losses of a random snapshot of the round on a random part of the clients.
+    """DRFA: like AFL, but from the losses of a random subset of the clients at a random snapshot of the round.
 
     Args:
         step_size: how fast the weights climb, a number or a function of the round.
