@@ -1,7 +1,7 @@
 """AFL and DRFA on games whose answer is known in closed form.
 
 A client with the examples ``(c, c t + s)`` and ``(c, c t - s)`` and a model ``w x`` has the loss
-``c^2 (w - t)^2 + s^2``: a parabola of chosen curvature, place and height.
+``c^2 (w - t)^2 + s^2``: a parabola with a curvature, a position and a height of our choice.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ def decreasing(first: float, after: float):
 
 
 def averages(clients, method, rounds: int, **options) -> tuple[float, torch.Tensor]:
-    """The mean of w and of lambda over the second half of the rounds, by when the start is forgotten."""
+    """The mean of w and of lambda over the second half of the rounds, when the start no longer matters."""
     params, weights = [], []
 
     def collect(place, record, state):
@@ -53,7 +53,7 @@ def averages(clients, method, rounds: int, **options) -> tuple[float, torch.Tens
 UNEQUAL_CURVATURE = [parabola(1.0, 0.0, 0.75), parabola(2.0, 1.0)], 0.5, [0.8, 0.2]
 # f_1 = w^2 + 1/5 and f_2 = (w - 1)^2 meet at w = 2/5, where their slopes are 4/5 and -6/5.
 UNEQUAL_HEIGHT = [parabola(1.0, 0.0, 0.2), parabola(1.0, 1.0)], 0.4, [0.6, 0.4]
-# f_1 = w^2 + 2 lies above f_2 = (w - 1)^2 around its own minimum: the first client is all that counts.
+# f_1 = w^2 + 2 lies above f_2 = (w - 1)^2 around its own minimum: only the first client counts.
 ONE_SIDED = [parabola(1.0, 0.0, 2.0), parabola(1.0, 1.0)], 0.0, [1.0, 0.0]
 
 
@@ -81,7 +81,7 @@ def test_drfa_finds_the_saddle_point():
     assert float(weights_mean[:kind].sum()) == pytest.approx(0.8, abs=1e-2)
 
 
-def test_one_afl_round_by_hand():
+def test_one_afl_round_gives_the_model_and_the_weights_computed_by_hand():
     clients = wafl.Federation.from_arrays(UNEQUAL_CURVATURE[0], test_fraction=0)
     seen = []
     wafl.fit(
@@ -134,8 +134,8 @@ def test_drfa_draws_by_lambda_with_replacement_and_takes_the_plain_mean():
     assert bool(((share - LAMBDA).abs() <= 4 * noise).all()), share
 
 
-def test_drfa_weights_climb_the_snapshot_losses():
-    """Inside the simplex the projection takes off the mean: ``lambda + d - mean(d)``."""
+def test_drfa_weights_climb_the_losses_at_the_snapshot():
+    """Inside the simplex the projection subtracts the mean: ``lambda + d - mean(d)``."""
     step, local_steps, asked = 0.01, 5, 3
     algorithm = drfa([7] * 4, step=lambda t: step / (1 + t), cohort=asked, local_steps=local_steps)
     weights = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
@@ -167,8 +167,8 @@ def test_drfa_weights_climb_the_snapshot_losses():
         ({"local_epochs": 2, "batch_size": 2}, [2, 6, 4], [2, 6, 4]),
     ],
 )
-def test_drfa_snapshot_is_taken_at_one_random_step(work, sizes, steps):
-    """``w_k = t + (w_0 - t) (1 - 2 rate c^2)^k``; a client that has finished earlier gives its last step."""
+def test_drfa_takes_its_snapshot_at_one_uniformly_random_step(work, sizes, steps):
+    """``w_k = t + (w_0 - t) (1 - 2 rate c^2)^k``; a client that finishes earlier gives its last step."""
     rate, shapes = 0.1, [(1.0, 0.5), (0.5, -1.0), (1.5, 2.0)]
     pairs = [parabola(c, t, copies=size // 2) for (c, t), size in zip(shapes, sizes, strict=True)]
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)

@@ -1,4 +1,4 @@
-"""Server logic: what is asked of clients each round, and what is made of their replies."""
+"""Server logic: what the server asks of clients each round, and what it makes of their replies."""
 
 from wafl.algorithms.algorithm import Algorithm, Parts
 from wafl.algorithms.messages import Query, Replies, Reply, State

@@ -1,4 +1,4 @@
-"""Which replies count: those that came, are whole and finite, and are not out of all proportion."""
+"""Which replies count: those that arrived, are complete and finite, and are not outsized."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_FINITE = "with NaN or infinity"
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A client that was asked and does not count in this round, and why."""
+    """A client that was asked but does not count in this round, and why."""
 
     client: int
     reason: str
@@ -23,10 +23,12 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much may fail before a round does.
+    """How many clients may fail before a round does.
 
-    A round needs replies from at least the share ``min_replies`` of the clients asked, and one; without them it is
-    repeated, ``attempts`` times in all. An update ``outsized`` times as long as the round's median is left out.
+    Args:
+        min_replies: the share of the clients asked, and at least one client, that must reply for a round to count.
+        attempts: how many times a round is tried in total before training stops.
+        outsized: an update more than this many times as long as the round's median is left out.
     """
 
     min_replies: float = 0.5
@@ -39,18 +41,20 @@ class Tolerance:
         if self.attempts < 1:
             raise ValueError(f"attempts={self.attempts} must be at least 1")
         if not self.outsized > 1:
-            raise ValueError(f"outsized={self.outsized} must exceed 1: it is how many times the median is too long")
+            raise ValueError(f"outsized={self.outsized} must exceed 1: it is a multiple of the median length")
 
     def enough(self, replies: int, asked: int) -> bool:
+        """Whether that many usable replies make a round."""
         return replies >= max(1, self.min_replies * asked)
 
 
 def admit(
     query: Query, received: Sequence[Reply], tolerance: Tolerance
 ) -> tuple[Query, Replies | None, list[Exclusion]]:
-    """The query as if only those had been asked whose replies count, their replies, and who was left out.
+    """The query as if only the clients whose replies count had been asked, their replies, and who was left out.
 
-    The clients' weights stay as they were: every algorithm takes means relative to the weights of those who count.
+    The clients' weights stay as they were: every algorithm takes means relative to the weights of the clients that
+    count.
     """
     excluded: list[Exclusion] = []
     sound: list[Reply] = []
@@ -77,7 +81,7 @@ def admit(
 
 
 def not_finite(excluded: Exclusion) -> bool:
-    """Whether a reply was left out because of NaN or infinity."""
+    """Whether a reply was left out because it held NaN or infinity."""
     return excluded.reason.endswith(NOT_FINITE)
 
 
@@ -90,6 +94,7 @@ def split(replies: Replies) -> list[Reply]:
 
 
 def _fault(query: Query, reply: Reply) -> str | None:
+    """Why a reply cannot be used, if it cannot."""
     for wanted in query.wanted:
         name, vector = "update" if wanted == PARAMS else wanted, reply.vectors.get(wanted)
         if vector is None:

@@ -1,13 +1,13 @@
-"""What may be chosen of a method in addition to its own options; each preset offers those it does not decide itself.
+"""The choices that presets have in common: each preset offers those that it does not decide itself.
 
-A preset is a dataclass: the options of its own part, and these. Its ``parts`` are what it decides (see
-:func:`wafl.methods.preset`).
+A preset is a dataclass that inherits the options of its own part and these. Its ``parts`` method gives what the preset
+decides (see :func:`wafl.methods.preset`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from wafl.algorithms.parts import LocalStep, Optimizer, Server
 from wafl.weights import ClientWeights
@@ -17,25 +17,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Weighted:
-    """``client_weights``: how much each client counts; by default its share of the examples."""
+    """A method that leaves the client weights open."""
 
-    client_weights: ClientWeights | None = None
+    client_weights: Annotated[
+        ClientWeights | None, "How much each client counts (wafl.weights); by default its share of the examples."
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """``server``: what becomes of the clients' models (:mod:`wafl.servers`); by default their mean."""
+    """A method that leaves the server open."""
 
-    server: Server | Optimizer | None = None
+    server: Annotated[
+        Server | Optimizer | None, "What becomes of the clients' models (wafl.servers); by default their mean."
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """``local``: what clients do with a gradient (:mod:`wafl.local`); by default they descend along it."""
+    """A method that leaves the local step open."""
 
-    local: LocalStep | None = None
+    local: Annotated[
+        LocalStep | None, "What clients do with a gradient (wafl.local); by default they descend along it."
+    ] = None
 
 
 def part(options: Any, kind: type[T]) -> T:
-    """The part of this kind, with those of the options that are its own."""
+    """A part of this kind, made from those of the options that belong to it."""
     return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""What travels between a server and its clients, and what the server remembers: plain data with named vectors."""
+"""What server and clients send each other, and what the server remembers: plain data with named vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ Vectors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class State:
-    """All that a server remembers between queries: plain data, so a checkpoint is the state."""
+    """All that a server remembers between queries: plain data, so a checkpoint is the state.
+
+    Args:
+        round: the round that comes next, or is under way.
+        params: the model, one vector ``[P]``.
+        client_weights: lambda, one weight per client.
+        scalars: the adversary's hyperparameters, among them a learned gamma.
+        vectors: what the server and the local step remember, and a snapshot until its losses are known.
+    """
 
     round: int
     params: Tensor
@@ -30,9 +38,17 @@ class State:
 class Query:
     """Work asked of clients: to train from ``params``, or to report their loss there.
 
-    ``weights`` is how much each client's reply will count. ``vectors`` is what a local step needs in addition to the
-    parameters. ``iterates`` names iterates to send back: each as it is after that many local steps. ``sends`` names the
-    further vectors that the local step sends back.
+    Args:
+        kind: ``"train"`` or ``"loss"``.
+        round: the number of the round.
+        seed: the seed of the run.
+        clients: the clients that are asked.
+        weights: how much each client's reply will count.
+        params: where clients start, or report their loss.
+        scalars: the hyperparameters of a round: learning rate, gamma, ...
+        vectors: what a local step needs in addition to the parameters.
+        iterates: iterates to send back, by name: each is taken after that many local steps.
+        sends: the names of the further vectors that the local step sends back.
     """
 
     kind: Literal["train", "loss"]
@@ -54,11 +70,15 @@ class Query:
 
 @dataclass(frozen=True)
 class Replies:
-    """One row per client, in the order of ``clients``.
+    """What clients send back: one row per client.
 
-    ``loss`` and ``cost`` are means over the client's first batch (to train) or all its examples (to report):
-    of what it minimizes, at the parameters it was sent, and of the transport cost its adversary paid. ``vectors`` are
-    those that the query wanted, each ``[clients, P]``.
+    The means are over a client's first batch if it trains, and over all its examples if it reports its loss.
+
+    Args:
+        clients: the clients that replied, in the order of the rows.
+        loss: the mean of what each client minimizes, at the parameters it was sent.
+        cost: the mean transport cost that its adversary paid there.
+        vectors: the vectors that the query wanted, each ``[clients, P]``.
     """
 
     clients: tuple[int, ...]
@@ -87,6 +107,6 @@ def weighted_mean(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def mean_reply(query: Query, values: Tensor) -> float:
-    """The mean of one number per client, each counting as its reply does (all alike if none counts)."""
+    """The mean of one number per client, weighted like the replies, or equally if no reply has any weight."""
     weights = query.weights if float(query.weights.sum()) > 0 else torch.ones_like(query.weights)
     return float((weights / weights.sum()) @ values.to(weights))

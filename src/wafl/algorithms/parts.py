@@ -1,4 +1,4 @@
-"""What a method is made of, in addition to an adversary and client weights: a local step and a server, as protocols."""
+"""What a method is made of in addition to an adversary and client weights: a local step and a server, as protocols."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from wafl.algorithms.messages import Query, Replies, Vectors
 
 @dataclass(frozen=True)
 class LocalState:
-    """What a local step is given, for every lane at once.
+    """What a local step is given, for all lanes at once.
 
-    ``start [L, P]`` is what the server sent and ``params [L, P]`` where the lane is now; ``scalars`` are its
-    hyperparameters ``[L, 1]``, ``vectors`` what the server sent with the parameters, ``memory [L, M]`` what the client
-    kept from its last round, ``carry`` what the step keeps within this one.
+    Args:
+        start: the parameters that the server sent, ``[L, P]``.
+        params: the parameters now, ``[L, P]``.
+        scalars: the hyperparameters, each ``[L, 1]``.
+        vectors: what the server sent with the parameters, each ``[L, P]``.
+        memory: what each client kept from its last round, ``[L, M]``.
+        carry: what the step keeps within this round, one row per lane.
     """
 
     start: Tensor
@@ -30,7 +34,12 @@ class LocalState:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client keeps until its next round, and the vectors it sends in addition to its parameters."""
+    """How a client's round ends.
+
+    Args:
+        memory: what the client keeps until its next round, ``[L, M]``.
+        vectors: what it sends in addition to its parameters, each ``[L, P]``.
+    """
 
     memory: Tensor | None = None
     vectors: Vectors = field(default_factory=dict[str, Tensor])
@@ -38,7 +47,7 @@ class Outcome:
 
 @runtime_checkable
 class LocalStep(Protocol):
-    """A rule for local steps. On the client: begin, direction, end. On the server: initial_vectors, tell."""
+    """A rule for local steps. Clients call begin, direction and end; the server calls initial_vectors and tell."""
 
     @property
     def sends(self) -> tuple[str, ...]:
@@ -46,11 +55,11 @@ class LocalStep(Protocol):
         ...
 
     def scalars(self) -> dict[str, float]:
-        """Hyperparameters that may differ between lanes of one batched run."""
+        """The hyperparameters that may differ between lanes of one batched run."""
         ...
 
     def initial_memory(self, params: Tensor) -> Tensor | None:
-        """What a client holds before it first takes part, one vector; None for a step without memory."""
+        """What a client holds before it first takes part, as one vector; None for a step without memory."""
         ...
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
@@ -60,16 +69,16 @@ class LocalStep(Protocol):
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         """What to descend along instead of the gradient ``[L, P]``, and the new carry.
 
-        Lanes that have finished are put back by the caller.
+        There is no need to look out for lanes that have finished: the caller keeps their parameters and carry.
         """
         ...
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
-        """After the last step; ``steps [L, 1]`` is how many each lane took."""
+        """What to keep and to send after the last step; ``steps [L, 1]`` is how many each lane took."""
         ...
 
     def initial_vectors(self, params: Tensor) -> Vectors:
-        """What the server keeps, and sends with the parameters."""
+        """What the server remembers for this rule, and sends with the parameters."""
         ...
 
     def tell(self, vectors: Vectors, query: Query, replies: Replies, client_weights: Tensor) -> Vectors:
@@ -79,21 +88,25 @@ class LocalStep(Protocol):
 
 @runtime_checkable
 class Server(Protocol):
-    """From the clients' replies to the next model; what it remembers is in vectors of its own."""
+    """From the clients' replies to the next model; what it remembers is in its own vectors."""
 
     def initial_vectors(self, params: Tensor) -> Vectors:
-        """Before the first round."""
+        """What it remembers before the first round."""
         ...
 
     def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        """The next parameters and vectors; ``weights`` says how much each reply counts, and some weight is positive."""
+        """The next parameters and vectors; ``weights`` says how much each reply counts, and at least one counts."""
         ...
 
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """From the clients' mean model to the next one: ``mean - params`` is the direction that a server descends along."""
+    """From the mean of the clients' models to the next model: ``mean - params`` stands in for a negative gradient."""
 
-    def initial_vectors(self, params: Tensor) -> Vectors: ...
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        """What it remembers before the first round."""
+        ...
 
-    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]: ...
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        """The next parameters and vectors."""
+        ...

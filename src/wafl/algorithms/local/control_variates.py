@@ -1,4 +1,4 @@
-"""SCAFFOLD: local steps corrected for how far a client's gradients are from everyone's.
+"""SCAFFOLD: local steps corrected for how far a client's gradients are from those of all clients.
 
 Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning" (ICML 2020), with option II for
 the clients' control variates.
@@ -26,10 +26,10 @@ class ControlVariates(Plain):
     """Descend along ``gradient - c_i + c``.
 
     Option II of the paper, ``c_i <- c_i - c + (start - params) / (steps rate)``, is the mean of the gradients that the
-    client met on its way. It is computed as that, so momentum and clipping do not disturb it. The server keeps
+    client met on its way. It is computed as such a mean, so momentum and clipping do not distort it. The server keeps
     ``c = sum_i lambda_i c_i``, so that the corrections cancel in the weighted mean; with equal weights that is the
-    paper's ``c <- c + 1/m sum_i (change of c_i)``. If the weights are learned, a client counts by its weight when it
-    took part.
+    paper's ``c <- c + 1/m sum_i (change of c_i)``. If the weights are learned, a client counts with the weight it had
+    when it took part.
     """
 
     @property

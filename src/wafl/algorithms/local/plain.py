@@ -1,4 +1,4 @@
-"""A base for local steps."""
+"""A base for your own local steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wafl.algorithms.parts import LocalState, Outcome
 
 @dataclass(frozen=True)
 class Plain:
-    """Plain descent, without memory or vectors. Override what differs."""
+    """Plain descent, without memory or vectors; override what differs (see :class:`wafl.local.LocalStep`)."""
 
     @property
     def sends(self) -> tuple[str, ...]:

@@ -19,7 +19,11 @@ from wafl.core.options import NotNegative, check_options
 
 @dataclass(frozen=True)
 class Prox(Plain):
-    """Descend ``loss + mu / 2 ||params - start||^2``; ``start`` is what the server sent."""
+    """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent.
+
+    Args:
+        mu: how strongly local models are pulled back to the server's; 0 is plain descent.
+    """
 
     mu: Annotated[float, NotNegative, "How strongly local models are pulled back to the server's."] = 0.1
 

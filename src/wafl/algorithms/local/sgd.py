@@ -9,7 +9,7 @@ from wafl.algorithms.local.plain import Plain
 
 @dataclass(frozen=True)
 class SGD(Plain):
-    """Descend along the gradient; momentum and weight decay are options of the schedule."""
+    """Descend along the gradient; momentum and weight decay belong to the schedule."""
 
 
 sgd = SGD

@@ -18,16 +18,22 @@ from wafl.core.options import Positive, Range, check_options
 
 @dataclass(frozen=True)
 class Adam:
-    """``params <- params + rate m / (sqrt(v) + tau)``, m and v being running means of d and of its square.
+    """``params <- params + rate m / (sqrt(v) + tau)``, where m and v are running means of d and of its square.
 
     ``m <- beta1 m + (1 - beta1) d`` and ``v <- beta2 v + (1 - beta2) d^2``, with the direction ``d = mean - params``.
-    As in the paper, v starts at ``tau^2`` and nothing is corrected for bias.
+    As in the paper, v starts at ``tau^2`` and there is no bias correction.
+
+    Args:
+        rate: the server's learning rate.
+        beta1: the share of the last mean direction that is kept.
+        beta2: the share of the last mean square that is kept.
+        tau: added to the root mean square; the larger it is, the less the step adapts.
     """
 
     rate: Annotated[float, Positive(), "The server's learning rate."] = 0.01
     beta1: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean direction that is kept."] = 0.9
     beta2: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean square that is kept."] = 0.99
-    tau: Annotated[float, Positive(), "How little adapts: added to the root mean square."] = 1e-3
+    tau: Annotated[float, Positive(), "Added to the root mean square: larger adapts less."] = 1e-3
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -42,6 +48,7 @@ class Adam:
         return params + self.rate * first / (second.sqrt() + self.tau), {"mean": first, "square": second}
 
     def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
+        """The running mean of squares after the latest square."""
         return self.beta2 * square + (1.0 - self.beta2) * latest
 
 

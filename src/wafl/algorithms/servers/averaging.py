@@ -16,7 +16,11 @@ from wafl.algorithms.servers.sgd import SGD
 
 @dataclass(frozen=True)
 class Averaging:
-    """The weighted mean of the clients' models, handed to an optimizer."""
+    """The weighted mean of the clients' models, handed to an optimizer.
+
+    Args:
+        optimizer: what is made of the mean; by default it is the next model.
+    """
 
     optimizer: Optimizer = field(default_factory=SGD)
 

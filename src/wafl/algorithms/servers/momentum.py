@@ -19,7 +19,12 @@ from wafl.core.options import Positive, Range, check_options
 
 @dataclass(frozen=True)
 class Momentum:
-    """``v <- beta v + (mean - params)``, ``params <- params + rate v``."""
+    """``v <- beta v + (mean - params)``, ``params <- params + rate v``.
+
+    Args:
+        rate: the server's learning rate.
+        beta: the share of the last velocity that is kept.
+    """
 
     rate: Annotated[float, Positive(), "The server's learning rate."] = 1.0
     beta: Annotated[float, Range(0, 1, high_open=True), "The share of the last velocity that is kept."] = 0.9

@@ -1,4 +1,4 @@
-"""A plain step of the server: FedAvg takes the mean itself."""
+"""A plain step of the server; with a rate of 1, as in FedAvg, it ends at the mean itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from wafl.core.options import Positive, check_options
 
 @dataclass(frozen=True)
 class SGD:
-    """``params + rate (mean - params)``."""
+    """``params <- params + rate (mean - params)``.
+
+    Args:
+        rate: the server's learning rate; 1 takes the clients' mean.
+    """
 
     rate: Annotated[float, Positive(), "The server's learning rate; 1 takes the clients' mean."] = 1.0
 

@@ -1,4 +1,4 @@
-"""FedYogi: as FedAdam, with a mean square that changes by no more than the latest square.
+"""FedYogi: like FedAdam, with a mean square that changes by no more than the latest square.
 
 Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 """
@@ -16,7 +16,14 @@ from wafl.algorithms.servers.adam import Adam
 
 @dataclass(frozen=True)
 class Yogi(Adam):
-    """As :class:`Adam`, but ``v <- v - (1 - beta2) d^2 sign(v - d^2)``."""
+    """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``.
+
+    Args:
+        rate: the server's learning rate.
+        beta1: the share of the last mean direction that is kept.
+        beta2: how slowly the mean square follows.
+        tau: added to the root mean square; the larger it is, the less the step adapts.
+    """
 
     def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
         return square - (1.0 - self.beta2) * latest * (square - latest).sign()
