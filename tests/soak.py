@@ -79,7 +79,7 @@ def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> i
 
 def outcome(path: Path) -> dict[str, Any]:
     """All that a finished study gave, to the last bit, without the time it took."""
-    study = folder.RunFolder(path)
+    study = folder.StudyFolder(path)
     results = study.read_results()
     for row in results["methods"].values():
         row.pop("seconds")
@@ -212,7 +212,7 @@ def soak_clients(base: Path) -> Counter[str]:
     for fault in ("dropout", "late", "nan", "infinity", "wrong_shape"):
         path = base / fault
         Study.create(experiment(faults={fault: 0.2}, tolerance={"min_replies": 0.25}), path).run()
-        rows = folder.RunFolder(path).read_metrics()
+        rows = folder.StudyFolder(path).read_metrics()
         left_out = sum(len(row["excluded"]) for row in rows)
         count[f"{fault}: replies left out"] += left_out
         count["losses not finite"] += sum(not abs(row["loss"]) < float("inf") for row in rows)

@@ -28,6 +28,7 @@ from wafl.algorithms.local import LOCAL_STEPS as LOCAL_STEP_KINDS
 from wafl.algorithms.servers import OPTIMIZERS
 from wafl.cli.main import app
 from wafl.core.errors import ConfigError
+from wafl.engine.callbacks import Moment
 from wafl.runs import config
 from wafl.runs.keys import Section
 from wafl.runs.method_keys import METHOD_TABLES, PART_TABLES
@@ -1456,11 +1457,11 @@ def test_a_study_of_your_own_method_goes_on_where_it_was(tmp_path: Path, parts: 
     whole = Study.create(parse_experiment(content, "here"), tmp_path / "whole", folder)
     whole.run()
 
-    def stop(*_: Any) -> None:
+    def stop(_: Moment) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Study.create(parse_experiment(content, "here"), tmp_path / "study", folder).run(stop)
+        Study.create(parse_experiment(content, "here"), tmp_path / "study", folder).run([stop])
     sys.modules.pop(module)
     assert invoke("resume", str(tmp_path / "study")).exit_code == 0
     for path in (tmp_path / "whole").rglob("params.safetensors"):

@@ -23,7 +23,9 @@ import wafl
 from wafl.cli.main import app
 from wafl.core.errors import FolderError, TooFewRepliesError
 from wafl.core.files import sealed, unsealed
-from wafl.runs.folder import RunFolder
+from wafl.engine.callbacks import Callback, Moment
+from wafl.engine.progress import Progress
+from wafl.runs.folder import StudyFolder
 from wafl.runs.read import parse_experiment
 from wafl.runs.study import Study
 
@@ -63,7 +65,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a finished study gave, to the last bit, without the time it took."""
-    study = RunFolder(folder)
+    study = StudyFolder(folder)
     results = study.read_results()
     assert results.pop("finished")
     results.pop("metrics")
@@ -108,15 +110,35 @@ def half(stopped: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stopped, tmp_path / "half"))
 
 
-def interrupt(study: Study, method: str, at: int) -> None:
-    """Stop it as Ctrl-C does, when so many rounds of all runs of the method have ended."""
+class Rounds(Callback):
+    """Counts the rounds of all runs, method by method; as Ctrl-C does, it stops a method after so many."""
 
-    def stop(name: str, done: int, total: int) -> None:
-        if (name, done) == (method, at):
+    def __init__(self, study: Study, method: str = "", at: int = 0) -> None:
+        self._coming = iter([entry.name for entry in study.pending()])
+        self._stop = (method, at)
+        self.counts: dict[str, int] = {}
+
+    def on_start(self, progress: Progress | None) -> None:
+        self._method = next(self._coming)
+        self.counts[self._method] = 0
+
+    def on_round(self, moment: Moment) -> None:
+        self.counts[self._method] += 1
+        if (self._method, self.counts[self._method]) == self._stop:
             raise KeyboardInterrupt
 
+
+def interrupt(study: Study, method: str, at: int) -> None:
+    """Stop it as Ctrl-C does, when that many rounds of all runs of the method have ended."""
     with pytest.raises(KeyboardInterrupt):
-        study.run(stop)
+        study.run([Rounds(study, method, at)])
+
+
+def methods_trained(study: Study) -> list[str]:
+    """Which methods had rounds left when the study was resumed and run."""
+    rounds = Rounds(study)
+    study.run([rounds])
+    return [method for method, count in rounds.counts.items() if count]
 
 
 # -- What lies in the folder ----------------------------------------------------------------------------------
@@ -134,7 +156,7 @@ def test_the_layout_of_a_finished_run(whole: Path) -> None:
 def test_the_folder_describes_itself_before_any_work(tmp_path: Path) -> None:
     make(tmp_path / "study")
     assert {path.name for path in (tmp_path / "study").iterdir()} == {"config.toml", "about.json"}
-    assert RunFolder.existing(tmp_path / "study").status() == "interrupted"
+    assert StudyFolder.existing(tmp_path / "study").status() == "interrupted"
 
 
 def test_about_says_what_else_a_result_depends_on(whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -190,11 +212,11 @@ def test_metrics_have_one_line_a_round_and_run_with_the_numbers_of_its_history(w
                     row |= {"radius": radius, "gamma": record.gamma, "achieved_radius": record.achieved_radius}
                 expected.append(row)
     assert rows == expected
-    assert RunFolder(whole).read_metrics() == rows
+    assert StudyFolder(whole).read_metrics() == rows
 
 
 def test_results_are_the_evaluation_of_the_saved_models(whole: Path) -> None:
-    results = RunFolder(whole).read_results()
+    results = StudyFolder(whole).read_results()
     clients = wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
     attack = wafl.PGD(epsilon=0.1, steps=2, bounds=clients.bounds)
     assert (results["seeds"], results["done"], results["measure"]) == ([3, 1], ["wafl", "fedavg"], "accuracy")
@@ -238,8 +260,8 @@ def test_the_saved_config_has_every_value_that_is_in_force(whole: Path, tmp_path
 HOLD = """
 import sys
 from pathlib import Path
-from wafl.runs.folder import RunFolder
-with RunFolder(Path(sys.argv[1])).locked():
+from wafl.runs.folder import StudyFolder
+with StudyFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -279,7 +301,8 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
     (tmp_path / "three" / "results.json").write_text("{")
     (tmp_path / "other").mkdir()
     (tmp_path / "file").write_text("")
-    best = max(RunFolder(whole).read_results()["methods"].items(), key=lambda item: item[1]["attacked"]["0.8"]["mean"])
+    rows = StudyFolder(whole).read_results()["methods"]
+    best = max(rows.items(), key=lambda item: item[1]["attacked"]["0.8"]["mean"])
     assert f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (80% attacked)" in row_of(tmp_path / "one")
     assert re.search(r"finished +\d{4}-\d\d-\d\dT[\d:+]+ +3 ", row_of(tmp_path / "one"))
     assert re.search(r"interrupted +\d{4}-\d\d-\d\dT[\d:+]+ +0", row_of(tmp_path / "two"))
@@ -398,7 +421,7 @@ def test_resume_of_a_finished_run_trains_nothing_and_repairs_its_metrics(
     else:
         path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else path.read_bytes() + b'{"round": 9}\n')
     with pytest.raises(FolderError, match=rf"damaged: wafl resume {finished} writes it anew"):
-        RunFolder(finished).read_metrics()
+        StudyFolder(finished).read_metrics()
     monkeypatch.setattr("wafl.runs.study.train", lambda *_, **__: pytest.fail("it trains"))
     result = invoke("resume", finished)
     assert result.exit_code == 0, result.output
@@ -413,7 +436,7 @@ def test_resume_of_a_finished_run_trains_nothing_and_repairs_its_metrics(
 def test_interrupted_and_resumed_it_ends_in_the_same_bits(whole: Path, tmp_path: Path, method: str, at: int) -> None:
     path = tmp_path / "study"
     interrupt(make(path), method, at)
-    assert not RunFolder(path).read_results().get("finished")
+    assert not StudyFolder(path).read_results().get("finished")
     Study.resume(path).run()
     assert outcome(path) == outcome(whole)
     assert not (path / "checkpoint").exists()
@@ -427,9 +450,7 @@ def test_interrupted_while_it_is_tested_nothing_is_trained_again(
         patch.setattr(Study, "_test", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             make(path).run()
-    trained: list[str] = []
-    Study.resume(path).run(lambda name, done, total: trained.append(name))
-    assert set(trained) == {"fedavg"}
+    assert methods_trained(Study.resume(path)) == ["fedavg"]
     assert outcome(path) == outcome(whole)
 
 
@@ -439,9 +460,7 @@ def test_a_method_that_is_done_is_not_trained_again(tmp_path: Path, whole: Path)
     saved = {name: data for name, data in contents(path).items() if name.startswith("wafl")}
     assert len(saved) == 8
     assert [folder.name for folder in (path / "checkpoint").iterdir()] == ["fedavg"]
-    trained: list[str] = []
-    Study.resume(path).run(lambda name, done, total: trained.append(name))
-    assert set(trained) == {"fedavg"}
+    assert methods_trained(Study.resume(path)) == ["fedavg"]
     assert {name: contents(path)[name] for name in saved} == saved
     assert outcome(path) == outcome(whole)
 
@@ -451,7 +470,7 @@ def test_metrics_while_it_trains_are_those_that_it_ends_with(half: Path, whole: 
     rows = [json.loads(line) for line in (half / "metrics.jsonl").read_text().splitlines()]
     keys = ("method", "radius", "seed", "round", "loss")
     done = [tuple(row.get(key) for key in keys) for row in rows]
-    final = [tuple(row.get(key) for key in keys) for row in RunFolder(whole).read_metrics()]
+    final = [tuple(row.get(key) for key in keys) for row in StudyFolder(whole).read_metrics()]
     assert 8 <= len(done) <= 10
     assert done == final[: len(done)]
     with (half / "metrics.jsonl").open("a") as file:
@@ -538,7 +557,7 @@ def test_the_command_to_resume_is_one_that_can_be_copied(tmp_path: Path, monkeyp
 def test_evaluation_every_so_many_rounds_is_in_the_metrics(tmp_path: Path) -> None:
     make(tmp_path / "study", evaluation={"attacked": [0.5], "every": 2}).run()
     clients = wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
-    for row in RunFolder(tmp_path / "study").read_metrics():
+    for row in StudyFolder(tmp_path / "study").read_metrics():
         assert ("accuracy" in row, "test_loss" in row) == (row["round"] % 2 == 1,) * 2
         if row["round"] == 3:
             name = row["method"] + (f"-radius={row['radius']}" if "radius" in row else "")
@@ -558,7 +577,7 @@ def test_early_stopping_in_a_study(tmp_path: Path, method: str, at: int) -> None
     lengths = [len(run.history) for run in runs]
     assert min(lengths) < max(lengths)
     assert min(lengths) < 25
-    assert len(RunFolder(tmp_path / "whole").read_metrics()) == sum(lengths)
+    assert len(StudyFolder(tmp_path / "whole").read_metrics()) == sum(lengths)
     for run in runs:
         losses = run.history.column("loss")
         if len(losses) < 25:
@@ -571,7 +590,7 @@ def test_early_stopping_in_a_study(tmp_path: Path, method: str, at: int) -> None
 def test_faults_in_a_study_show_who_took_part(tmp_path: Path) -> None:
     path = tmp_path / "study"
     make(path, faults={"dropout": 0.3, "nan": 0.1}, tolerance={"min_replies": 0.0}, methods=[{"method": "DRFA"}]).run()
-    rows = RunFolder(path).read_metrics()
+    rows = StudyFolder(path).read_metrics()
     histories = {3: wafl.load_run(path / "drfa").history, 1: wafl.load_run(path / "drfa" / "seed-1").history}
     reasons = set[str]()
     for row in rows:
@@ -606,14 +625,14 @@ def test_too_few_replies_stop_a_study_and_nothing_is_lost(tmp_path: Path) -> Non
     assert contents(path) == before
     assert "interrupted" in row_of(path)
     with pytest.raises(TooFewRepliesError):
-        Study.resume(path).run(lambda *_: pytest.fail("a round was trained"))
+        Study.resume(path).run([lambda _: pytest.fail("a round was trained")])
 
 
 def test_an_attack_of_none(tmp_path: Path) -> None:
     make(tmp_path / "x", attack={"kind": "none"}, methods=[{"method": "FedAvg"}])
     result = invoke("run", tmp_path / "x" / "config.toml", "--output", tmp_path, "--name", "study")
     assert result.exit_code == 0, result.output
-    results = RunFolder(tmp_path / "study").read_results()
+    results = StudyFolder(tmp_path / "study").read_results()
     assert results["attack"] is None
     assert results["methods"]["FedAvg"]["attacked"] == {}
     assert "attacked" not in result.stdout
@@ -682,7 +701,7 @@ def test_every_method_is_in_the_results(tmp_path: Path) -> None:
     except ValueError:
         return
     study.run()
-    assert len(RunFolder(tmp_path / "study").read_results()["methods"]) == 2
+    assert len(StudyFolder(tmp_path / "study").read_results()["methods"]) == 2
 
 
 def test_a_swept_value_is_in_the_results_once(tmp_path: Path) -> None:
@@ -692,7 +711,7 @@ def test_a_swept_value_is_in_the_results_once(tmp_path: Path) -> None:
     except ValueError:
         return
     study.run()
-    assert len(RunFolder(tmp_path / "study").read_results()["methods"]) == 2
+    assert len(StudyFolder(tmp_path / "study").read_results()["methods"]) == 2
 
 
 # -- Models and data of the user's own ------------------------------------------------------------------------
@@ -747,7 +766,7 @@ def test_a_regression_through_run_table_figure_and_resume(
     )
     result = invoke("run", "exp.toml", "--name", "study")
     assert result.exit_code == 0, result.output
-    results = RunFolder(folder / "runs" / "study").read_results()
+    results = StudyFolder(folder / "runs" / "study").read_results()
     assert results["measure"] == "loss"
     assert "loss over all test examples" in results["numbers"]
     mine = sys.modules[module]
@@ -759,7 +778,7 @@ def test_a_regression_through_run_table_figure_and_resume(
     assert f"{score.loss:.1f}" in result.stdout
     assert (folder / "runs" / "study" / "figures" / "accuracy.png").stat().st_size > 1000
     assert re.search(r"\d+\.\d loss \(100% attacked\)", row_of(folder / "runs" / "study"))
-    assert all("accuracy" not in row for row in RunFolder(folder / "runs" / "study").read_metrics())
+    assert all("accuracy" not in row for row in StudyFolder(folder / "runs" / "study").read_metrics())
 
 
 @pytest.mark.parametrize("model", ["line", "net"])

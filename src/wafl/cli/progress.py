@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from wafl.runs.study import OnRound, Study
+    from wafl.cli.bars import Bars
+    from wafl.runs.study import Study
+
+
+SOME_DIVERGED = 3
+"""The exit status if some run diverged and the others finished."""
 
 
 def train_and_show(study: Study) -> None:
+    """Train what is not done yet, with bars, and show what it gave; exits if it was interrupted or a run diverged."""
     import shlex
     import warnings
 
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
-    from wafl.core.errors import ConcavityWarning
+    from wafl.core.errors import ConcavityWarning, DivergedError
     from wafl.plotting import measure_against_attacked
 
     console, path = Console(), study.folder.path
@@ -28,55 +35,45 @@ def train_and_show(study: Study) -> None:
     console.print(
         f"{study.plan.who}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
     )
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress, warnings.catch_warnings(record=True) as caught:
+    bars = Bars(study, console)
+    with bars.display as display, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", ConcavityWarning)
-        bars = {
-            entry.name: progress.add_task(
-                entry.method.name if _is_plain(entry) else entry.name, total=None, start=False
-            )
-            for entry in study.plan.entries
-        }
-
-        def advance(name: str, done: int, total: int) -> None:
-            if not progress.tasks[bars[name]].started:
-                progress.start_task(bars[name])
-            progress.update(bars[name], completed=done, total=total)
-
         try:
-            results = _run(study, advance)
+            results = _run(study, bars)
         except KeyboardInterrupt:
-            progress.stop()
+            display.stop()
             go_on = f"wafl resume {shlex.quote(str(path))}"
             console.print(f"\nStopped. What had finished is in {path}. To go on: {go_on}", markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
-        except BaseException:
-            progress.stop()
+        except BaseException as error:
+            display.stop()
+            if isinstance(error, DivergedError):
+                console.print(comparison(study.folder.read_results()))
             console.print(f"\nWhat had finished is in [bold]{shown}[/].")
             raise
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         console.print(f"[yellow]Warning:[/] {message}")
     console.print(comparison(results))
     study.folder.figures.mkdir(exist_ok=True)
-    figure = measure_against_attacked(results, study.folder.figures / "accuracy.png")
+    tested = {label: row for label, row in results["methods"].items() if "clean" in row}
+    figure = measure_against_attacked({**results, "methods": tested}, study.folder.figures / "accuracy.png")
     console.print(
         f"\nFigure: {figure}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/", markup=False
     )
+    exit_if_diverged(results)
 
 
-def _run(study: Study, advance: OnRound) -> dict[str, Any]:
+def exit_if_diverged(results: Mapping[str, Any]) -> None:
+    """Let scripts tell a study whose runs all finished from one in which some diverged."""
+    from wafl.runs.study import diverged
+
+    if diverged(results):
+        raise typer.Exit(SOME_DIVERGED)
+
+
+def _run(study: Study, bars: Bars) -> dict[str, Any]:
     if study.plan.experiment.engine != "flower-sim":
-        return study.run(advance)
+        return study.run([bars])
     from wafl.flower.ops.simulation import simulate
 
-    return simulate(study, advance)
-
-
-def _is_plain(entry: Any) -> bool:
-    return entry.name == entry.method.name.lower()
+    return simulate(study, bars.show)

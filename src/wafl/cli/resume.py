@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wafl.cli.progress import train_and_show
+from wafl.cli.progress import exit_if_diverged, train_and_show
 from wafl.cli.shared import one_line_errors
 
 
@@ -22,7 +22,8 @@ def resume(
     with one_line_errors():
         study = Study.resume(folder)
         if study.folder.status() == "finished":
-            study.run()  # trains nothing, and makes whole again what was damaged of the metrics
+            results = study.run()  # trains nothing, and repairs the metrics if they were damaged
             Console().print(f"{folder} is finished already: there is nothing to train.")
+            exit_if_diverged(results)
             return
         train_and_show(study)

@@ -15,10 +15,10 @@ def runs(output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where ru
     from rich.console import Console
 
     from wafl.cli.tables import run_folders
-    from wafl.runs.folder import RunFolder
+    from wafl.runs.folder import StudyFolder
 
     with one_line_errors():
         if not output.is_dir():
             raise FileNotFoundError(f"{output} is not a folder: wafl run makes one")
-        found = [RunFolder(path.parent) for path in sorted(output.glob("*/config.toml"))]
+        found = [StudyFolder(path.parent) for path in sorted(output.glob("*/config.toml"))]
         Console().print(run_folders(found) if found else f"{output} holds no runs yet: wafl run makes one.")

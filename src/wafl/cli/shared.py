@@ -29,13 +29,34 @@ def one_line_errors() -> Generator[None, None, None]:
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
-    """One run, or all runs in a folder, by name; a model of the user's own is built as its experiment says."""
+    """One run, or the first run of each method in a folder that did not diverge, by name.
+
+    A model of the user's own is built as its experiment says.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give a saved run, such as runs/digits/wafl")
-    found = [folder] if (folder / "run.json").exists() else sorted(path.parent for path in folder.glob("*/run.json"))
-    if not found:
+    if (folder / "run.json").exists():
+        run = _load_run(folder)
+        if run.diverged:
+            raise ValueError(f"{folder} diverged: {run.diverged}")
+        return {folder.name: run}
+    methods = sorted(path.parent for path in folder.glob("*/run.json"))
+    if not methods:
         raise FileNotFoundError(f"{folder} holds no run: run.json is neither in it nor one folder down")
-    return {path.name: _load_run(path) for path in found}
+    found: dict[str, Run] = {}
+    for method in methods:
+        seeds = sorted(
+            (path.parent for path in method.glob("seed-*/run.json")), key=lambda path: (len(path.name), path)
+        )
+        for path in (method, *seeds):
+            run = _load_run(path)
+            if not run.diverged:
+                found[str(path.relative_to(folder))] = run
+                break
+            typer.secho(f"Left out: {path} diverged: {run.diverged}", fg=typer.colors.YELLOW, err=True)
+    if not found:
+        raise ValueError(f"every run in {folder} diverged: lower the learning rate, or raise gamma")
+    return found
 
 
 def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Federation:

@@ -14,28 +14,28 @@ from wafl.core.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import Comparison, Row
 from wafl.run import Run
-from wafl.runs.folder import RunFolder
+from wafl.runs.folder import StudyFolder
+from wafl.runs.study import diverged
 from wafl.theory import Bound, Certificates, Summary
 from wafl.weights import TransportWeights
 
 
-def comparison(results: Mapping[str, Any]) -> Table:
-    """One row a method: on clean data and with ever more attacked clients, the worst client, the time."""
-    rows, seeds = results["methods"], len(results["seeds"])
+def comparison(results: Mapping[str, Any]) -> Group:
+    """One row per method: on clean data and with ever more attacked clients, the worst client, the time.
+
+    Runs that diverged are counted in the table and explained below it.
+    """
+    rows = results["methods"]
+    tested = {label: row for label, row in rows.items() if "clean" in row}
+    reasons = diverged(results)
     accuracy = results["measure"] == "accuracy"
-    shares = list(dict.fromkeys(share for row in rows.values() for share in row["attacked"]))
+    shares = list(dict.fromkeys(share for row in tested.values() for share in row["attacked"]))
     picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
     for share in shares:
         picks.append((f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]))
     picks.append(("worst", lambda row: row["worst_client"]))
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    caption = f"{'Accuracy in percent' if accuracy else 'Loss'}, {spread}: on clean test data, "
-    if shares:
-        span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
-        caption += f"with {span} of the clients attacked, "
-    caption += "and of the worst client on clean data." + (f"\nAttack: {results['attack']}." if shares else "")
     table = Table(
-        caption=escape(caption),
+        caption=escape(_caption(results, shares, bool(reasons))),
         caption_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD,
@@ -46,16 +46,36 @@ def comparison(results: Mapping[str, Any]) -> Table:
     for name, _ in picks:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("seconds", justify="right")
+    if reasons:
+        table.add_column("diverged", justify="right", no_wrap=True)
     choose = max if accuracy else min
-    best = {name: choose((pick(row)["mean"] for row in rows.values()), default=0.0) for name, pick in picks}
+    best = {name: choose((pick(row)["mean"] for row in tested.values()), default=0.0) for name, pick in picks}
     for label, row in rows.items():
-        cells = [_cell(pick(row), abs(pick(row)["mean"] - best[name]) <= 0.05, seeds) for name, pick in picks]
-        table.add_row(label, *cells, f"{row['seconds']:.1f}")
-    return table
+        cells = ["-"] * (len(picks) + 1)
+        if label in tested:
+            cells = [_cell(pick(row), abs(pick(row)["mean"] - best[name]) <= 0.05) for name, pick in picks]
+            cells.append(f"{row['seconds']:.1f}")
+        lost = len(row.get("diverged", ()))
+        count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
+        table.add_row(label, *cells, *count)
+    return Group(table, *(f"[red]Diverged:[/] {escape(reason)}" for reason in reasons))
 
 
-def _cell(value: dict[str, float], is_best: bool, num_seeds: int) -> str:
-    text = f"{value['mean']:.1f}±{value['std']:.1f}" if num_seeds > 1 else f"{value['mean']:.1f}"
+def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
+    """What the numbers are."""
+    seeds = len(results["seeds"])
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    if some_diverged:
+        spread += " without those whose runs diverged"
+    caption = f"{'Accuracy in percent' if results['measure'] == 'accuracy' else 'Loss'}, {spread}: on clean test data, "
+    if shares:
+        span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
+        caption += f"with {span} of the clients attacked, "
+    return caption + "and of the worst client on clean data." + (f"\nAttack: {results['attack']}." if shares else "")
+
+
+def _cell(value: dict[str, Any], is_best: bool) -> str:
+    text = f"{value['mean']:.1f}±{value['std']:.1f}" if len(value["seeds"]) > 1 else f"{value['mean']:.1f}"
     return f"[bold green]{text}[/]" if is_best else text
 
 
@@ -185,7 +205,7 @@ def _plain_table(title: str, caption: str) -> Table:
     return table
 
 
-def run_folders(folders: Sequence[RunFolder]) -> Table:
+def run_folders(folders: Sequence[StudyFolder]) -> Table:
     """One row a study: status, methods done, and the best of them on the hardest data it was tested on."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("run", "status", "started", "methods", "best"):
@@ -203,19 +223,24 @@ def run_folders(folders: Sequence[RunFolder]) -> Table:
 
 
 def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
+    """How many methods are done, and the best of them; how many runs diverged."""
     rows = results.get("methods", {})
-    if not rows:
-        return "0", ""
+    lost = len(diverged(results))
+    count = f"{lost} run{'s' if lost > 1 else ''} diverged" if lost else ""
+    tested = {label: row for label, row in rows.items() if "clean" in row}
+    if not tested:
+        return str(len(rows)), count
     accuracy = results["measure"] == "accuracy"
 
     def hardest(row: Any) -> Any:
         return list(row["attacked"].values())[-1] if row["attacked"] else row["clean"]
 
     choose = max if accuracy else min
-    name = choose(rows, key=lambda label: hardest(rows[label])["mean"])
+    name = choose(tested, key=lambda label: hardest(tested[label])["mean"])
     where = f"{float(list(rows[name]['attacked'])[-1]):.0%} attacked" if rows[name]["attacked"] else "clean"
     unit = "%" if accuracy else " loss"
-    return str(len(rows)), f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"
+    best = f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"
+    return str(len(rows)), f"{best}; {count}" if count else best
 
 
 def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:

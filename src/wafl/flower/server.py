@@ -29,8 +29,8 @@ from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, from_run_config
 from wafl.run import load_run
 from wafl.runs.config import Experiment
-from wafl.runs.folder import RunFolder, free_folder
-from wafl.runs.study import Study
+from wafl.runs.folder import StudyFolder, free_folder
+from wafl.runs.study import Study, diverged
 from wafl.theory.certificates import certificates_of, check_radii
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
@@ -62,7 +62,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     """Train and test every method of the experiment; ``folder`` goes on with a study, or names a new one."""
     folder = Path(str(values["folder"])) if values["folder"] else None
     begun = folder is not None and folder.exists()
-    experiment = RunFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
+    experiment = StudyFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
     folder = folder or free_folder(Path(str(values["output"])) / experiment.name)
     if begun:
         experiment = _same(experiment, from_run_config(values), folder)
@@ -72,8 +72,12 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     log(INFO, "results go to %s", study.folder.path.resolve())
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", message)
-        results = study.run(watchers=[_Narrator(finder.clients)])
+        results = study.run([_Narrator(finder.clients)])
+    for reason in diverged(results):
+        log(WARNING, "diverged: %s", reason)
     for name, row in results["methods"].items():
+        if "clean" not in row:
+            continue
         parts = [f"{100 * float(share):g}% attacked {row['attacked'][share]['mean']:.2f}" for share in row["attacked"]]
         log(INFO, "%s: clean %.2f%s", name, row["clean"]["mean"], "".join(f", {part}" for part in parts))
     log(INFO, "%s; results are in %s", results["numbers"], study.folder.path.resolve())

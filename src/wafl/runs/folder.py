@@ -35,7 +35,7 @@ PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "saf
 Status = Literal["finished", "running", "interrupted"]
 
 
-class RunFolder:
+class StudyFolder:
     """The files of one study."""
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class RunFolder:
         self._lock = path / ".lock"
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, source: Path | None = None) -> RunFolder:
+    def create(cls, path: Path, experiment: Experiment, source: Path | None = None) -> StudyFolder:
         """A new folder that describes itself before any work starts; ``source`` is where its own modules are."""
         folder = cls(path)
         try:
@@ -64,7 +64,7 @@ class RunFolder:
         return folder
 
     @classmethod
-    def existing(cls, path: Path) -> RunFolder:
+    def existing(cls, path: Path) -> StudyFolder:
         folder = cls(path)
         for file in (folder.config, folder.about):
             if not file.is_file():

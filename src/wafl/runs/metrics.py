@@ -23,28 +23,46 @@ class MetricsFile(Callback):
         self, path: Path, method: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()
     ) -> None:
         self._path, self._method, self._points, self._before = path, method, points, list(before)
+        self._ended: set[int] = set()
 
     def on_start(self, progress: Progress | None) -> None:
         """Keep the rounds that the checkpoint holds, and none that came after it.
 
-        The file is written anew, so that a line cut short or damaged by a crash is whole again.
+        The whole file is written again, which repairs a line that a crash cut short or damaged.
         """
         kept = [] if progress is None else [progress.runs[place].history for place in sorted(progress.runs)]
+        self._ended = {place for place, history in enumerate(kept) if history.diverged}
         write_whole(self._path, joined([*self._before, *self.lines(kept)]))
 
     def lines(self, histories: Sequence[History]) -> list[str]:
-        """All rounds of the runs, one run a point, as they are appended."""
-        rounds = max(map(len, histories), default=0)
-        return [
-            self._line(place, history[number])
-            for number in range(rounds)
-            for place, history in enumerate(histories)
-            if number < len(history)
-        ]
+        """All rounds of the runs, one history per point, in the order in which they are appended."""
+        found: list[str] = []
+        for number in range(max(map(len, histories), default=-1) + 1):
+            for place, history in enumerate(histories):
+                if number < len(history):
+                    found.append(self._line(place, history[number]))
+            for place, history in enumerate(histories):
+                if number == len(history) and history.diverged:
+                    found.append(self._last_line(place, history))
+        return found
 
     def on_round(self, moment: Moment) -> None:
+        self._append(self._line(moment.place, moment.final_record()))
+
+    def on_progress(self, progress: Progress) -> None:
+        for place, run in sorted(progress.runs.items()):
+            if run.history.diverged and place not in self._ended:
+                self._ended.add(place)
+                self._append(self._last_line(place, run.history))
+
+    def _append(self, line: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(self._line(moment.place, moment.final_record()) + "\n")
+            file.write(line + "\n")
+
+    def _last_line(self, place: int, history: History) -> str:
+        """Of a run that diverged: in which round, and why."""
+        about = {"method": self._method, **self._points[place], "round": len(history)}
+        return json.dumps({**about, "diverged": history.diverged})
 
     def _line(self, place: int, record: Record) -> str:
         return json.dumps(

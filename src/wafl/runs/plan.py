@@ -88,6 +88,10 @@ class Plan:
     entries: list[Entry]
     attack: Attack | None
 
+    def num_rounds(self, entry: Entry) -> int:
+        """Rounds of all runs of a method together."""
+        return entry.schedule["rounds"] * len(entry.specs(self.experiment.seeds))
+
     def trainer(self) -> Trainer:
         return Trainer(self.model, self.clients, self.experiment.model.loss, None)
 

@@ -6,35 +6,33 @@ import itertools
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from wafl.core.describe import describe
+from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.files import write_whole
 from wafl.core.history import History
-from wafl.engine.callbacks import Callback, EarlyStopping, EvaluateEvery
+from wafl.engine.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
 from wafl.evaluation.score import Score
 from wafl.run import Run, saved_history
 from wafl.runs.config import Experiment
-from wafl.runs.folder import RunFolder
+from wafl.runs.folder import StudyFolder
 from wafl.runs.metrics import MetricsFile, joined
 from wafl.runs.plan import Entry, FindClients, Plan, make_plan
 from wafl.runs.trackers import make_trackers
-
-OnRound = Callable[[str, int, int], None]
-"""Told the method's name, and how many of how many rounds of all its runs are done."""
 
 
 @dataclass(frozen=True)
 class Study:
     """An experiment and the folder it goes to."""
 
-    folder: RunFolder
+    folder: StudyFolder
     plan: Plan
 
     @classmethod
@@ -43,73 +41,89 @@ class Study:
     ) -> Study:
         """A new study; ``source`` is the folder of the experiment's file. All is checked before anything is written."""
         plan = make_plan(experiment, source, find_clients)
-        return cls(RunFolder.create(path, experiment, source), plan)
+        return cls(StudyFolder.create(path, experiment, source), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None) -> Study:
         """A study that was begun, as its folder describes it."""
-        folder = RunFolder.existing(path)
+        folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
         return cls(folder, make_plan(folder.experiment(), None if source is None else Path(source), find_clients))
 
-    def run(self, on_round: OnRound | None = None, watchers: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Train and test what is not done yet; gives what ``results.json`` holds. ``watchers`` are told of every round.
+    def pending(self) -> list[Entry]:
+        """The methods that are not done yet, in the order in which they will be trained."""
+        done = self.folder.read_results().get("done", [])
+        return [entry for entry in self.plan.entries if entry.name not in done]
 
-        What a method gave is on disk before the next one starts, and its progress after every round.
+    def run(self, callbacks: Callbacks = ()) -> dict[str, Any]:
+        """Train and test what is not done yet.
+
+        What a method gave is on disk before the next one starts, and its progress after every round. A run that
+        diverges ends alone, and so does a method whose runs all do; if every run of the study did, that is an error.
+
+        Args:
+            callbacks: told of every round of every method (:mod:`wafl.callbacks`); ``on_start`` comes once per method.
+
+        Returns:
+            What ``results.json`` holds.
         """
+        told = as_callbacks(callbacks)
         with self.folder.locked():
             results = self.folder.read_results() or self._blank()
             lines = [
                 line for entry in self.plan.entries if entry.name in results["done"] for line in self._lines_of(entry)
             ]
-            for entry in self.plan.entries:
-                if entry.name not in results["done"]:
-                    lines += self._train(entry, results, lines, on_round, watchers)
+            for entry in self.pending():
+                lines += self._train(entry, results, lines, told)
             metrics = joined(lines)
             if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
                 write_whole(self.folder.metrics, metrics)
-            self.folder.write_results({**results, "finished": True, "metrics": sha256(metrics).hexdigest()})
+            results |= {"finished": True, "metrics": sha256(metrics).hexdigest()}
+            self.folder.write_results(results)
             shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
+        reasons = diverged(results)
+        if len(reasons) == sum(len(self._points(entry)) for entry in self.plan.entries):
+            raise DivergedError(f"every run diverged; {reasons[0]}")
         return results
 
     def _train(
-        self,
-        entry: Entry,
-        results: dict[str, Any],
-        lines: Sequence[str],
-        on_round: OnRound | None,
-        watchers: Sequence[Callback],
+        self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
     ) -> list[str]:
         """Train and test one method and keep what it gave; its lines in the metrics come behind ``lines``."""
-        plan, experiment = self.plan, self.plan.experiment
-        grid = {**entry.grid, "seed": experiment.seeds}
+        plan, experiment, points = self.plan, self.plan.experiment, self._points(entry)
         checkpoint = Checkpoint(self.folder.checkpoint / entry.name, every=experiment.checkpoint_every)
-        points = _points(grid)
-        metrics = MetricsFile(self.folder.metrics, entry.name, points, lines)
+        metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
+        trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
+        callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
         began = time.perf_counter()
-        runs = train(
-            plan.trainer(),
-            entry.specs(experiment.seeds),
-            callbacks=[*self._callbacks(entry, on_round, len(points)), *watchers, metrics],
-            checkpoint=checkpoint,
-        )
+        try:
+            runs = train(plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
+        except (DivergedError, UnboundedError):  # all of them
+            runs = [ended.runs[place] for place in range(len(points))]
         seconds = time.perf_counter() - began
         for point, run in zip(points, runs, strict=True):
             run.save(self._run_folder(entry, point))
-        begins = range(0, len(runs), len(experiment.seeds)) if plan.testers.testable else ()
-        for begin in begins:  # the seed varies fastest
-            together = runs[begin : begin + len(experiment.seeds)]
+        for begin in range(0, len(runs), len(experiment.seeds)):  # the seed varies fastest
             folder = self._run_folder(entry, points[begin]).name
             label = entry.method.name if folder == entry.method.name.lower() else folder
-            results["methods"][label] = {**self._test(together), "seconds": seconds, "schedule": entry.schedule}
+            row = self._row(runs[begin : begin + len(experiment.seeds)])
+            if "clean" in row:
+                row |= {"seconds": seconds, "schedule": entry.schedule}
+            if row:
+                results["methods"][label] = row
         results["done"].append(entry.name)
         self.folder.write_results(results)
         shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return self._lines_of(entry, [run.history for run in runs])
 
+    def _points(self, entry: Entry) -> list[dict[str, Any]]:
+        """Every combination that is swept, in the order of the sweep."""
+        grid = {**entry.grid, "seed": self.plan.experiment.seeds}
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
     def _lines_of(self, entry: Entry, histories: Sequence[History] | None = None) -> list[str]:
-        """A method's lines in the metrics, from its saved runs, which are checked, where they are not at hand."""
-        points = _points({**entry.grid, "seed": self.plan.experiment.seeds})
+        """A method's lines in the metrics; without histories from its saved runs, which are checked."""
+        points = self._points(entry)
         if histories is None:
             histories = [saved_history(self._run_folder(entry, point)) for point in points]
         return MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
@@ -120,28 +134,33 @@ class Study:
         folder = self.folder.path / (entry.name + swept)
         return folder if point["seed"] == self.plan.experiment.seeds[0] else folder / f"seed-{point['seed']}"
 
-    def _callbacks(self, entry: Entry, on_round: OnRound | None, num_runs: int) -> list[Callback]:
+    def _own_callbacks(self) -> list[Callback]:
         experiment, found = self.plan.experiment, list[Callback]()
         if experiment.evaluation.every:
             found.append(EvaluateEvery(self.plan.testers, experiment.evaluation.every))
         if experiment.early_stopping is not None:
             found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
-        found += make_trackers(experiment.trackers, self.folder.path, entry.name)
-        if on_round is not None:
-            found.append(_Counter(entry.name, entry.schedule["rounds"] * num_runs, on_round))
         return found
 
-    def _test(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """Scores of the seeds, one by one, and their mean and spread: accuracies in percent, or losses."""
-        clients, attack, seeds = self.plan.testers, self.plan.attack, self.plan.experiment.seeds
-        clean = [clients.evaluate(run) for run in runs]
+    def _row(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """What the runs of all seeds gave: why some of them diverged, and the scores of the others."""
+        by_seed = dict(zip(self.plan.experiment.seeds, runs, strict=True))
+        reasons = {str(seed): run.diverged for seed, run in by_seed.items() if run.diverged}
+        tested = {seed: run for seed, run in by_seed.items() if not run.diverged and self.plan.testers.testable}
+        row: dict[str, Any] = {"seeds": list(tested), **self._test(tested)} if tested else {}
+        return {**row, "diverged": reasons} if reasons else row
+
+    def _test(self, runs: Mapping[int, Run]) -> dict[str, Any]:
+        """Scores by seed, and their mean and spread: accuracies in percent, or losses."""
+        clients, attack = self.plan.testers, self.plan.attack
+        clean = [clients.evaluate(run) for run in runs.values()]
         attacked = {
-            f"{share:g}": [clients.evaluate(run, attack, share, seed) for run, seed in zip(runs, seeds, strict=True)]
+            f"{share:g}": [clients.evaluate(run, attack, share, seed) for seed, run in runs.items()]
             for share in (self.plan.experiment.evaluation.attacked if attack is not None else [])
         }
         worst = [_worst(score) for score in clean]
         return {
-            "method": describe(runs[0].settings["method"]),
+            "method": describe(next(iter(runs.values())).settings["method"]),
             "clean": _spread([_measure(score) for score in clean]),
             "attacked": {share: _spread([_measure(score) for score in scores]) for share, scores in attacked.items()},
             "worst_client": _spread(worst),
@@ -163,23 +182,23 @@ class Study:
         }
 
 
-@dataclass
-class _Counter(Callback):
-    """Counts rounds for a progress bar; those of before a resume are done already."""
-
-    name: str
-    total: int
-    on_count: OnRound
-    rounds: dict[int, int] | None = None
-
-    def on_round(self, moment: Any) -> None:
-        self.rounds = {**(self.rounds or {}), moment.place: moment.record.round + 1}
-        self.on_count(self.name, sum(self.rounds.values()), self.total)
+def diverged(results: Mapping[str, Any]) -> list[str]:
+    """One line per run that diverged, with the reason."""
+    return [
+        f"{label}, seed {seed}: {reason}"
+        for label, row in results.get("methods", {}).items()
+        for seed, reason in row.get("diverged", {}).items()
+    ]
 
 
-def _points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination, in the order of a sweep."""
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+class _Ended(Callback):
+    """Keeps the runs as they end: if all of them diverge, training returns none."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, Run] = {}
+
+    def on_end(self, place: int, run: Run) -> None:
+        self.runs[place] = run
 
 
 def _measure(score: Score) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from wafl.core.errors import TooFewRepliesError
 from wafl.core.extras import require
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
-from wafl.runs.study import OnRound, Study
+from wafl.runs.study import Study
 
 PAUSE = 0.5
+Show = Callable[[str, int], None]
+"""Told the name of a method, and how many rounds of all its runs are done."""
 
 
-def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
-    """Run the study in a Flower simulation; gives what ``results.json`` holds.
+def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
+    """Run the study in a Flower simulation; returns what ``results.json`` holds.
 
     The study's folder is the server's: what was done when a simulation ends too early is kept, and gone on with.
     """
@@ -33,7 +35,7 @@ def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
     shutil.rmtree(place / "app", ignore_errors=True)
     source = folder.read_about().get("source")
     write_app(place / "app", experiment, None if source is None else Path(source))
-    totals = {entry.name: entry.schedule["rounds"] * len(entry.specs(experiment.seeds)) for entry in study.plan.entries}
+    pending = [entry.name for entry in study.pending()]
     state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
     with _terminating(), Loopback(place, simulation=True, environment=state) as loopback:
         run = loopback.submit(
@@ -42,10 +44,10 @@ def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
             {"num-supernodes": nodes, "client-resources-num-cpus": 1},
         )
         while not run.done():
-            _report(study, totals, on_round)
+            _report(study, pending, show)
             time.sleep(PAUSE)
         status = run.wait(60.0)
-        _report(study, totals, on_round)
+        _report(study, pending, show)
         if status != "finished:completed":
             said = [line for line in run.log().splitlines() if "Error: " in line]
             why = said[-1].partition("Error: ")[2] if said else f"see {place}"
@@ -53,15 +55,15 @@ def simulate(study: Study, on_round: OnRound | None = None) -> dict[str, Any]:
     return folder.read_results()
 
 
-def _report(study: Study, totals: Mapping[str, int], on_round: OnRound | None) -> None:
-    """Rounds that are done, of each method's total, by the lines of the metrics."""
-    if on_round is None or not study.folder.metrics.exists():
+def _report(study: Study, methods: Sequence[str], show: Show | None) -> None:
+    """Show how many rounds of each method are done, by the lines of the metrics."""
+    if show is None or not study.folder.metrics.exists():
         return
     lines = study.folder.metrics.read_text().splitlines()
-    for name, total in totals.items():
+    for name in methods:
         done = sum(f'{{"method": "{name}"' in line for line in lines)
         if done:
-            on_round(name, done, total)
+            show(name, done)
 
 
 @contextmanager
