@@ -1,27 +1,41 @@
-# Everything a machine with Python and make needs: `make demo`, `make test`.
+# Everything a machine with Python and make needs: `make demo`, `make check` while you work, `make test` before you push.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+# One thread per process: idle threads of numpy's libraries would spin while others have work.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: demo test test-data test-faults test-flower test-full lint types unit wheel benchmark clean
+.PHONY: demo check test test-data test-faults test-flower test-full test-lowest lint types quick unit wheel
+.PHONY: benchmark numbers hooks clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
 
+# A minute and a half on two cores: no Python processes, and one case of each parametrized test.
+check: .venv/installed-dev
+	$(MAKE) -j2 lint types
+	$(MAKE) quick
+
 # What CI calls.
-test: lint types unit wheel
+test: .venv/installed-dev
+	$(MAKE) -j2 lint types wheel
+	$(MAKE) unit
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 
 types: .venv/installed-dev
 	$(BIN)/pyright
 
-# One thread a process: idle threads of numpy's libraries would spin where others have work.
-unit: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+quick: .venv/installed-dev
+	$(PYTEST) -m 'not processes and not slow and not data' --one-case
 
-# The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped where it is missing.
+unit: .venv/installed-dev
+	$(PYTEST)
+
+# The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
 test-data: .venv/installed-dev
 	WAFL_DATA="$${WAFL_DATA:-../shared/data}" $(BIN)/pytest -m data tests/data -rs
 
@@ -35,39 +49,54 @@ test-flower: .venv/installed-dev
 
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+	$(PYTEST) -m slow
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/bounds.py
 	$(BIN)/python benchmarks/transport.py --points 500
 
-wheel: .venv/installed-dev .venv-wheel/installed
+# The lowest versions that pyproject.toml promises, without Flower, which needs higher ones.
+LOWEST := autoattack,data,mlflow,onnx,parquet,tensorboard,transport
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/pip install -q --disable-pip-version-check --no-compile -c .venv-lowest/constraints.txt \
+		-e '.[$(LOWEST)]' foolbox hypothesis onnxruntime pytest pytest-xdist
+	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case \
+		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
+		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py
+
+# Built, installed with what it declares and nothing else, and run.
+wheel: .venv/installed-dev
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
-	.venv-wheel/bin/pip install -q --no-deps --force-reinstall dist/*.whl
-	cd dist && ../.venv-wheel/bin/python -c "import wafl; print('wheel imports: wafl', wafl.__version__)"
-	cd dist && ../.venv-wheel/bin/wafl --help > /dev/null
+	$(BIN)/python tools/wheel_environment.py .venv-wheel dist/*.whl
+	cd .venv-wheel && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null && bin/wafl theory runs/digits > /dev/null
+	cd .venv-wheel && bin/wafl --version
 
 benchmark: .venv/installed
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
 
-.venv/installed: pyproject.toml constraints.txt
+# Every table of the README and of docs/ again, which takes hours; `.venv/bin/python benchmarks/tables.py --list` says how.
+numbers: .venv/installed-dev
+	$(BIN)/python benchmarks/tables.py
+
+# Check what is committed, before it is.
+hooks: .venv/installed-dev
+	$(BIN)/pre-commit install
+
+.venv/bin/pip:
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
+	$(PIP) -e .
 	touch $@
 
-.venv/installed-dev: .venv/installed
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
-
-# The package's own dependencies and nothing else, to import the built wheel from.
-.venv-wheel/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-wheel
-	sed -n '/^dependencies = \[/,/^\]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > .venv-wheel/requirements.txt
-	.venv-wheel/bin/pip install -q --disable-pip-version-check -c constraints.txt -r .venv-wheel/requirements.txt
-	touch $@
+.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/pip
+	$(PIP) -e '.[dev]'
+	touch .venv/installed $@
 
 clean:
-	rm -rf .venv .venv-wheel dist
+	rm -rf .venv .venv-wheel .venv-lowest dist

@@ -1,4 +1,13 @@
-"""One thread a test process: the suite runs one process a core."""
+"""One thread per test process, and no Python processes except in tests that are marked ``processes`` or ``slow``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +17,47 @@ torch.set_num_threads(1)
 settings.register_profile("wafl", deadline=None, derandomize=True)
 settings.load_profile("wafl")
 
+OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
+"""Programs that take seconds; any test may start git or uname."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits for other processes comes first: the other worker has the processor meanwhile."""
-    items.sort(key=lambda item: "test_flower_deployment" not in item.nodeid)
+running: pytest.Item | None = None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-case", action="store_true", help="run only the first case of each parametrized test")
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that wait for processes come first, the longest ahead: the other worker has the processor meanwhile."""
+    if config.getoption("one_case"):
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        kept = set(first.values())
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = first.values()
+    items.sort(key=lambda item: ("test_deployment" not in item.nodeid, item.get_closest_marker("processes") is None))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    global running
+    running = item
+    try:
+        return (yield)
+    finally:
+        running = None
+
+
+def refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """``make check`` leaves out what starts processes by the mark alone, so the mark must not be forgotten."""
+    if event not in ("os.fork", "os.posix_spawn", "subprocess.Popen") or running is None:
+        return
+    program = Path(os.fsdecode(arguments[0])).name if arguments else "python, as a fork"
+    marked = any(running.get_closest_marker(mark) for mark in ("processes", "slow", "data"))
+    if OURS.match(program) and not marked:
+        raise RuntimeError(f"{running.nodeid} starts {program}: mark it with pytest.mark.processes")
+
+
+sys.addaudithook(refuse_processes)

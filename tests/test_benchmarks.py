@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ QUICK = {
     "flower": ["--smallest", "--only", "traffic"],
     "memory": ["--smallest"],
     "speed": ["--smallest"],
+    "tables": ["--smallest"],
     "transport": ["--smallest"],
     "tune_demo": ["--smallest"],
 }
@@ -53,3 +55,14 @@ def test_the_benchmark_runs_with_processes(
 def test_no_benchmark_is_left_out() -> None:
     found = {path.stem for path in BENCHMARKS.glob("*.py")}
     assert found == set(QUICK) | PARTS, "add it to QUICK above, or to PARTS if it is imported only"
+
+
+def test_every_table_of_numbers_has_a_command_that_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    known = runpy.run_path(str(BENCHMARKS / "tables.py"))["TABLES"]
+    root = BENCHMARKS.parent
+    for page in [root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/*/README.md")]:
+        name, lines = str(page.relative_to(root)), page.read_text().splitlines()
+        for place, line in enumerate(lines[:-2]):
+            if lines[place + 1].startswith("| ---") and re.search(r"\| [\d.,]+( s| %)? ", lines[place + 2]):
+                assert any(table.page == name and line.startswith(table.begins) for table in known), f"{name}: {line}"

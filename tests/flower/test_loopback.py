@@ -192,6 +192,7 @@ def test_bad_input(tmp_path: Path):
         settings({"x": [1]})
 
 
+@pytest.mark.processes
 def test_flower_reads_what_settings_writes():
     values = {"text": AWKWARD, "empty": "", "rate": 1e-5, "big": 10**15, "inf": float("inf"), "on": True, "a.b": -1}
     code = "import json, sys; from flwr.common.config import parse_config_args as p; a = sys.argv[1:]"

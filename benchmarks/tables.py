@@ -1,0 +1,75 @@
+"""Make the tables of the README, of docs/ and of the examples again.
+
+    .venv/bin/python benchmarks/tables.py [--list] [--page README.md] [--smallest]
+
+Runs the command that makes each table, and prints it below the place where the table stands, to be compared and copied.
+All of them take about two hours on two idle cores; seconds differ between machines, ratios should not.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import options
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The page it stands on, how its first line begins, and the command that makes it."""
+
+    page: str
+    begins: str
+    command: str
+
+
+TABLES = [
+    Table("README.md", "method        clean", "wafl run"),
+    Table("README.md", "| work | plain PyTorch |", "python benchmarks/speed.py"),
+    Table("docs/flower.md", "| | embedded | simulation |", "python benchmarks/flower.py"),
+    Table("docs/theory.md", "| bound | value |", "python benchmarks/bounds.py"),
+    Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py"),
+    Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py --data ../shared/data"),
+    Table("examples/flower_hospitals/README.md", " hospital ", "python examples/flower_hospitals/run.py"),
+    Table(
+        "examples/flower_quickstart/README.md",
+        "| run | test images | moved |",
+        "flwr run examples/flower_quickstart --stream"
+        " --federation-config 'num-supernodes=4 client-resources-num-cpus=1'",
+    ),
+]
+"""Numbers in the text come from the same commands, and from memory.py, checkpoint.py and tune_demo.py."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
+    parser.add_argument("--list", action="store_true", help="say where the tables are and what makes them, run nothing")
+    parser.add_argument("--page", help="only the tables of this page")
+    given = options.read(parser, argv, list=True)
+    failed = 0
+    for table in TABLES:
+        if given.page in (None, table.page):
+            print(f"\n{table.page}:{line_of(table)}: {table.command}", flush=True)
+            if not given.list:
+                program, *arguments = shlex.split(table.command)
+                command = [str(Path(sys.executable).parent / program), *arguments]
+                failed += subprocess.run(command, cwd=ROOT, check=False).returncode != 0
+    if failed:
+        raise SystemExit(f"{failed} of the commands failed")
+
+
+def line_of(table: Table) -> int:
+    for number, line in enumerate((ROOT / table.page).read_text().splitlines(), start=1):
+        if line.startswith(table.begins):
+            return number
+    raise SystemExit(f"{table.page} has no table that begins with {table.begins!r}")
+
+
+if __name__ == "__main__":
+    main()
