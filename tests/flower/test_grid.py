@@ -29,9 +29,9 @@ from wafl.flower.finder import Finder
 from wafl.flower.node import Node
 from wafl.flower.post import Post
 from wafl.flower.run_config import OWN
-from wafl.flower.wire import Ask, refusal
+from wafl.flower.wire import NodeQuery, refusal
 from wafl.run import load_run
-from wafl.runs.folder import RunFolder
+from wafl.runs.folder import StudyFolder
 from wafl.runs.read import parse_experiment
 from wafl.runs.study import Study
 
@@ -114,13 +114,13 @@ def embedded(clients: dict[str, fakes.Client], experiment: dict[str, Any], folde
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = RunFolder(folder).read_metrics()
+    rows = StudyFolder(folder).read_metrics()
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 def results(folder: Path) -> dict[str, Any]:
     """What does not tell of time, or of who the clients are in words."""
-    found = RunFolder(folder).read_results()
+    found = StudyFolder(folder).read_results()
     assert found["finished"]
     found["methods"] = {
         name: {key: value for key, value in row.items() if key != "seconds"} for name, row in found["methods"].items()
@@ -298,7 +298,7 @@ def test_partial_sums_give_the_embedded_numbers_nearly(
     for seen in grid.seen:
         if seen.kind == "train":
             rows = {name: array.shape[0] for name, array in seen.reply["vectors"].items()}
-            assert rows == dict.fromkeys(seen.reply["vectors"], len(seen.ask["ask"]["runs"]))
+            assert rows == dict.fromkeys(seen.reply["vectors"], len(seen.query["query"]["runs"]))
             assert "params" in rows
 
 
@@ -323,11 +323,11 @@ def test_partial_sums_are_refused_where_a_mean_says_too_little(
 class Broken(Node):
     """The update of client c05 holds a NaN."""
 
-    def answer(self, ask: Ask, spec: Spec, task: Task) -> list[Replies]:
-        found = super().answer(ask, spec, task)
-        for query, replies in zip(ask.queries, found, strict=True):
-            for place, client in enumerate(query.clients):
-                if ask.names[client] == "c05" and query.kind == "train":
+    def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
+        found = super().answer(query, spec, task)
+        for each, replies in zip(query.queries, found, strict=True):
+            for place, client in enumerate(each.clients):
+                if query.names[client] == "c05" and each.kind == "train":
                     replies.params[place, 1] = math.nan
         return found
 
@@ -352,16 +352,16 @@ def test_a_client_with_nan_is_left_out_of_its_node(
 
 # -- What leaves a client ---------------------------------------------------------------------------------------
 
-HELLO = {"ask.names", "ask.shape", "ask.classes", "ask.outputs", "ask.unit", "ask.tested"}
+HELLO = {"reply.names", "reply.shape", "reply.classes", "reply.outputs", "reply.unit", "reply.tested"}
 WORK = {"reply.format", "numbers.loss", "numbers.cost"}
-TEST = {"ask.sizes", "ask.losses", "ask.right"}
+TEST = {"reply.sizes", "reply.losses", "reply.right"}
 SENT: dict[str, dict[str, set[str]]] = {
     **{
-        method: {"query.hello": HELLO | {"ask.sizes"}, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
+        method: {"query.hello": HELLO | {"reply.sizes"}, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
         for method in ["FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust", "FedYogi", "WAFL"]
     },
     "SCAFFOLD": {
-        "query.hello": HELLO | {"ask.sizes"},
+        "query.hello": HELLO | {"reply.sizes"},
         "train": WORK | {"vectors.params", "vectors.control"},
         "evaluate.test": TEST,
     },
@@ -430,7 +430,7 @@ def test_sizes_leave_only_where_a_method_counts_examples(
     untested = {name: {"x": each["x"], "y": each["y"]} for name, each in clients.items()}
     grid = fakes.make_grid(clock, tmp_path, untested, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
-    assert ("ask.sizes" in sent(grid)["query.hello"]) == told
+    assert ("reply.sizes" in sent(grid)["query.hello"]) == told
     roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
     assert roster["num_examples"] == (list(SIZES) if told else [0] * 6)
     assert "evaluate.test" not in sent(grid)
@@ -574,7 +574,7 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(
     assert roster["names"] == ["c00", "c01", "c02", "c03", "c04", "c05"]
     for seen in grid.seen:
         if seen.kind == "train" and seen.round is not None and seen.round > 2:
-            asked = seen.ask["ask"]
+            asked = seen.query["query"]
             assert asked["weights"] == pytest.approx([expected[client] for client in asked["clients"]], abs=1e-15)
 
 
@@ -592,10 +592,10 @@ def test_learned_weights_make_room_for_who_joins_late(
     for seen in grid.seen:
         if seen.kind == "train":
             assert seen.round is not None
-            part = dict(zip(seen.ask["ask"]["clients"], seen.ask["ask"]["weights"], strict=True))
+            part = dict(zip(seen.query["query"]["clients"], seen.query["query"]["weights"], strict=True))
             asked.setdefault(seen.round, {}).update(part)
             found = fakes.tensor(seen.reply, "numbers", "loss").tolist()
-            losses.setdefault(seen.round, {}).update(zip(seen.ask["ask"]["clients"], found, strict=True))
+            losses.setdefault(seen.round, {}).update(zip(seen.query["query"]["clients"], found, strict=True))
     before = np.array([asked[2][client] for client in range(4)]) + 0.1 * np.array([losses[2][c] for c in range(4)])
     ordered = np.sort(before)[::-1]
     heights = (np.cumsum(ordered) - 1) / np.arange(1, 5)
@@ -745,7 +745,7 @@ def test_with_nobody_left_to_test_it_stops_and_tests_later(
     with pytest.raises(TooFewRepliesError):
         fakes.train(grid, experiment, tmp_path / "study")
     assert clock.now - began <= 2 * (20.0 + 5.0 + 1.0)
-    assert not RunFolder(tmp_path / "study").read_results().get("finished")
+    assert not StudyFolder(tmp_path / "study").read_results().get("finished")
     again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(again, experiment, tmp_path / "study")
     assert [seen for seen in again.seen if seen.round is not None] == []
@@ -886,7 +886,7 @@ def test_certificates_are_those_of_all_examples_at_one_place(
         assert_near(row, other)
     assert_near(found["loss"], expected["loss"])
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == {
-        "ask.count", "numbers.value", "numbers.cost",
+        "reply.count", "numbers.value", "numbers.cost",
     }  # fmt: skip
 
 
@@ -923,7 +923,7 @@ def test_distances_are_those_of_all_examples_at_one_place(
     assert found["distances"] == dict(zip(sorted(larger), expected.distances, strict=True))
     assert found["points"] == 4
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.midpoints"} == {
-        "ask.lengths", "numbers.midpoints",
+        "reply.lengths", "numbers.midpoints",
     }  # fmt: skip
 
 

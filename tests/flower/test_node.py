@@ -569,7 +569,10 @@ def test_the_client_app_answers_for_its_node(tmp_path: Path) -> None:
         fakes.write(tmp_path / f"{place}", {name: clients[name] for name in names})
     for place, names in ((0, ("c00", "c01")), (1, ("c02",)), (0, ("c00", "c01"))):
         reply = ask(
-            "query.hello", config_only(sizes=False), {"data": str(tmp_path / f"{place}")}, fakes.flat(experiment)
+            "query.hello",
+            config_only("query", sizes=False),
+            {"data": str(tmp_path / f"{place}")},
+            fakes.flat(experiment),
         )
         assert Hello.decode(reply, False).names == names
 
@@ -579,7 +582,7 @@ def test_a_node_without_data_says_so_in_words(tmp_path: Path) -> None:
     experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
     for config, words in (({"data": str(tmp_path / "nowhere")}, "holds no .npz"), ({}, "no data")):
         with pytest.raises(WireError, match=words):
-            check_refusal(ask("query.hello", config_only(sizes=False), config, experiment))
+            check_refusal(ask("query.hello", config_only("query", sizes=False), config, experiment))
 
 
 # -- What it refuses --------------------------------------------------------------------------------------------

@@ -24,16 +24,16 @@ from wafl.algorithms import Query, Replies
 from wafl.flower import queries
 from wafl.flower.census import Hello
 from wafl.flower.node import Node
-from wafl.flower.queries import MidpointsAsk, SurveyAsk, answer
+from wafl.flower.queries import MidpointsQuery, SurveyQuery, answer
 from wafl.flower.wire import (
     FORMAT,
-    Ask,
+    NodeQuery,
     WireError,
     arrays,
     check_refusal,
-    decode_ask,
+    decode_query,
     decode_replies,
-    encode_ask,
+    encode_query,
     encode_replies,
     refusal,
 )
@@ -54,7 +54,7 @@ EXPERIMENT: dict[str, Any] = {
 SCALARS = {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
 
 
-def query(
+def run_query(
     clients: tuple[int, ...],
     *,
     kind: Any = "train",
@@ -69,27 +69,27 @@ def query(
     return Query(kind, 2, seed, clients, weights, torch.linspace(-1, 1, SIZE), SCALARS, named, steps, tuple(sends))
 
 
-def asking(kind: Any = "train", **names: Any) -> Ask:
+def node_query(kind: Any = "train", **names: Any) -> NodeQuery:
     """Two runs of DRFA, of two clients and of one."""
-    queries = (query((4, 0), kind=kind, **names), query((7,), kind=kind, seed=1, **names))
-    return Ask("drfa", (0, 1), queries, NAMES, 3, "training")
+    queries = (run_query((4, 0), kind=kind, **names), run_query((7,), kind=kind, seed=1, **names))
+    return NodeQuery("drfa", (0, 1), queries, NAMES, 3, "training")
 
 
 USUAL: dict[str, Any] = {"vectors": ["control"], "iterates": ["snapshot"], "sends": ["control"]}
 """The names of DRFA with control variates."""
 
 
-def usual(kind: Any = "train") -> Ask:
+def usual(kind: Any = "train") -> NodeQuery:
     """What a node of these tests is asked by its own methods."""
-    return asking(kind, **USUAL if kind == "train" else {})
+    return node_query(kind, **USUAL if kind == "train" else {})
 
 
 SEVERAL: dict[str, Any] = {"vectors": ["control", "a b", "ä"], "iterates": ["early", "late"], "sends": ["ä", "control"]}
 
 
-def several() -> Ask:
+def several() -> NodeQuery:
     """What no method of ours asks, with several names of each kind."""
-    return asking(**SEVERAL)
+    return node_query(**SEVERAL)
 
 
 def like(dtype: torch.dtype = torch.float32) -> Tensor:
@@ -103,9 +103,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     return Node.of({"data": str(folder), "state": str(place / "state")}, fakes.flat(EXPERIMENT))
 
 
-def assert_equal(ask: Ask, other: Ask) -> None:
-    assert replace(ask, queries=()) == replace(other, queries=())
-    for one, two in zip(ask.queries, other.queries, strict=True):
+def assert_equal(query: NodeQuery, other: NodeQuery) -> None:
+    assert replace(query, queries=()) == replace(other, queries=())
+    for one, two in zip(query.queries, other.queries, strict=True):
         assert torch.equal(one.params, two.params)
         assert one.params.dtype == two.params.dtype
         assert one.weights.tolist() == two.weights.tolist()
@@ -128,8 +128,8 @@ words = st.text(min_size=1, max_size=8).filter(lambda text: text != "params")
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Ask:
-    """Any ask that a server can make."""
+def node_queries(draw: st.DrawFn) -> NodeQuery:
+    """Any query that a server can make."""
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     known = draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=5, unique=True))
     names = draw(st.lists(st.text(max_size=12), min_size=len(known), max_size=len(known), unique=True))
@@ -154,7 +154,7 @@ def asks(draw: st.DrawFn) -> Ask:
         asked.append(
             Query(kind, number, seed, clients, weights, params, values, named, steps, tuple(wanted[cut:]))  # type: ignore[arg-type]
         )
-    return Ask(
+    return NodeQuery(
         draw(st.text(max_size=9)), tuple(runs), tuple(asked), dict(zip(known, names, strict=True)),
         draw(st.integers(1, SIZE)), draw(st.text(max_size=9)), draw(st.integers(-1, 10**6)), draw(st.booleans()),
         draw(st.booleans()), draw(st.none() | st.integers(0, 10**6)),
@@ -162,27 +162,29 @@ def asks(draw: st.DrawFn) -> Ask:
 
 
 @settings(max_examples=60)
-@given(ask=asks())
-def test_an_ask_is_read_as_it_was_written(ask: Ask) -> None:
-    assert_equal(decode_ask(carried(encode_ask(ask)), torch.zeros_like(ask.queries[0].params)), ask)
+@given(query=node_queries())
+def test_a_query_is_read_as_it_was_written(query: NodeQuery) -> None:
+    assert_equal(decode_query(carried(encode_query(query)), torch.zeros_like(query.queries[0].params)), query)
 
 
-def made(ask: Ask, seed: int = 0) -> list[Replies]:
+def made(query: NodeQuery, seed: int = 0) -> list[Replies]:
     """Replies of the right shapes."""
     draws = torch.Generator().manual_seed(seed)
     found: list[Replies] = []
-    for each in ask.queries:
+    for each in query.queries:
         vectors = {name: torch.randn((len(each.clients), SIZE), generator=draws) for name in each.wanted}
         loss, cost = (torch.rand(len(each.clients), generator=draws) for _ in range(2))
         found.append(Replies(each.clients, loss, cost, vectors))
     return found
 
 
-@pytest.mark.parametrize("ask", [usual(), usual("loss"), several(), asking()], ids=["drfa", "loss", "several", "plain"])
-def test_replies_are_read_as_they_were_written(ask: Ask) -> None:
-    written = made(ask)
-    found = decode_replies(carried(encode_replies(ask, written)), ask)
-    for each, replies, parts in zip(ask.queries, written, found, strict=True):
+@pytest.mark.parametrize(
+    "query", [usual(), usual("loss"), several(), node_query()], ids=["drfa", "loss", "several", "plain"]
+)
+def test_replies_are_read_as_they_were_written(query: NodeQuery) -> None:
+    written = made(query)
+    found = decode_replies(carried(encode_replies(query, written)), query)
+    for each, replies, parts in zip(query.queries, written, found, strict=True):
         assert tuple(part.client for part in parts) == each.clients
         for place, part in enumerate(parts):
             assert torch.equal(part.loss, replies.loss[place])
@@ -196,12 +198,12 @@ def test_replies_are_read_as_they_were_written(ask: Ask) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_partial_sum_is_the_mean_of_the_sound_by_their_weights(spoil: str, value: float) -> None:
     """A client that is not sound in any of its numbers is in no mean, and is known by its loss or cost."""
-    ask = replace(several(), partial_sums=True)
-    written = made(ask)
+    query = replace(several(), partial_sums=True)
+    written = made(query)
     if spoil != "nothing":
         numbers = {"loss": written[0].loss, "cost": written[0].cost, **written[0].vectors}
         numbers[spoil].view(2, -1)[1, 0] = value  # of the second client of the first run
-    found = decode_replies(carried(encode_replies(ask, written)), ask)
+    found = decode_replies(carried(encode_replies(query, written)), query)
     weight = [1 / 7, 2 / 7]
     for run, clients in ((0, [0, 1]), (1, [0])):
         sound = [client for client in clients if spoil == "nothing" or (run, client) != (0, 1)]
@@ -213,20 +215,22 @@ def test_a_partial_sum_is_the_mean_of_the_sound_by_their_weights(spoil: str, val
         for client in clients:
             finite = math.isfinite(float(found[run][client].loss)) and math.isfinite(float(found[run][client].cost))
             assert finite == (client in sound)
-    sent = encode_replies(ask, written)["vectors"]
-    assert {name: sent[name].shape for name in sent} == dict.fromkeys(ask.queries[0].wanted, (2, SIZE))
+    sent = encode_replies(query, written)["vectors"]
+    assert {name: sent[name].shape for name in sent} == dict.fromkeys(query.queries[0].wanted, (2, SIZE))
 
 
 def test_partial_sums_of_clients_that_count_for_nothing_are_finite() -> None:
-    ask = replace(several(), partial_sums=True)
-    ask = replace(ask, queries=tuple(replace(each, weights=torch.zeros_like(each.weights)) for each in ask.queries))
-    for parts in decode_replies(carried(encode_replies(ask, made(ask))), ask):
+    query = replace(several(), partial_sums=True)
+    query = replace(
+        query, queries=tuple(replace(each, weights=torch.zeros_like(each.weights)) for each in query.queries)
+    )
+    for parts in decode_replies(carried(encode_replies(query, made(query))), query):
         for part in parts:
-            assert part.vectors.keys() == set(ask.queries[0].wanted)
+            assert part.vectors.keys() == set(query.queries[0].wanted)
             assert all(bool(torch.isfinite(vector).all()) for vector in part.vectors.values())
 
 
-# -- An ask that is not what was agreed on ----------------------------------------------------------------------
+# -- A query that is not what was agreed on -----------------------------------------------------------------------
 
 
 def is_int(value: Any, low: int = 0, high: int = 2**62) -> bool:
@@ -274,7 +278,7 @@ VALID: dict[str, Callable[[Any], bool]] = {
     "sends": lambda v: isinstance(v, list) and all(map(is_name, v)) and different(v) and not {*v} & {"early", "late"},
     "steps": lambda v: is_list(v, 4, lambda each: is_int(each, 1)),
 }
-"""What each value of an ask with several names may be, the others being as they are."""
+"""What each value of a query with several names may be, the others being as they are."""
 
 scalars = st.one_of(
     st.booleans(),
@@ -305,32 +309,32 @@ def without(content: RecordDict, record: str, name: str) -> RecordDict:
     return RecordDict({**content, record: type(content[record])(kept)})
 
 
-def test_the_table_here_has_every_value_of_an_ask() -> None:
-    content = encode_ask(several())
-    assert VALID.keys() == content["ask"].keys()
+def test_the_table_here_has_every_value_of_a_query() -> None:
+    content = encode_query(several())
+    assert VALID.keys() == content["query"].keys()
     for name, valid in VALID.items():
-        assert valid(content["ask"][name]), name
+        assert valid(content["query"][name]), name
 
 
 @settings(max_examples=400)
 @given(name=st.sampled_from(sorted(VALID)), value=values)
-def test_a_value_of_an_ask_that_cannot_be_is_refused(name: str, value: Any) -> None:
-    content = with_value(encode_ask(several()), "ask", name, value)
+def test_a_value_of_a_query_that_cannot_be_is_refused(name: str, value: Any) -> None:
+    content = with_value(encode_query(several()), "query", name, value)
     if VALID[name](value):
-        decode_ask(carried(content), like())
+        decode_query(carried(content), like())
     else:
         with pytest.raises(WireError):
-            decode_ask(carried(content), like())
+            decode_query(carried(content), like())
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_an_ask_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
+def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
     """To send nothing further is a possible wish, but not what the method declares: the node refuses it."""
     if name != "sends":
         with pytest.raises(WireError):
-            decode_ask(carried(without(encode_ask(several()), "ask", name)), like())
+            decode_query(carried(without(encode_query(several()), "query", name)), like())
     with pytest.raises(WireError):
-        check_refusal(answer("train", lambda: node, without(encode_ask(usual()), "ask", name)))
+        check_refusal(answer("train", lambda: node, without(encode_query(usual()), "query", name)))
 
 
 @pytest.mark.parametrize(
@@ -368,15 +372,18 @@ def test_an_ask_without_one_of_its_values_is_refused(name: str, node: Node) -> N
     ],
 )
 def test_a_node_says_what_it_will_not_do(name: str, value: Any, node: Node) -> None:
-    reply = answer("train", lambda: node, carried(with_value(encode_ask(usual()), "ask", name, value)))
+    reply = answer("train", lambda: node, carried(with_value(encode_query(usual()), "query", name, value)))
     with pytest.raises(WireError, match=r".{15}"):
         check_refusal(reply)
 
 
-def test_a_node_answers_the_usual_ask(node: Node) -> None:
+def test_a_node_answers_the_usual_query(node: Node) -> None:
     """Without which the tests above could not fail."""
-    assert [len(part) for part in decode_replies(answer("train", lambda: node, encode_ask(usual())), usual())] == [2, 1]
-    reported = answer("evaluate", lambda: node, encode_ask(usual("loss")))
+    assert [len(part) for part in decode_replies(answer("train", lambda: node, encode_query(usual())), usual())] == [
+        2,
+        1,
+    ]
+    reported = answer("evaluate", lambda: node, encode_query(usual("loss")))
     assert [len(part) for part in decode_replies(reported, usual("loss"))] == [2, 1]
 
 
@@ -396,9 +403,9 @@ def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
         "names": {"names": MANY, "numbers": list(range(100_000))},
         "runs": {"runs": list(range(100_000))},
     }
-    content = encode_ask(usual())
+    content = encode_query(usual())
     for key, value in changes[name].items():
-        content = with_value(content, "ask", key, value)
+        content = with_value(content, "query", key, value)
     content["vectors"] = ArrayRecord(dict.fromkeys(MANY, Array("float32", (0,), "wafl.raw", b"")))
     monkeypatch.setattr(np, "frombuffer", never)
     reply = answer("train", lambda: node, content)
@@ -411,19 +418,19 @@ def test_no_iterate_leaves_a_client_whose_method_does_not_ask_for_one(node: Node
     """An iterate is not clipped: a server must not get one, under any name, from who clips updates."""
     for entry, names in (("wafl", ["snapshot"]), ("wafl", ["params"]), ("afl", ["snapshot"])):
         scalars = SCALARS | ({"gamma": 2.0} if entry == "wafl" else {})
-        asked = asking(iterates=names)
+        asked = node_query(iterates=names)
         asked = replace(asked, entry=entry, queries=tuple(replace(each, scalars=scalars) for each in asked.queries))
         with pytest.raises(WireError, match="iterates"):
-            check_refusal(answer("train", lambda: node, carried(encode_ask(asked))))
+            check_refusal(answer("train", lambda: node, carried(encode_query(asked))))
         plain = tuple(replace(each, iterates={}) for each in asked.queries)
-        check_refusal(answer("train", lambda: node, carried(encode_ask(replace(asked, queries=plain)))))
+        check_refusal(answer("train", lambda: node, carried(encode_query(replace(asked, queries=plain)))))
 
 
 def test_no_losses_leave_a_client_whose_method_does_not_ask_for_them(node: Node) -> None:
-    asked = asking("loss")
+    asked = node_query("loss")
     asked = replace(asked, entry="afl")
     with pytest.raises(WireError, match="afl report no losses"):
-        check_refusal(answer("evaluate", lambda: node, carried(encode_ask(asked))))
+        check_refusal(answer("evaluate", lambda: node, carried(encode_query(asked))))
 
 
 @pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
@@ -433,9 +440,9 @@ def test_a_client_that_is_named_again_and_again_is_refused(
     """Each name costs a node a copy of the client's examples."""
     names = ("c00",) * 1000
     content = {
-        "evaluate.test": queries.TestAsk(names, False, torch.zeros(SIZE), 3, 0).encode(),
-        "query.survey": SurveyAsk(names, torch.zeros(SIZE).double(), 3, [{}], None, 0).encode(),
-        "query.midpoints": MidpointsAsk(names, (0,) * 1000, torch.zeros(1000, 1, 4).double(), 0).encode(),
+        "evaluate.test": queries.TestQuery(names, False, torch.zeros(SIZE), 3, 0).encode(),
+        "query.survey": SurveyQuery(names, torch.zeros(SIZE).double(), 3, [{}], None, 0).encode(),
+        "query.midpoints": MidpointsQuery(names, (0,) * 1000, torch.zeros(1000, 1, 4).double(), 0).encode(),
     }[kind]
     with pytest.raises(WireError, match="different ones"):
         check_refusal(answer(kind, lambda: node, carried(content)))
@@ -457,11 +464,11 @@ def test_a_survey_asks_what_its_adversary_knows_and_not_without_end(
     count: int, scalars: list[str], norm: str | None, node: Node
 ) -> None:
     """A number in a message must not make a node do a million surveys."""
-    content = SurveyAsk(("c00",), torch.zeros(SIZE).double(), 3, [{}], None, 0).encode()
+    content = SurveyQuery(("c00",), torch.zeros(SIZE).double(), 3, [{}], None, 0).encode()
     changes = {"count": count, "scalars": scalars, "values": [1.0] * (count * len(scalars)), "norm": norm}
     for name, value in changes.items():
         if value is not None and value != []:
-            content = with_value(content, "ask", name, value)
+            content = with_value(content, "query", name, value)
     with pytest.raises(WireError, match=r"scalars|count"):
         check_refusal(answer("query.survey", lambda: node, carried(content)))
 
@@ -478,7 +485,7 @@ def test_no_model_is_built_that_the_parameters_are_too_few_for(node: Node, monke
         return make_model(model, clients)
 
     monkeypatch.setattr(module, "make_model", spy)
-    content = with_value(encode_ask(usual()), "ask", "outputs", 300_000)
+    content = with_value(encode_query(usual()), "query", "outputs", 300_000)
     for sent in (content, with_array(content, "params", "params", Array("float32", (10**9,), "wafl.raw", b""))):
         with pytest.raises(WireError):
             check_refusal(answer("train", lambda: node, carried(sent)))
@@ -546,40 +553,40 @@ def with_array(content: RecordDict, record: str, name: str, array: Array) -> Rec
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_array_that_is_not_as_agreed_is_refused_on_both_sides(wrong: str) -> None:
     """And nothing of it is unpickled, decoded or allocated."""
-    ask = replace(several(), partial_sums=True)
-    for record, name in (("params", "params"), *(("vectors", name) for name in ask.queries[0].vectors)):
+    query = replace(several(), partial_sums=True)
+    for record, name in (("params", "params"), *(("vectors", name) for name in query.queries[0].vectors)):
         with pytest.raises(WireError):
-            decode_ask(carried(with_array(encode_ask(ask), record, name, WRONG[wrong])), like())
-    reply = encode_replies(ask, made(ask))
-    for name in ask.queries[0].wanted:
+            decode_query(carried(with_array(encode_query(query), record, name, WRONG[wrong])), like())
+    reply = encode_replies(query, made(query))
+    for name in query.queries[0].wanted:
         with pytest.raises(WireError):
-            decode_replies(carried(with_array(reply, "vectors", name, WRONG[wrong])), ask)
+            decode_replies(carried(with_array(reply, "vectors", name, WRONG[wrong])), query)
 
 
 def test_arrays_are_those_that_were_named_no_more_and_no_fewer() -> None:
     """On both sides, whatever a record is called; what nobody asked for is not taken along."""
-    ask = several()
-    content, reply = encode_ask(ask), encode_replies(ask, made(ask))
+    query = several()
+    content, reply = encode_query(query), encode_replies(query, made(query))
     right = Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4))
-    for record, name in (("params", "params"), *(("vectors", name) for name in ask.queries[0].vectors)):
+    for record, name in (("params", "params"), *(("vectors", name) for name in query.queries[0].vectors)):
         with pytest.raises(WireError):
-            decode_ask(carried(without(content, record, name)), like())
+            decode_query(carried(without(content, record, name)), like())
     for record, name in (("params", "other"), ("vectors", "other"), ("vectors", "params"), ("vectors", "")):
         with pytest.raises(WireError):
-            decode_ask(carried(with_array(content, record, name, right)), like())
+            decode_query(carried(with_array(content, record, name, right)), like())
     with pytest.raises(WireError):
-        decode_ask(carried(RecordDict({**encode_ask(asking()), "vectors": content["vectors"]})), like())
+        decode_query(carried(RecordDict({**encode_query(node_query()), "vectors": content["vectors"]})), like())
     for record in ("numbers", "vectors"):
         for name in reply[record]:
             with pytest.raises(WireError):
-                decode_replies(carried(without(reply, record, name)), ask)
+                decode_replies(carried(without(reply, record, name)), query)
         with pytest.raises(WireError):
-            decode_replies(carried(with_array(reply, record, "other", right)), ask)
+            decode_replies(carried(with_array(reply, record, "other", right)), query)
     with pytest.raises(WireError):
-        decode_replies(carried(reply), asking())
-    losses = encode_replies(asking("loss"), made(asking("loss")))
+        decode_replies(carried(reply), node_query())
+    losses = encode_replies(node_query("loss"), made(node_query("loss")))
     with pytest.raises(WireError):
-        decode_replies(carried(RecordDict({**losses, "vectors": reply["vectors"]})), asking("loss"))
+        decode_replies(carried(RecordDict({**losses, "vectors": reply["vectors"]})), node_query("loss"))
 
 
 def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,25 +594,25 @@ def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.M
     monkeypatch.setattr(np, "load", never)
     for wrong in ("too long", "one byte more", "a type that lies"):
         with pytest.raises(WireError, match=r"bytes|byte"):
-            decode_ask(with_array(encode_ask(usual()), "params", "params", WRONG[wrong]), like())
+            decode_query(with_array(encode_query(usual()), "params", "params", WRONG[wrong]), like())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_parameters_and_vectors_that_are_not_finite_are_refused_by_a_node(value: float) -> None:
     for name in (None, *SEVERAL["vectors"]):
-        ask = several()
-        (ask.queries[1].params if name is None else ask.queries[1].vectors[name])[3] = value
+        query = several()
+        (query.queries[1].params if name is None else query.queries[1].vectors[name])[3] = value
         with pytest.raises(WireError, match="NaN or infinity"):
-            decode_ask(carried(encode_ask(ask)), like())
+            decode_query(carried(encode_query(query)), like())
 
 
 @pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
 def test_what_a_node_is_asked_about_must_be_finite(kind: str, node: Node) -> None:
     spoilt = torch.full((SIZE,), math.nan)
     content = {
-        "evaluate.test": queries.TestAsk(("c00",), False, spoilt, 3, 0).encode(),
-        "query.survey": SurveyAsk(("c00",), spoilt.double(), 3, [{}], None, 0).encode(),
-        "query.midpoints": MidpointsAsk(("c00",), (0,), torch.full((1, 2, 4), math.nan).double(), 0).encode(),
+        "evaluate.test": queries.TestQuery(("c00",), False, spoilt, 3, 0).encode(),
+        "query.survey": SurveyQuery(("c00",), spoilt.double(), 3, [{}], None, 0).encode(),
+        "query.midpoints": MidpointsQuery(("c00",), (0,), torch.full((1, 2, 4), math.nan).double(), 0).encode(),
     }[kind]
     with pytest.raises(WireError):
         check_refusal(answer(kind, lambda: node, carried(content)))
@@ -620,38 +627,38 @@ def test_what_a_node_is_asked_about_must_be_finite(kind: str, node: Node) -> Non
 )
 def test_any_array_is_taken_whole_or_refused(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> None:
     for record, name in (("params", "params"), ("vectors", "control")):
-        content = with_array(encode_ask(usual()), record, name, Array(dtype, shape, stype, data))
+        content = with_array(encode_query(usual()), record, name, Array(dtype, shape, stype, data))
         if (dtype, shape, len(data)) == RIGHT and stype == "wafl.raw":
             found = np.frombuffer(data, "<f4").reshape(shape)
             if np.isfinite(found).all():
-                for i, each in enumerate(decode_ask(carried(content), like()).queries):
+                for i, each in enumerate(decode_query(carried(content), like()).queries):
                     sent = each.params if record == "params" else each.vectors[name]
                     assert np.array_equal(sent.numpy(), found[i])
                 continue
         with pytest.raises(WireError):
-            decode_ask(carried(content), like())
+            decode_query(carried(content), like())
 
 
 # -- A reply that is not what was agreed on ---------------------------------------------------------------------
 
 
 def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
-    """Each question with its reader and a sound reply."""
+    """Each query with its reader and a sound reply."""
     hello = Hello(("a", "b"), (0, 1), (5, 6), ("a",), (4,), 3, 3, "input units", (0.0, 1.0))
-    survey = SurveyAsk(("a", "b"), torch.zeros(SIZE, dtype=torch.float64), 3, [{"gamma": 1.0}], 2.0, 0)
-    tested = RecordDict({"ask": ConfigRecord({"sizes": [3, 4], "losses": [0.5] * 4, "right": [0.5] * 4})})
+    survey = SurveyQuery(("a", "b"), torch.zeros(SIZE, dtype=torch.float64), 3, [{"gamma": 1.0}], 2.0, 0)
+    tested = RecordDict({"reply": ConfigRecord({"sizes": [3, 4], "losses": [0.5] * 4, "right": [0.5] * 4})})
     surveyed = RecordDict({
-        "ask": ConfigRecord({"count": 1}),
+        "reply": ConfigRecord({"count": 1}),
         "numbers": arrays(value=torch.zeros(1, 2, dtype=torch.float64), cost=torch.zeros(1, 2, dtype=torch.float64)),
     })  # fmt: skip
     references = torch.zeros(2, 3, 4, dtype=torch.float64)
-    halfway = RecordDict({"ask": ConfigRecord({"lengths": [0.1, 0.2]}), "numbers": arrays(midpoints=references)})
+    halfway = RecordDict({"reply": ConfigRecord({"lengths": [0.1, 0.2]}), "numbers": arrays(midpoints=references)})
     return {
         "work": (lambda reply: decode_replies(reply, usual()), encode_replies(usual(), made(usual()))),
         "hello": (lambda reply: Hello.decode(reply, True), hello.encode()),
-        "test": (queries.TestAsk(("a", "b"), True, torch.zeros(SIZE), 3, 0).read, tested),
+        "test": (queries.TestQuery(("a", "b"), True, torch.zeros(SIZE), 3, 0).read, tested),
         "survey": (survey.read, surveyed),
-        "midpoints": (MidpointsAsk(("a", "b"), (0, 1), references, 0).read, halfway),
+        "midpoints": (MidpointsQuery(("a", "b"), (0, 1), references, 0).read, halfway),
     }
 
 
@@ -663,11 +670,11 @@ def test_a_sound_reply_is_read(which: str) -> None:
 
 @pytest.mark.parametrize("which", readers())
 def test_a_reply_without_one_of_its_parts_is_refused(which: str) -> None:
-    optional = {"ask.numbers", "ask.bounds", "ask.tested", "ask.right", "ask.count"}
+    optional = {"reply.numbers", "reply.bounds", "reply.tested", "reply.right", "reply.count"}
     read, reply = readers()[which]
     for record in reply:
         bare = RecordDict({name: part for name, part in reply.items() if name != record})
-        if (which, record) != ("survey", "ask"):
+        if (which, record) != ("survey", "reply"):
             for content in (bare, RecordDict({**bare, record: MetricRecord({"a": 1.0})})):
                 with pytest.raises(WireError):
                     read(carried(content))
@@ -709,7 +716,7 @@ SAID: dict[tuple[str, str], Callable[[Any], bool]] = {
 @given(place=st.sampled_from(sorted(SAID)), value=values)
 def test_a_value_of_a_reply_that_cannot_be_is_refused(place: tuple[str, str], value: Any) -> None:
     read, reply = readers()[place[0]]
-    content = with_value(reply, "reply" if place[0] == "work" else "ask", place[1], value)
+    content = with_value(reply, "reply", place[1], value)
     if SAID[place](value):
         read(carried(content))
     else:
@@ -724,7 +731,7 @@ array = st.builds(
     stype=st.sampled_from(["wafl.raw", "numpy.ndarray"]),
     data=st.binary(max_size=40),
 )
-names = st.sampled_from(["ask", "reply", "numbers", "params", "vectors", "refused", "x"])
+names = st.sampled_from(["query", "reply", "numbers", "params", "vectors", "refused", "x"])
 inner = st.sampled_from(
     [*VALID, "loss", "cost", "params", "control", "snapshot", "value", "midpoints", "why", "lengths", "sizes", "x"]
 )
@@ -739,7 +746,7 @@ records = st.one_of(
 @given(content=st.dictionaries(names, records, max_size=4).map(RecordDict))
 def test_anything_else_is_refused_whoever_reads_it(content: RecordDict) -> None:
     with pytest.raises(WireError):
-        decode_ask(content, like())
+        decode_query(content, like())
     for read, _ in readers().values():
         with pytest.raises(WireError):
             read(content)
@@ -780,4 +787,4 @@ def test_an_error_on_a_node_is_said_in_words(tmp_path: Path) -> None:
         raise KeyError("data")
 
     with pytest.raises(WireError, match="KeyError"):
-        check_refusal(answer("train", broken, encode_ask(usual())))
+        check_refusal(answer("train", broken, encode_query(usual())))

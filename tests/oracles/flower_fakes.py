@@ -87,7 +87,7 @@ class Seen:
     node: int
     kind: str
     round: int | None
-    ask: RecordDict
+    query: RecordDict
     reply: RecordDict
 
 
@@ -136,9 +136,9 @@ class Grid:
         if callable(fate):
             reply = fate(reply)
         self.seen.append(Seen(host.number, kind, round, content, reply))
-        answer = Message(reply, reply_to=message)
+        message_back = Message(reply, reply_to=message)
         latency = 0.0 if kind == "query.hello" else self.latency
-        return self.clock.now + (fate if isinstance(fate, float) else latency), host, answer, message
+        return self.clock.now + (fate if isinstance(fate, float) else latency), host, message_back, message
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         found: list[Message] = []

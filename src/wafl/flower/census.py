@@ -36,6 +36,7 @@ class Hello:
 
     def encode(self) -> RecordDict:
         return config_only(
+            "reply",
             names=list(self.names),
             numbers=None if self.numbers is None else list(self.numbers),
             sizes=None if self.sizes is None else list(self.sizes),
@@ -50,7 +51,7 @@ class Hello:
     @classmethod
     def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:
         check_refusal(content)
-        read = Reader(content, "ask")
+        read = Reader(content, "reply")
         names = read.different("names")
         if not names:
             raise WireError("names=[] must be at least one")
@@ -153,7 +154,7 @@ class Census:
             log(WARNING, "node %d is gone, and with it %s", node, _some(self._present.pop(node).names))
         fresh = here - self._present.keys() - self._refused - set(self._greeted.values())
         if fresh:
-            hello = config_only(sizes=self._with_sizes)
+            hello = config_only("query", sizes=self._with_sizes)
             self._greeted |= self._post.send("query.hello", dict.fromkeys(fresh, hello), self._settings.wait)
         for message, reply in self._post.pull(self._greeted).items():
             node = self._greeted.pop(message)

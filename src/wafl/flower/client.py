@@ -27,7 +27,7 @@ def _open(node_config: str, run_config: str) -> Node:
 @client_app.query("survey")
 @client_app.query("midpoints")
 def reply(message: Message, context: Context) -> Message:
-    """See :data:`wafl.flower.queries.ANSWERS`."""
+    """See :data:`wafl.flower.queries.HANDLERS`."""
     configs = [json.dumps(dict(part), sort_keys=True) for part in (context.node_config, context.run_config)]
     content = answer(message.metadata.message_type, partial(_open, *configs), message.content)
     return Message(content, reply_to=message)

@@ -29,9 +29,9 @@ from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
 from wafl.flower.node import Tested
 from wafl.flower.post import POLL, Post
-from wafl.flower.queries import MidpointsAsk, SurveyAsk, TestAsk
+from wafl.flower.queries import MidpointsQuery, SurveyQuery, TestQuery
 from wafl.flower.training import check_strict
-from wafl.flower.wire import Ask, WireError, check_refusal, decode_replies, encode_ask
+from wafl.flower.wire import NodeQuery, WireError, check_refusal, decode_replies, encode_query
 from wafl.run import Run
 from wafl.runs.config import Flower
 
@@ -42,8 +42,8 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Question(Protocol[T_co]):
-    """What a node is asked of some clients, and how its reply is read."""
+class Exchange(Protocol[T_co]):
+    """A query to a node about some of its clients, and how the reply is read."""
 
     def encode(self) -> RecordDict: ...
     def read(self, reply: RecordDict) -> T_co: ...
@@ -139,12 +139,12 @@ class GridClients:
         names, tested = self.roster.names, self._census.tested()
         present = [number for number, name in enumerate(names) if name in tested]
 
-        def ask(numbers: Sequence[int]) -> TestAsk:
+        def query(numbers: Sequence[int]) -> TestQuery:
             chosen = tuple(names[number] for number in numbers)
-            return TestAsk(chosen, self._attacks, params, self.roster.num_outputs, seed)
+            return TestQuery(chosen, self._attacks, params, self.roster.num_outputs, seed)
 
         found: dict[int, tuple[Tested, Tested]] = {}
-        for numbers, part in self._ask_all("evaluate.test", present, ask, everyone=False):
+        for numbers, part in self._ask_all("evaluate.test", present, query, everyone=False):
             found.update(zip(numbers, part, strict=True))
         return found
 
@@ -154,13 +154,13 @@ class GridClients:
         """What every client reports at ``params``: all must."""
         everyone, names = list(range(self.roster.num_clients)), self.roster.names
 
-        def ask(numbers: Sequence[int]) -> SurveyAsk:
+        def query(numbers: Sequence[int]) -> SurveyQuery:
             chosen = tuple(names[number] for number in numbers)
-            return SurveyAsk(chosen, params, self.roster.num_outputs, settings, norm, seed)
+            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, norm, seed)
 
         value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
         cost = torch.empty_like(value)
-        for numbers, part in self._ask_all("query.survey", everyone, ask):
+        for numbers, part in self._ask_all("query.survey", everyone, query):
             value[:, numbers], cost[:, numbers] = part.value, part.cost
         return SurveyReplies(value, cost)
 
@@ -168,23 +168,23 @@ class GridClients:
         """What every client returns for its reference."""
         everyone, names = list(range(self.roster.num_clients)), self.roster.names
 
-        def ask(numbers: Sequence[int]) -> MidpointsAsk:
+        def query(numbers: Sequence[int]) -> MidpointsQuery:
             chosen = tuple(names[number] for number in numbers)
-            return MidpointsAsk(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
+            return MidpointsQuery(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
 
         found: dict[int, tuple[Tensor, float]] = {}
-        for numbers, part in self._ask_all("query.midpoints", everyone, ask):
+        for numbers, part in self._ask_all("query.midpoints", everyone, query):
             found.update(zip(numbers, part, strict=True))
         return [found[number] for number in everyone]
 
     def _ask_all(
-        self, kind: str, clients: Sequence[int], ask: Callable[[Sequence[int]], Question[T]], *, everyone: bool = True
+        self, kind: str, clients: Sequence[int], query: Callable[[Sequence[int]], Exchange[T]], *, everyone: bool = True
     ) -> list[tuple[list[int], T]]:
         """What each node says of those of the clients that it holds; asked again where it fails.
 
         In the end it is an error if replies are missing, or, unless ``everyone`` must reply, if all are.
         """
-        answers: list[tuple[list[int], T]] = []
+        replies: list[tuple[list[int], T]] = []
         names, missing = self.roster.names, dict.fromkeys(clients, "no node holds it")
         for attempt in range(self._tolerance.attempts):
             homes = self.reachable([names[number] for number in missing])
@@ -192,11 +192,11 @@ class GridClients:
             for number in missing:
                 if names[number] in homes:
                     parts.setdefault(homes[names[number]], []).append(number)
-            asks = {node: ask(numbers) for node, numbers in parts.items()}
-            contents = {node: each.encode() for node, each in asks.items()}
+            queries = {node: query(numbers) for node, numbers in parts.items()}
+            contents = {node: each.encode() for node, each in queries.items()}
             for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
                 try:
-                    answers.append((parts[node], asks[node].read(self._heard(node, reply))))
+                    replies.append((parts[node], queries[node].read(self._heard(node, reply))))
                 except WireError as error:
                     missing.update(dict.fromkeys(parts[node], str(error)))
                     log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
@@ -204,9 +204,9 @@ class GridClients:
                     for number in parts[node]:
                         del missing[number]
             if not missing:
-                return answers
-        if answers and not everyone:
-            return answers
+                return replies
+        if replies and not everyone:
+            return replies
         number, why = next(iter(missing.items()))
         raise TooFewRepliesError(
             f"{kind}: no usable reply of {len(missing)} clients, {self._tolerance.attempts} times over; "
@@ -235,14 +235,14 @@ class GridClients:
 
     def ask_nodes(
         self, queries: Sequence[Query], runs: Sequence[int], entry: str, needs_sizes: bool, *, everyone: bool
-    ) -> tuple[dict[int, list[list[Reply]]], dict[int, Ask], dict[int, str]]:
-        """Decoded replies and asks by node, and, by client, why there is none."""
+    ) -> tuple[dict[int, list[list[Reply]]], dict[int, NodeQuery], dict[int, str]]:
+        """By node, its replies and what it was asked; and by client, why there is no reply."""
         names = self.roster.names
         asked = sorted({client for query in queries for client in query.clients})
         homes = self.reachable([names[client] for client in asked], everyone=everyone)
         missing = {client: "no node holds it" for client in asked if names[client] not in homes}
         lanes = sum(len(query.clients) for query in queries)
-        asks: dict[int, Ask] = {}
+        sent: dict[int, NodeQuery] = {}
         for node in sorted(set(homes.values())):
             absent = [client for client in asked if homes.get(names[client]) != node]
             parts = [
@@ -251,7 +251,7 @@ class GridClients:
                 if (part := without(query, absent)).clients
             ]
             held = {client: names[client] for client in asked if client not in absent}
-            asks[node] = Ask(
+            sent[node] = NodeQuery(
                 entry,
                 tuple(run for run, _ in parts),
                 tuple(query for _, query in parts),
@@ -264,16 +264,16 @@ class GridClients:
                 max(self.roster.num_examples) if needs_sizes else None,
             )
         kind = "train" if queries[0].kind == "train" else "evaluate"
-        contents = {node: encode_ask(ask) for node, ask in asks.items()}
+        contents = {node: encode_query(query) for node, query in sent.items()}
         replies: dict[int, list[list[Reply]]] = {}
         group = f"round {queries[0].round}"
         timeout, look = self._settings.round_timeout, self._census.look
         for node, reply in self._post.ask(kind, contents, timeout, group, meanwhile=look).items():
             try:
-                replies[node] = decode_replies(self._heard(node, reply), asks[node])
+                replies[node] = decode_replies(self._heard(node, reply), sent[node])
             except WireError as error:
-                missing.update(dict.fromkeys(asks[node].names, str(error)))
-        return replies, asks, missing
+                missing.update(dict.fromkeys(sent[node].names, str(error)))
+        return replies, sent, missing
 
 
 def _alike(one: Spec, other: Spec) -> bool:
@@ -291,14 +291,14 @@ class _Nodes:
         if attempt > 0:
             log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
         # Who was silent once may be about to come back: before it is too late, it is waited for.
-        replies, asks, missing = self._clients.ask_nodes(
+        replies, sent, missing = self._clients.ask_nodes(
             queries, runs, self._entry, self._needs_sizes, everyone=attempt > 0
         )
         for client, why in missing.items():
             log(WARNING, "round %d: %s: %s", queries[0].round, self._clients.roster.names[client], why)
         arrived: dict[int, list[Reply]] = {run: [] for run in runs}
-        for node, ask in asks.items():
-            for run, part in zip(ask.runs, replies.get(node, [[]] * len(ask.runs)), strict=True):
+        for node, asked in sent.items():
+            for run, part in zip(asked.runs, replies.get(node, [[]] * len(asked.runs)), strict=True):
                 arrived[run] += part
         return [
             Arrivals(

@@ -27,7 +27,7 @@ from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.keepsakes import Keepsakes, state_folder
 from wafl.flower.run_config import from_run_config
 from wafl.flower.site import Site, open_site
-from wafl.flower.wire import Ask, Outline, WireError, short
+from wafl.flower.wire import NodeQuery, Outline, WireError, short
 from wafl.runs.config import Experiment
 from wafl.runs.plan import make_attack, make_entry, make_model
 from wafl.weights import Learned, LearnedWeights
@@ -112,32 +112,32 @@ class Node:
             raise WireError(f"iterates={short(outline.iterates)} are not what {outline.entry} asks for")
         return spec
 
-    def answer(self, ask: Ask, spec: Spec, task: Task) -> list[Replies]:
+    def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
         """The replies of this node's clients to one query of each run."""
-        first, method, adversary = ask.queries[0], spec.method, spec.method.adversary
-        device, rows = ask.queries[0].params.device, self.rows(ask.names)
-        keepsakes = Keepsakes(self._state, ask.training, ask.entry)
-        asked = [(run, client) for run, query in zip(ask.runs, ask.queries, strict=True) for client in query.clients]
+        first, method, adversary = query.queries[0], spec.method, spec.method.adversary
+        device, rows = query.queries[0].params.device, self.rows(query.names)
+        keepsakes = Keepsakes(self._state, query.training, query.entry)
+        asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[Place, ClientState]()
         examples = self.site.federation.train.to(device)
         # Padded as the largest client of all would need, for equal rounding; but nobody pays for a giant elsewhere.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
-        largest = ask.largest if ask.largest is None or ask.largest <= bearable else 0
+        largest = query.largest if query.largest is None or query.largest <= bearable else 0
         client_task = ClientTask(task, adversary, spec.schedule.local_work, examples, largest, method.local)
         keeps = bool(client_task.initial_memory(first.params))
         for run, client in asked if keeps else []:
-            kept = keepsakes.before(run, ask.names[client], number)
+            kept = keepsakes.before(run, query.names[client], number)
             if kept is not None:
                 memory[run, client] = kept
         # A linear model rounds alike in any company, and without an adversary nothing makes a last digit grow.
-        linear = task.linear(ask.queries[0].params[None]) is not None
-        pair = ask.pair and adversary is not None and not linear
+        linear = task.linear(query.queries[0].params[None]) is not None
+        pair = query.pair and adversary is not None and not linear
         lanes = Lanes(client_task, None, memory, rows, pair)
         with full_precision(device), _one_thread() if linear else nullcontext():
-            replies = lanes.run(ask.queries, ask.runs)
-        if keeps and ask.queries[0].kind == "train":
+            replies = lanes.run(query.queries, query.runs)
+        if keeps and query.queries[0].kind == "train":
             for run, client in memory:
-                keepsakes.keep(run, ask.names[client], number, memory[run, client], ask.saved)
+                keepsakes.keep(run, query.names[client], number, memory[run, client], query.saved)
         return replies
 
     def survey(

@@ -20,7 +20,7 @@ from wafl.flower.wire import (
     WireError,
     arrays,
     config_only,
-    decode_ask,
+    decode_query,
     encode_replies,
     finite,
     num_outputs,
@@ -43,7 +43,7 @@ MOST_SETTINGS = 10_000
 def hello(node: Node, content: RecordDict) -> RecordDict:
     """Which clients this node holds, and what a model for them must take; how many examples only if asked."""
     clients, rows = node.site.federation, node.site.rows
-    with_sizes = Reader(content, "ask").one("sizes", bool)
+    with_sizes = Reader(content, "query").one("sizes", bool)
     numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
     return Hello(
         tuple(rows),
@@ -62,8 +62,8 @@ def work(node: Node, content: RecordDict) -> RecordDict:
     """To train, lines 3 to 8 of the paper's Algorithm 1, or to report the loss at given parameters."""
     task, start = node.task(num_outputs(content))
     spec = node.check(read_outline(content), start)
-    ask = decode_ask(content, start)
-    return encode_replies(ask, node.answer(ask, spec, task))
+    query = decode_query(content, start)
+    return encode_replies(query, node.answer(query, spec, task))
 
 
 def _params(content: RecordDict, like: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _params(content: RecordDict, like: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TestAsk:
+class TestQuery:
     """Test these clients at ``params``: on clean examples, and with ``attacked`` also on attacked ones."""
 
     names: tuple[str, ...]
@@ -82,13 +82,14 @@ class TestAsk:
     seed: int
 
     def encode(self) -> RecordDict:
-        content = config_only(names=list(self.names), attacked=self.attacked, outputs=self.num_outputs, seed=self.seed)
+        names, outputs = list(self.names), self.num_outputs
+        content = config_only("query", names=names, attacked=self.attacked, outputs=outputs, seed=self.seed)
         content["params"] = arrays(params=self.params)
         return content
 
     def read(self, reply: RecordDict) -> list[tuple[Tested, Tested]]:
         """Each client clean and attacked."""
-        count, read = len(self.names), Reader(reply, "ask")
+        count, read = len(self.names), Reader(reply, "reply")
         sizes = read.many("sizes", int, count, 1, LARGEST)
         losses, right = read.many("losses", float, 2 * count), read.many("right", float, None, 0.0, 1.0)
         if right and len(right) != 2 * count:
@@ -98,7 +99,7 @@ class TestAsk:
 
 
 def test(node: Node, content: RecordDict) -> RecordDict:
-    read = Reader(content, "ask")
+    read = Reader(content, "query")
     task, start = node.task(num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
     params = _params(content, start)
@@ -106,6 +107,7 @@ def test(node: Node, content: RecordDict) -> RecordDict:
     attacked = node.test(names, params, task, seed, attacked=True) if read.one("attacked", bool) else clean
     found = [*clean, *attacked]
     return config_only(
+        "reply",
         sizes=[each.num_examples for each in clean],
         losses=[each.loss for each in found],
         right=[each.accuracy for each in found if each.accuracy is not None],
@@ -113,7 +115,7 @@ def test(node: Node, content: RecordDict) -> RecordDict:
 
 
 @dataclass(frozen=True)
-class SurveyAsk:
+class SurveyQuery:
     """Report at ``params``, in double precision, the mean loss; with ``norm`` that of an upper bound of phi_gamma."""
 
     names: tuple[str, ...]
@@ -126,6 +128,7 @@ class SurveyAsk:
     def encode(self) -> RecordDict:
         scalars = sorted(self.settings[0])
         content = config_only(
+            "query",
             names=list(self.names),
             outputs=self.num_outputs,
             seed=self.seed,
@@ -146,7 +149,7 @@ class SurveyAsk:
 
 
 def survey(node: Node, content: RecordDict) -> RecordDict:
-    read = Reader(content, "ask")
+    read = Reader(content, "query")
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
     norm = float(read.one("norm", str)) if read.has("norm") else None
@@ -160,13 +163,13 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     values = read.many("values", float, count * len(scalars), 0.0)
     settings = [share(scalars, values, place) for place in range(count)]
     found = node.survey(names, _params(content, start), task, adversary, settings, seed)
-    reply = config_only(count=count)
+    reply = config_only("reply", count=count)
     reply["numbers"] = arrays(value=found.value, cost=found.cost)
     return reply
 
 
 @dataclass(frozen=True)
-class MidpointsAsk:
+class MidpointsQuery:
     """Carry each client's reference, ``[clients, points, dimension]``, to ``points`` examples of the client's own.
 
     ``numbers`` are the clients' places among all: which examples are drawn depends on them and on the seed.
@@ -178,21 +181,20 @@ class MidpointsAsk:
     seed: int
 
     def encode(self) -> RecordDict:
-        content = config_only(
-            names=list(self.names), numbers=list(self.numbers), points=self.references.shape[1], seed=self.seed
-        )
+        names, numbers, points = list(self.names), list(self.numbers), self.references.shape[1]
+        content = config_only("query", names=names, numbers=numbers, points=points, seed=self.seed)
         content["params"] = arrays(references=self.references)
         return content
 
     def read(self, reply: RecordDict) -> list[tuple[Tensor, float]]:
         shape = tuple(self.references.shape)
         found = finite("midpoints", read_array(reply, "numbers", "midpoints", shape, torch.float64))
-        lengths = Reader(reply, "ask").many("lengths", float, len(self.names), 0.0)
+        lengths = Reader(reply, "reply").many("lengths", float, len(self.names), 0.0)
         return list(zip(found, lengths, strict=True))
 
 
 def midpoints(node: Node, content: RecordDict) -> RecordDict:
-    read, train = Reader(content, "ask"), node.site.federation.train
+    read, train = Reader(content, "query"), node.site.federation.train
     names = read.different("names")
     numbers = read.many("numbers", int, len(names), 0, LARGEST)
     points, seed = read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST)
@@ -203,12 +205,12 @@ def midpoints(node: Node, content: RecordDict) -> RecordDict:
     for place, number in enumerate(numbers):
         cloud = read_client(train.of(rows[place]), number, Sampling(points, seed))
         found.append(Side(cloud.x).midpoints(references[place]))
-    reply = config_only(lengths=[length for _, length in found])
+    reply = config_only("reply", lengths=[length for _, length in found])
     reply["numbers"] = arrays(midpoints=torch.stack([points for points, _ in found]))
     return reply
 
 
-ANSWERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
+HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.hello": hello,
     "train": work,
     "evaluate": work,
@@ -222,6 +224,6 @@ ANSWERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
     """What the node replies; what it cannot or must not do is said in words."""
     try:
-        return ANSWERS[kind](node(), content)
+        return HANDLERS[kind](node(), content)
     except Exception as error:  # a node that fails says why, whatever it is
         return refusal(f"{type(error).__name__}: {error}")

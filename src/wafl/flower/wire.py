@@ -31,13 +31,13 @@ class WireError(ValueError):
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What one node is asked: a query of each of several runs, to clients that it holds.
+class NodeQuery:
+    """What one node is asked: one query per run, to clients that it holds.
 
-    ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep and ``names`` says which client
+    ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep, and ``names`` says which client
     each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
-    again. ``pair`` wants a lane that is alone computed beside its copy; ``largest`` is the size of the largest client,
-    None where the method does not need to know it.
+    again. With ``pair``, a lane that is alone is computed next to a copy of itself. ``largest`` is the size of the
+    largest client, None if the method does not need to know it.
     """
 
     entry: str
@@ -52,50 +52,54 @@ class Ask:
     largest: int | None = None
 
 
-def encode_ask(ask: Ask) -> RecordDict:
-    first, scalars = ask.queries[0], sorted(ask.queries[0].scalars)
-    config: dict[str, Any] = {
-        "format": FORMAT,
-        "entry": ask.entry,
-        "kind": first.kind,
-        "round": first.round,
-        "runs": list(ask.runs),
-        "seeds": [query.seed for query in ask.queries],
-        "numbers": list(ask.names),
-        "names": list(ask.names.values()),
-        "counts": [len(query.clients) for query in ask.queries],
-        "clients": [client for query in ask.queries for client in query.clients],
-        "weights": [weight for query in ask.queries for weight in query.weights.tolist()],
-        "scalars": scalars,
-        "values": [float(query.scalars[name]) for query in ask.queries for name in scalars],
-        "outputs": ask.num_outputs,
-        "training": ask.training,
-        "saved": ask.saved,
-        "sums": ask.partial_sums,
-        "pair": ask.pair,
-        "largest": -1 if ask.largest is None else ask.largest,
-    }
-    config |= {"vectors": sorted(first.vectors), "iterates": sorted(first.iterates), "sends": list(first.sends)}
-    config["steps"] = [query.iterates[name] for query in ask.queries for name in sorted(first.iterates)]
-    params = torch.stack([query.params for query in ask.queries])
-    vectors = {name: torch.stack([query.vectors[name] for query in ask.queries]) for name in first.vectors}
-    filled = {name: value for name, value in config.items() if value != []}  # Flower has no empty lists
-    content = RecordDict({"ask": _config(filled), "params": arrays(params=params)})
-    if vectors:
-        content["vectors"] = arrays(**vectors)
+def encode_query(query: NodeQuery) -> RecordDict:
+    first, scalars, iterates = query.queries[0], sorted(query.queries[0].scalars), sorted(query.queries[0].iterates)
+    content = config_only(
+        "query",
+        format=FORMAT,
+        entry=query.entry,
+        kind=first.kind,
+        round=first.round,
+        runs=list(query.runs),
+        seeds=[each.seed for each in query.queries],
+        numbers=list(query.names),
+        names=list(query.names.values()),
+        counts=[len(each.clients) for each in query.queries],
+        clients=[client for each in query.queries for client in each.clients],
+        weights=[weight for each in query.queries for weight in each.weights.tolist()],
+        scalars=scalars,
+        values=[float(each.scalars[name]) for each in query.queries for name in scalars],
+        vectors=sorted(first.vectors),
+        iterates=iterates,
+        steps=[each.iterates[name] for each in query.queries for name in iterates],
+        sends=list(first.sends),
+        outputs=query.num_outputs,
+        training=query.training,
+        saved=query.saved,
+        sums=query.partial_sums,
+        pair=query.pair,
+        largest=-1 if query.largest is None else query.largest,
+    )
+    content["params"] = arrays(params=torch.stack([each.params for each in query.queries]))
+    if first.vectors:
+        stacked = {name: torch.stack([each.vectors[name] for each in query.queries]) for name in first.vectors}
+        content["vectors"] = arrays(**stacked)
     return content
 
 
+Ask, encode_ask = NodeQuery, encode_query  # until benchmarks/flower.py has the new names
+
+
 def num_outputs(content: RecordDict) -> int:
-    """Of the model that a message is about: a node builds it, no larger than the parameters, before it reads them."""
+    """Of the model that a query is about: a node builds it before it reads the parameters, but no larger than these."""
     sent = content.get("params")
     params = sent.get(PARAMS) if isinstance(sent, ArrayRecord) else None
-    return Reader(content, "ask").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
+    return Reader(content, "query").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """Which runs a node is asked about, and every name in the message: what is checked before any array is read.
+    """Which runs a node is asked about, and every name in the query: checked before any array is read.
 
     ``vectors`` travel with the parameters; ``iterates`` and ``sends`` are to be sent back.
     """
@@ -110,8 +114,8 @@ class Outline:
 
 
 def read_outline(content: RecordDict) -> Outline:
-    """The outline of a message that :func:`encode_ask` wrote; no name may be empty, doubled, or that of the params."""
-    read = Reader(content, "ask")
+    """The outline of what :func:`encode_query` wrote; refuses empty and repeated names, and that of the parameters."""
+    read = Reader(content, "query")
     if read.one("format", int, 0, LARGEST) != FORMAT:
         raise WireError(f"messages of format {read.one('format', int)}, this version reads {FORMAT}: update wafl-learn")
     kind = read.one("kind", str)
@@ -127,9 +131,9 @@ def read_outline(content: RecordDict) -> Outline:
     return Outline(kind, read.one("entry", str), tuple(runs), scalars, vectors, iterates, sends)
 
 
-def decode_ask(content: RecordDict, like: Tensor) -> Ask:
-    """What :func:`encode_ask` wrote, for a model with parameters ``like`` these."""
-    outline, read = read_outline(content), Reader(content, "ask")
+def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
+    """What :func:`encode_query` wrote, for a model with parameters ``like`` these."""
+    outline, read = read_outline(content), Reader(content, "query")
     count, number = len(outline.runs), read.one("round", int, 0, LARGEST)
     numbers = read.many("numbers", int, None, 0, LARGEST)
     names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
@@ -166,7 +170,7 @@ def decode_ask(content: RecordDict, like: Tensor) -> Ask:
         )
         queries.append(query)
         begin += size
-    return Ask(
+    return NodeQuery(
         outline.entry,
         outline.runs,
         tuple(queries),
@@ -185,26 +189,27 @@ def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]
     return dict(zip(names, values[place * len(names) : (place + 1) * len(names)], strict=True))
 
 
-def encode_replies(ask: Ask, replies: Sequence[Replies]) -> RecordDict:
+def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
     """One row a client; with partial sums one a run, the mean of the sound ones by their weights."""
-    if ask.partial_sums:
-        replies = [_averaged(query, reply) for query, reply in zip(ask.queries, replies, strict=True)]
+    if query.partial_sums:
+        replies = [_averaged(each, reply) for each, reply in zip(query.queries, replies, strict=True)]
     numbers = arrays(
         loss=torch.cat([reply.loss for reply in replies]), cost=torch.cat([reply.cost for reply in replies])
     )
-    content = RecordDict({"reply": _config({"format": FORMAT}), "numbers": numbers})
-    wanted = ask.queries[0].wanted
+    content = config_only("reply", format=FORMAT)
+    content["numbers"] = numbers
+    wanted = query.queries[0].wanted
     if wanted:
         content["vectors"] = arrays(**{name: torch.cat([reply.vectors[name] for reply in replies]) for name in wanted})
     return content
 
 
-def decode_replies(content: RecordDict, ask: Ask) -> list[list[Reply]]:
+def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     """One reply a client and query. Whether they are finite is not said here: one client's fault is its own."""
     check_refusal(content)
     Reader(content, "reply").one("format", int, FORMAT, FORMAT)
-    sizes, first = [len(query.clients) for query in ask.queries], ask.queries[0]
-    rows = [1] * len(sizes) if ask.partial_sums else sizes
+    sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
+    rows = [1] * len(sizes) if query.partial_sums else sizes
     numbers = read_arrays(content, "numbers", ("loss", "cost"), (sum(sizes),), first.params.dtype)
     shape = (sum(rows), *first.params.shape)
     found = read_arrays(content, "vectors", first.wanted, shape, first.params.dtype)
@@ -214,13 +219,13 @@ def decode_replies(content: RecordDict, ask: Ask) -> list[list[Reply]]:
         for name, whole in found.items()
     }
     return [
-        split(Replies(query.clients, loss[i], cost[i], {name: parts[i] for name, parts in vectors.items()}))
-        for i, query in enumerate(ask.queries)
+        split(Replies(each.clients, loss[i], cost[i], {name: parts[i] for name, parts in vectors.items()}))
+        for i, each in enumerate(query.queries)
     ]
 
 
 def refusal(why: str) -> RecordDict:
-    return RecordDict({"refused": _config({"why": why[:LONGEST]})})
+    return config_only("refused", why=why[:LONGEST])
 
 
 def check_refusal(content: RecordDict) -> None:
@@ -238,9 +243,10 @@ def _array(values: np.ndarray[Any, Any]) -> Array:
     return Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=RAW, data=data)
 
 
-def config_only(**values: Any) -> RecordDict:
-    """A message of plain values; empty lists and None are left out."""
-    return RecordDict({"ask": _config({k: v for k, v in values.items() if v is not None and v != []})})
+def config_only(record: str, /, **values: Any) -> RecordDict:
+    """A message with one record of plain values, "query" or "reply"; empty lists and None are left out."""
+    filled = {name: value for name, value in values.items() if value is not None and value != []}
+    return RecordDict({record: ConfigRecord(filled)})
 
 
 def read_arrays(
@@ -346,10 +352,6 @@ def _averaged(query: Query, replies: Replies) -> Replies:
 
     loss = torch.where(sound, replies.loss, torch.nan)  # so that the server leaves these clients out
     return replace(replies, loss=loss, vectors={name: mean(part) for name, part in replies.vectors.items()})
-
-
-def _config(values: Mapping[str, Any]) -> ConfigRecord:
-    return ConfigRecord(dict(values))
 
 
 def short(value: Any) -> str:

@@ -156,17 +156,17 @@ class Loopback:
         self.link.wait_for(READY, PATIENCE)
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """What one of Flower's commands answers."""
+        """What one of Flower's commands prints."""
         command = [_tool("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(
             command, env=self._environment("flwr"), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
-        answer: Any = None
+        printed: Any = None
         with suppress(ValueError):
-            answer = json.loads(done.stdout)
-        if not isinstance(answer, dict) or not answer.get("success"):
+            printed = json.loads(done.stdout)
+        if not isinstance(printed, dict) or not printed.get("success"):
             raise ProgramError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
-        return answer
+        return printed
 
     def _start_link(self, attempts: int = 3) -> Program:
         security = ["--insecure"]
