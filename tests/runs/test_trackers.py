@@ -374,6 +374,48 @@ def test_an_experiment_gets_the_trackers_it_asks_for(clients: wafl.Federation, t
         assert_same_metrics(client, each, run)
 
 
+def train_diverging(clients: wafl.Federation, tracker: Callback) -> wafl.Run:
+    """The second of two runs, which diverges."""
+    schedule = {**SCHEDULE, "rounds": 6, "local_steps": 2, "callbacks": [tracker]}
+    grid = {"weight_decay": [0.0, 1e38]}
+    sound, lost = wafl.sweep(wafl.models.mlr(clients), clients, wafl.FedAvg(), grid, **schedule)
+    assert (sound.diverged, lost.diverged is None) == (None, False)
+    return lost
+
+
+def test_tensorboard_holds_why_a_run_diverged(clients: wafl.Federation, tmp_path: Path) -> None:
+    lost = train_diverging(clients, TensorBoardTracker(tmp_path))
+    told = events(tmp_path / "1-FedAvg-weight_decay=1e+38")
+    assert told.Tensors("diverged/text_summary")[0].tensor_proto.string_val[0].decode() == lost.diverged
+    assert "diverged/text_summary" not in events(tmp_path / "0-FedAvg-weight_decay=0.0").Tags()["tensors"]
+
+
+def test_a_run_that_diverged_has_failed_in_mlflow(clients: wafl.Federation, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    lost = train_diverging(clients, MLflowTracker("digits", tmp_path / "store"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        client = MlflowClient(tracking_uri=(tmp_path / "store").as_uri())
+    runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    found = {run.info.run_name: (run.info.status, run.data.tags.get("wafl.diverged")) for run in runs}
+    assert found == {
+        "FedAvg (weight_decay=0.0)": ("FINISHED", None),
+        "FedAvg (weight_decay=1e+38)": ("FAILED", lost.diverged),
+    }
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_run_that_diverged_has_failed_in_wandb(clients: wafl.Federation, tmp_path: Path) -> None:
+    train_diverging(clients, WandbTracker("digits", folder=tmp_path))
+    codes: dict[str, int] = {}
+    for path in map(Path, glob.glob(f"{tmp_path}/wandb/offline-run-*/*.wandb")):
+        about, _, _ = wandb_run(path)
+        (left,) = [record.exit for record in wandb_records(path) if record.WhichOneof("record_type") == "exit"]
+        codes[about.display_name] = left.exit_code
+    assert codes == {"FedAvg (weight_decay=0.0)": 0, "FedAvg (weight_decay=1e+38)": 1}
+
+
 @pytest.mark.slow
 def test_studies_of_one_folder_are_told_apart(clients: wafl.Federation, tmp_path: Path) -> None:
     """A study that was removed and begun anew, at the same place, does not go on in the runs of the first."""

@@ -14,7 +14,11 @@ from wafl.cli.shared import one_line_errors
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was interrupted.")],
 ) -> None:
-    """Go on with a run where it was interrupted, to the same numbers as if it had not been."""
+    """Go on with a study where it was interrupted, to the same numbers as if it had not been.
+
+    The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
+    if every run diverged), and 130 after Ctrl-C.
+    """
     from rich.console import Console
 
     from wafl.runs.study import Study

@@ -55,6 +55,9 @@ def run(
     With an experiment file: what it describes (`wafl config init` writes one). Without: WAFL and its rivals on
     handwritten digits, which come with scikit-learn; each client knows a few labels only, and the trained models are
     tested while a growing share of the clients is attacked. A run that is interrupted goes on with `wafl resume`.
+
+    The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
+    if every run diverged), and 130 after Ctrl-C.
     """
     from wafl.runs.demo import demo_experiment
     from wafl.runs.folder import source_of

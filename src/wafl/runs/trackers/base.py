@@ -22,8 +22,8 @@ class Log(ABC):
         """One round."""
 
     @abstractmethod
-    def close(self) -> None:
-        """The run is done."""
+    def close(self, diverged: str | None) -> None:
+        """The run is done, or has diverged for this reason."""
 
 
 class Tracker(Callback, ABC):
@@ -50,7 +50,7 @@ class Tracker(Callback, ABC):
 
     def on_end(self, place: int, run: Run) -> None:
         log = self._logs.pop(place, None) or self._join(place, run, run.history)
-        log.close()
+        log.close(run.diverged)
 
     def _join(self, place: int, run: Run, before: History) -> Log:
         log = self._open(place, run)

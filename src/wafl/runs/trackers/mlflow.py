@@ -16,7 +16,7 @@ from wafl.core.history import Record
 from wafl.run import Run
 from wafl.runs.trackers.base import Log, Tracker, flat, name_of, numbers, settings_of
 
-KEY = "wafl.key"
+KEY, DIVERGED = "wafl.key", "wafl.diverged"
 _LONGEST = 500
 _ALLOW_FILES = "MLFLOW_ALLOW_FILE_STORE"
 
@@ -82,8 +82,10 @@ class _Metrics(Log):
         if metrics:
             self._client.log_batch(self._run_id, metrics=metrics)
 
-    def close(self) -> None:
-        self._client.set_terminated(self._run_id, "FINISHED")
+    def close(self, diverged: str | None) -> None:
+        if diverged is not None:
+            self._client.set_tag(self._run_id, DIVERGED, diverged)
+        self._client.set_terminated(self._run_id, "FINISHED" if diverged is None else "FAILED")
 
 
 @contextmanager

@@ -43,7 +43,9 @@ class _Events(Log):
             self._writer.add_scalar(name, value, record.round)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, diverged: str | None) -> None:
+        if diverged is not None:
+            self._writer.add_text("diverged", diverged, 0)
         self._writer.close()
 
 

@@ -80,6 +80,8 @@ class _WandbRun(Log):
         if record.round >= self._first:
             self._run.log(numbers(record), step=record.round)
 
-    def close(self) -> None:
+    def close(self, diverged: str | None) -> None:
         _OPEN.pop(self._run.id, None)
-        self._run.finish()
+        if diverged is not None:
+            self._run.summary["diverged"] = diverged
+        self._run.finish(exit_code=0 if diverged is None else 1)
