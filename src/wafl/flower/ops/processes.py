@@ -1,4 +1,4 @@
-"""A program with a log and a session of its own, signalled together with all that it has started."""
+"""A program with its own log and session, signaled together with all processes that it has started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAIL = 2000
 
 
 class ProgramError(RuntimeError):
-    """A program ended, or did not do its work; the message has the end of what it said."""
+    """A program ended or failed; the message has the end of its log."""
 
 
 class Program:
@@ -44,17 +44,17 @@ class Program:
             )
 
     def returncode(self) -> int | None:
-        """None while it runs, minus the signal's number if one ended it."""
+        """None while it is running; if a signal ended it, minus the signal's number."""
         return self.process.poll()
 
     def said(self) -> str:
-        """What it and its children have written since its last start."""
+        """What it and its children have logged since its last start."""
         with self.log.open("rb") as log:
             log.seek(self._offset)
             return log.read().decode(errors="replace")
 
     def wait_for(self, pattern: str, timeout: float) -> re.Match[str]:
-        """Wait until it says that; a ProgramError if it ends first, a TimeoutError if it takes too long."""
+        """Wait until it logs the pattern; raises ProgramError if it ends first, TimeoutError if it takes too long."""
         deadline = time.monotonic() + timeout
         while True:
             ended = self.returncode() is not None
@@ -67,11 +67,11 @@ class Program:
             time.sleep(POLL)
 
     def complaint(self, what: str) -> str:
-        """``what`` became of it, and the end of its log."""
+        """``what`` happened to it, and the end of its log."""
         return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.said()[-TAIL:]}"
 
     def stop(self, grace: float = 5.0) -> None:
-        """Ask it to end, then end whatever is left."""
+        """Ask it to end, then kill whatever is left."""
         if self.returncode() is None:
             self.process.terminate()
             self.resume()
@@ -80,7 +80,7 @@ class Program:
         self.kill()
 
     def kill(self, timeout: float = 10.0) -> None:
-        """End it and all it has started, at once."""
+        """End it and all processes it has started, at once."""
         deadline = time.monotonic() + timeout
         while self._signal(signal.SIGKILL):
             if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ class Program:
         self.process.wait(timeout)
 
     def pause(self) -> None:
-        """Hang: nothing ends, nothing answers."""
+        """Make it hang: it neither ends nor answers."""
         seen: set[int] = set()
         while new := self._signal(signal.SIGSTOP, seen):
             seen |= new
@@ -98,12 +98,12 @@ class Program:
         self._signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Kill what is left of it, and start the same command."""
+        """Kill what is left of it, and start the same command again."""
         self.kill()
         self.process = self._start()
 
     def family(self) -> set[int]:
-        """It and all it has started that still run, also in sessions of their own and after their parents' end."""
+        """It and all running processes it has started, including those in their own session or without a parent."""
         parents: dict[int, int] = {}
         found: set[int] = set()
         mark = self._mark.encode()
@@ -117,14 +117,14 @@ class Program:
                     found.add(int(folder.name))
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.add(int(folder.name))
-            except OSError:  # it has just ended, or it hides its environment, as Flower's SuperExec does
+            except OSError:  # it has just ended, or hides its environment, as Flower's SuperExec does
                 continue
         while new := {pid for pid, parent in parents.items() if parent in found} - found:
             found |= new
         return found
 
     def _signal(self, number: signal.Signals, seen: set[int] | frozenset[int] = frozenset()) -> set[int]:
-        """Send it to the family, less those ``seen``; without a /proc, to the process group."""
+        """Send the signal to the family except those ``seen``; without /proc, to the process group."""
         family = self.family() - seen
         for pid in family:
             with suppress(ProcessLookupError):
