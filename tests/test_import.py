@@ -1,0 +1,76 @@
+"""What is loaded when, and what a missing package says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import wafl
+from wafl.data.sources import RemoteFile, download
+
+EVERYTHING = {
+    "PIL", "filelock", "flwr", "matplotlib", "mlflow", "onnx", "ot", "platformdirs", "pooch", "pyarrow",
+    "pyautoattack", "pydantic", "requests", "rich", "safetensors", "scipy", "sklearn", "tensorboard", "tomlkit",
+    "typer", "wandb",
+}  # fmt: skip
+"""The modules of every dependency and extra but numpy and torch."""
+
+TRAINING = """
+x = wafl.Federation.from_arrays([(torch.rand(9, 3), torch.arange(9) % 2)])
+wafl.fit(wafl.models.mlr(x), x, wafl.WAFL(), rounds=1, local_steps=1)
+"""
+
+FILE = RemoteFile("file", ("http://127.0.0.1:9/file",), "0" * 32)
+
+
+def modules_of_project() -> set[str]:
+    """The import names of what pyproject.toml lists, without tools."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    groups = [lines for extra, lines in project["optional-dependencies"].items() if extra != "dev"]
+    lines = [line for group in [project["dependencies"], *groups] for line in group]
+    names = {line.partition(">")[0].partition("[")[0] for line in lines}
+    other = {"pillow": "PIL", "pot": "ot", "scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
+    return {other.get(name, name) for name in names} - {"numpy", "torch", "onnxscript"}
+
+
+def test_every_dependency_is_looked_for() -> None:
+    assert modules_of_project() == EVERYTHING
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("work", ["", TRAINING], ids=["import", "training"])
+def test_importing_and_training_load_torch_and_numpy_alone(work: str) -> None:
+    code = f"import sys, torch, wafl\n{work}\nprint(*sorted({EVERYTHING!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == ""
+
+
+def two_clients() -> wafl.Federation:
+    return wafl.Federation.from_arrays([(torch.rand(9, 3), torch.arange(9) % 2)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "work"),
+    [
+        ("ot", "transport", lambda _: wafl.weights.nearest(two_clients(), two_clients())),
+        ("ot", "transport", lambda _: wafl.weights.mixture(two_clients(), two_clients())),
+        ("ot", "transport", lambda _: wafl.weights.mixture(two_clients(), two_clients(), private=True)),
+        ("ot", "transport", lambda _: wafl.weights.cover(two_clients())),
+        ("pooch", "data", lambda folder: download(FILE, folder)),
+        ("requests", "data", lambda folder: download(FILE, folder)),
+    ],
+)
+def test_a_missing_package_is_one_line_with_the_extra_that_installs_it(
+    module: str, extra: str, work: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=rf"needs the package {module}: pip install 'wafl-learn\[{extra}\]'$") as error:
+        work(tmp_path)
+    assert "\n" not in str(error.value)
