@@ -1,4 +1,4 @@
-"""What may happen at the end of a round: it is told, it adds to the history, and it ends a run."""
+"""Callbacks are told about every round, add to the history, and end runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEDULE: dict[str, Any] = {"rounds": 6, "cohort": 3, "local_steps": 2, "batch_s
 
 @pytest.fixture(scope="module")
 def clients() -> wafl.Federation:
-    """Five clients whose three classes can be told apart, mostly."""
+    """Five clients whose three classes can mostly be told apart."""
     rng = np.random.default_rng(0)
     labels = [np.arange(n) % 3 for n in (32, 48, 28, 36, 24)]
     pairs = [(0.6 * rng.random((len(y), 3)) + 0.4 * np.eye(3)[y], y) for y in labels]
@@ -63,7 +63,7 @@ class Diary(Callback):
 
 
 class Given(Callback):
-    """Adds a metric whose values are given, one a round."""
+    """Adds a metric with given values, one per round."""
 
     def __init__(self, *values: float, name: str = "given") -> None:
         self.values, self.name = values, name
@@ -73,7 +73,7 @@ class Given(Callback):
             moment.metrics[self.name] = self.values[moment.record.round]
 
 
-# -- Being told -----------------------------------------------------------------------------------------------
+# -- What callbacks are told ----------------------------------------------------------------------------------
 
 
 def test_a_function_and_a_callback_are_told_of_every_round_of_every_run(clients: wafl.Federation) -> None:
@@ -84,7 +84,7 @@ def test_a_function_and_a_callback_are_told_of_every_round_of_every_run(clients:
     assert told == diary.rounds == expected
 
 
-def test_the_end_is_told_once_a_run_with_the_run_that_is_returned(clients: wafl.Federation) -> None:
+def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned(clients: wafl.Federation) -> None:
     diary = Diary()
     runs = sweep(clients, diary, grid={"gamma": [1.0, 2.0], "batch_size": [2, 4]})
     assert Counter(place for place, _ in diary.ends) == {0: 1, 1: 1, 2: 1, 3: 1}
@@ -94,7 +94,7 @@ def test_the_end_is_told_once_a_run_with_the_run_that_is_returned(clients: wafl.
         assert run.settings == runs[place].settings
 
 
-def test_the_end_is_told_of_a_run_that_stopped_early(clients: wafl.Federation) -> None:
+def test_callbacks_are_told_of_the_end_of_a_run_that_stops_early(clients: wafl.Federation) -> None:
     def stop(moment: Moment) -> None:
         if moment.place == 1:
             moment.stop("enough")
@@ -123,23 +123,27 @@ def test_a_moment_is_the_run_at_the_end_of_its_round(clients: wafl.Federation) -
 
 
 def test_a_run_kept_from_a_moment_is_as_if_training_had_ended_there(clients: wafl.Federation) -> None:
-    """Its history too: all rounds up to this one, and none that came later."""
+    """So is its history: it has all rounds up to this one and no later ones, even if the run is asked for later."""
     kept: list[wafl.Run] = []
+    moments: list[Moment] = []
     fit(clients, Given(5.0, 6.0), lambda moment: kept.append(moment.run), rounds=3)
-    for number, run in enumerate(kept):
+    fit(clients, Given(5.0, 6.0), moments.append, rounds=3)
+    for number, runs in enumerate(zip(kept, [moment.run for moment in moments], strict=True)):
         shorter = fit(clients, Given(5.0, 6.0), rounds=number + 1)
-        for column in ("round", "loss", "cohort", "metrics"):
-            assert run.history.column(column) == shorter.history.column(column)
+        for run in runs:
+            assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
+            for column in ("round", "loss", "cohort", "metrics"):
+                assert run.history.column(column) == shorter.history.column(column)
 
 
-def test_callbacks_are_told_in_order_and_see_what_others_added(clients: wafl.Federation) -> None:
+def test_callbacks_are_called_in_order_and_see_what_earlier_ones_added(clients: wafl.Federation) -> None:
     seen: list[dict[str, float]] = []
     run = fit(clients, Given(1.0, 2.0, 3.0), lambda moment: seen.append(dict(moment.metrics)), rounds=3)
     assert seen == [{"given": 1.0}, {"given": 2.0}, {"given": 3.0}]
     assert run.history.column("metrics") == seen
 
 
-def test_watching_changes_no_bit(clients: wafl.Federation) -> None:
+def test_callbacks_that_only_watch_change_no_bit(clients: wafl.Federation) -> None:
     plain = fit(clients)
     watched = fit(clients, Diary(), EvaluateEvery(clients, 1), EarlyStopping(patience=100), lambda moment: moment.run)
     assert all(torch.equal(value, watched.params[name]) for name, value in plain.params.items())
@@ -155,7 +159,7 @@ def test_an_error_in_a_callback_is_not_swallowed(clients: wafl.Federation) -> No
 
 
 @pytest.mark.parametrize("bad", ["log", 3, None, {"loss": 1.0}, [print]], ids=repr)
-def test_what_is_no_callback_is_refused_before_any_work(clients: wafl.Federation, bad: Any) -> None:
+def test_what_is_not_a_callback_is_refused_before_any_work(clients: wafl.Federation, bad: Any) -> None:
     diary = Diary()
     with pytest.raises(TypeError, match=r"is not a callback: use a wafl.callbacks.Callback or a function of a moment"):
         fit(clients, diary, bad)
@@ -164,7 +168,7 @@ def test_what_is_no_callback_is_refused_before_any_work(clients: wafl.Federation
 
 @pytest.mark.parametrize("kind", [EarlyStopping, Diary])
 def test_a_class_in_place_of_a_callback_is_refused(clients: wafl.Federation, kind: type[Callback]) -> None:
-    """It would be called with each moment, and nothing would come of it."""
+    """It would be called with each moment, and do nothing."""
     with pytest.raises(TypeError, match="callback"):
         fit(clients, kind)
 
@@ -172,7 +176,7 @@ def test_a_class_in_place_of_a_callback_is_refused(clients: wafl.Federation, kin
 # -- Metrics --------------------------------------------------------------------------------------------------
 
 
-def test_metrics_land_in_the_history_and_in_json(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_metrics_are_kept_in_the_history_and_in_json(tmp_path: Path, clients: wafl.Federation) -> None:
     run = fit(clients, Given(0.1, 1 / 3, 5), rounds=4)
     expected = [{"given": 0.1}, {"given": 1 / 3}, {"given": 5}, {}]
     assert run.history.column("metrics") == expected
@@ -185,15 +189,17 @@ def test_metrics_land_in_the_history_and_in_json(tmp_path: Path, clients: wafl.F
 
 
 @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(2), torch.tensor(0.5)], ids=["float32", "int64", "tensor"])
-def test_a_number_of_another_library_is_a_number(tmp_path: Path, clients: wafl.Federation, value: Any) -> None:
-    """Else the first checkpoint fails, and all that was trained is lost."""
+def test_a_metric_of_another_librarys_number_type_is_kept_as_a_number(
+    tmp_path: Path, clients: wafl.Federation, value: Any
+) -> None:
+    """Otherwise the first checkpoint fails, and everything trained so far is lost."""
     run = fit(clients, lambda moment: moment.metrics.update(mine=value), checkpoint=Checkpoint(tmp_path / "checkpoint"))
     run.save(tmp_path / "run")
     assert [row["mine"] for row in run.history.column("metrics")] == [float(value)] * 6
     assert list(wafl.load_run(tmp_path / "run").history) == list(run.history)
 
 
-def test_values_of_a_metric_are_those_of_the_rounds_that_have_it(clients: wafl.Federation) -> None:
+def test_the_values_of_a_metric_come_from_the_rounds_that_have_it(clients: wafl.Federation) -> None:
     found: list[list[float]] = []
     losses: list[list[float]] = []
 
@@ -212,7 +218,7 @@ def test_values_of_a_metric_are_those_of_the_rounds_that_have_it(clients: wafl.F
 # -- Stopping -------------------------------------------------------------------------------------------------
 
 
-def test_stop_ends_a_run_after_its_round(clients: wafl.Federation) -> None:
+def test_stop_ends_a_run_after_the_current_round(clients: wafl.Federation) -> None:
     def stop(moment: Moment) -> None:
         if moment.record.round == 2:
             moment.stop("enough")
@@ -231,7 +237,7 @@ def test_stop_needs_no_reason(clients: wafl.Federation) -> None:
     "method", [wafl.WAFL(radius=0.3), wafl.FedRobust(), wafl.DRFA()], ids=lambda method: method.name
 )
 @pytest.mark.parametrize("stopped", [(0,), (1, 2), (0, 1, 2)])
-def test_a_stop_ends_one_run_of_a_sweep_and_the_others_are_as_alone(
+def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
     clients: wafl.Federation, method: wafl.Method, stopped: tuple[int, ...]
 ) -> None:
     def stop(moment: Moment) -> None:
@@ -246,7 +252,7 @@ def test_a_stop_ends_one_run_of_a_sweep_and_the_others_are_as_alone(
         assert_same(run, fit(clients, method=method, seed=seed, rounds=rounds))
 
 
-def test_lanes_that_shared_their_batches_are_as_alone_when_one_stops(clients: wafl.Federation) -> None:
+def test_stopping_a_run_leaves_those_that_shared_its_batches_as_if_they_were_alone(clients: wafl.Federation) -> None:
     def stop(moment: Moment) -> None:
         if moment.place == 1 and moment.record.round == 1:
             moment.stop("enough")
@@ -264,23 +270,23 @@ def test_lanes_that_shared_their_batches_are_as_alone_when_one_stops(clients: wa
 @pytest.mark.parametrize(
     ("values", "options", "rounds"),
     [
-        ((5, 4, 3, 2, 1, 0), {"patience": 1}, 6),  # ever better
-        ((5, 5, 5, 5, 5, 5), {"patience": 1}, 2),  # as good is not better
+        ((5, 4, 3, 2, 1, 0), {"patience": 1}, 6),  # always better
+        ((5, 5, 5, 5, 5, 5), {"patience": 1}, 2),  # equally good is not better
         ((5, 4, 4, 4, 4, 4), {"patience": 3}, 5),
         ((5, 4, 6, 6, 3, 3), {"patience": 3}, 6),  # better just in time
         ((5, 4, 6, 6, 3, 3), {"patience": 2}, 4),
-        ((1, 5, 4, 3, 2, 2), {"patience": 4}, 5),  # better than the last, not than the best
+        ((1, 5, 4, 3, 2, 2), {"patience": 4}, 5),  # better than the last value, but not than the best
         ((1, 2, 3, 4, 5, 6), {"patience": 1, "largest": True}, 6),
         ((6, 5, 4, 3, 2, 1), {"patience": 2, "largest": True}, 3),
         ((1, 3, 2, 3, 4, 4), {"patience": 2, "largest": True}, 4),
-        ((5, 4.6, 4.2, 3.8, 3.4, 3), {"patience": 1, "min_delta": 0.5}, 2),  # never by enough at once
-        ((5, 4.6, 4.2, 3.8, 3.4, 3), {"patience": 2, "min_delta": 0.5}, 6),  # by enough in two
-        ((5, 4, 3, 2.5, 2, 1.5), {"patience": 1, "min_delta": 0.5}, 4),  # by just the difference is not by more
+        ((5, 4.6, 4.2, 3.8, 3.4, 3), {"patience": 1, "min_delta": 0.5}, 2),  # never enough in one round
+        ((5, 4.6, 4.2, 3.8, 3.4, 3), {"patience": 2, "min_delta": 0.5}, 6),  # enough in two
+        ((5, 4, 3, 2.5, 2, 1.5), {"patience": 1, "min_delta": 0.5}, 4),  # exactly the difference is not more than it
         ((1, 2, 2.2, 9, 9, 9), {"patience": 1, "min_delta": 0.5, "largest": True}, 3),
         ((5, 5, 5, 5, 5, 5), {"patience": 6}, 6),
     ],
 )
-def test_early_stopping(
+def test_early_stopping_ends_a_run_after_patience_values_without_improvement(
     clients: wafl.Federation, values: tuple[float, ...], options: dict[str, Any], rounds: int
 ) -> None:
     run = fit(clients, Given(*values), EarlyStopping(metric="given", **options))
@@ -288,7 +294,7 @@ def test_early_stopping(
 
 
 def test_patience_counts_values_and_not_rounds(clients: wafl.Federation) -> None:
-    """A metric of every second round that becomes worse at once: two values are four rounds."""
+    """With a metric every second round that only gets worse, two values take four rounds."""
 
     def every_second(moment: Moment) -> None:
         if moment.record.round % 2:
@@ -298,7 +304,7 @@ def test_patience_counts_values_and_not_rounds(clients: wafl.Federation) -> None
     assert len(run.history) == 6
 
 
-def test_it_stops_by_the_loss_unless_told_otherwise(clients: wafl.Federation) -> None:
+def test_early_stopping_watches_the_loss_by_default(clients: wafl.Federation) -> None:
     losses = fit(clients, rounds=30, learning_rate=1.0).history.column("loss")
     best = [min(losses[: number + 1]) for number in range(30)]
     expected = next(number for number in range(4, 30) if min(losses[number - 3 : number + 1]) >= best[number - 4]) + 1
@@ -307,14 +313,18 @@ def test_it_stops_by_the_loss_unless_told_otherwise(clients: wafl.Federation) ->
 
 
 @pytest.mark.parametrize("metric", ["los", "accuracies", "gamma"])
-def test_a_metric_that_is_not_there_is_said(clients: wafl.Federation, metric: str) -> None:
-    with pytest.raises(ValueError, match=rf"metric='{metric}' is not among those of a round: loss, replies, seconds"):
+def test_early_stopping_on_an_unknown_metric_is_an_error_that_lists_the_known_ones(
+    clients: wafl.Federation, metric: str
+) -> None:
+    with pytest.raises(
+        ValueError, match=rf"metric='{metric}' is not a metric of this run: use one of loss, replies, seconds"
+    ):
         fit(clients, EarlyStopping(metric), method=wafl.FedAvg())
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "test_loss", "attacked_accuracy", "attacked_loss"])
-def test_a_metric_of_every_few_rounds_may_be_waited_for(clients: wafl.Federation, metric: str) -> None:
-    """Nothing of it is there yet in the first round."""
+def test_early_stopping_waits_for_a_metric_that_not_every_round_has(clients: wafl.Federation, metric: str) -> None:
+    """The first round does not have it yet."""
     attack = wafl.PGD(epsilon=0.1, steps=2) if metric.startswith("attacked") else None
     stopping = EarlyStopping(metric, patience=1, min_delta=100.0)
     run = fit(clients, EvaluateEvery(clients, 2, attack=attack), stopping)
@@ -329,7 +339,7 @@ def test_a_metric_of_every_few_rounds_may_be_waited_for(clients: wafl.Federation
         ({"min_delta": float("nan")}, "min_delta=nan must be finite"),
     ],
 )
-def test_bad_early_stopping(wrong: dict[str, Any], message: str) -> None:
+def test_early_stopping_refuses_a_patience_or_difference_out_of_range(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EarlyStopping(**wrong)
 
@@ -338,7 +348,7 @@ def test_bad_early_stopping(wrong: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
-def test_evaluation_every_so_many_rounds_is_that_of_the_run_so_far(clients: wafl.Federation, every: int) -> None:
+def test_evaluation_every_few_rounds_is_that_of_the_run_so_far(clients: wafl.Federation, every: int) -> None:
     attack = wafl.PGD(epsilon=0.2, steps=3)
     run = fit(
         clients, EvaluateEvery(clients, every), EvaluateEvery(clients, every, attack=attack, attacked=0.6, seed=9)
@@ -361,7 +371,7 @@ def test_evaluation_every_so_many_rounds_is_that_of_the_run_so_far(clients: wafl
         assert moved.loss > clean.loss
 
 
-def test_a_regression_has_a_loss_and_no_accuracy() -> None:
+def test_the_evaluation_of_a_regression_adds_a_loss_and_no_accuracy() -> None:
     rng = np.random.default_rng(1)
     targets = wafl.Federation.from_arrays([(rng.random((8, 3)), rng.random(8)) for _ in range(3)])
     run = fit(targets, EvaluateEvery(targets, 3), method=wafl.FedAvg(), loss="squared_error")
@@ -376,12 +386,12 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
         ({"attack": "pgd"}, "'pgd' is not an attack"),
     ],
 )
-def test_bad_evaluation(clients: wafl.Federation, wrong: dict[str, Any], message: str) -> None:
+def test_evaluation_refuses_options_out_of_range(clients: wafl.Federation, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EvaluateEvery(clients, **wrong)
 
 
-def test_data_without_test_examples_are_refused_before_any_work() -> None:
+def test_evaluation_of_clients_without_test_examples_is_refused_before_any_work() -> None:
     rng = np.random.default_rng(1)
     untested = wafl.Federation.from_arrays([(rng.random((8, 3)), np.arange(8) % 2)], test_fraction=0)
     with pytest.raises(ValueError, match="no client has test examples"):
@@ -394,7 +404,7 @@ def test_data_without_test_examples_are_refused_before_any_work() -> None:
 def test_a_resumed_run_is_evaluated_and_stops_where_an_uninterrupted_one_does(
     tmp_path: Path, clients: wafl.Federation
 ) -> None:
-    """The metrics of before are in the checkpoint, and early stopping looks at nothing else."""
+    """The earlier metrics are in the checkpoint, and early stopping looks at nothing else."""
 
     def watch() -> list[Any]:
         return [EvaluateEvery(clients, 2), EarlyStopping("test_loss", patience=2, min_delta=0.02)]

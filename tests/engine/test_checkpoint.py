@@ -1,4 +1,4 @@
-"""A training that is interrupted anywhere ends as if it had not been, or says clearly why it cannot go on."""
+"""A training that is interrupted anywhere resumes as if nothing had happened, or says clearly why it cannot."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def clients() -> wafl.Federation:
 
 
 def federation(scale: float = 1.0, shift: int = 0) -> wafl.Federation:
-    """Five clients from 4 to 12 examples; ``scale`` changes inputs alone, ``shift`` labels alone."""
+    """Five clients with 4 to 12 examples; ``scale`` changes only inputs, ``shift`` only labels."""
     rng = np.random.default_rng(0)
     pairs = [(scale * rng.random((n, 3)), (np.arange(n) + shift) % 3) for n in (4, 12, 7, 9, 5)]
     return wafl.Federation.from_arrays(pairs, test_fraction=0)
@@ -82,7 +82,7 @@ def sweep(clients: wafl.Federation, name: str, **changes: Any) -> list[wafl.Run]
 
 
 def bits(run: wafl.Run) -> dict[str, Any]:
-    """All that a run is, to the last bit, without the time it took."""
+    """Everything about a run, to the last bit, except the time it took."""
     history = [{name: value for name, value in row.items() if name != "seconds"} for row in run.history.to_json()]
     params = {name: value.numpy().tobytes() for name, value in run.params.items()}
     weights, scalars = run.client_weights.numpy().tobytes(), run.settings["scalars"]
@@ -90,7 +90,7 @@ def bits(run: wafl.Run) -> dict[str, Any]:
 
 
 class Seen(Callback):
-    """Which rounds were trained."""
+    """Remembers which rounds were trained."""
 
     def __init__(self) -> None:
         self.rounds: list[int] = []
@@ -100,7 +100,7 @@ class Seen(Callback):
 
 
 def stop_at(round: int, place: int = 0) -> Callable[[Moment], None]:
-    """The callback of a user whose code fails."""
+    """A user's callback that fails in this round."""
 
     def fails(moment: Moment) -> None:
         if (moment.place, moment.record.round) == (place, round):
@@ -123,11 +123,13 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-# -- Interrupted anywhere -------------------------------------------------------------------------------------
+# -- Interruptions --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_interrupted_in_any_round_it_ends_in_the_same_bits(tmp_path: Path, clients: wafl.Federation, name: str) -> None:
+def test_a_run_interrupted_in_any_round_ends_with_the_same_bits(
+    tmp_path: Path, clients: wafl.Federation, name: str
+) -> None:
     whole = bits(fit(clients, name))
     for at in range(ROUNDS):
         folder = tmp_path / str(at)
@@ -139,10 +141,10 @@ def test_interrupted_in_any_round_it_ends_in_the_same_bits(tmp_path: Path, clien
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_interrupted_between_any_two_questions_to_clients(
+def test_a_run_interrupted_between_any_two_queries_ends_with_the_same_bits(
     tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """DRFA asks twice a round: the first answer alone is no progress."""
+    """DRFA asks twice per round: the first answer alone is no progress."""
     answer = Lanes.run
     asked = 0
 
@@ -173,8 +175,10 @@ def test_interrupted_between_any_two_questions_to_clients(
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", GRIDS)
-def test_a_sweep_interrupted_in_any_round(tmp_path: Path, clients: wafl.Federation, name: str, every: int) -> None:
-    """Of its first run and of its last, which trains after it where they are of different shapes."""
+def test_a_sweep_interrupted_in_any_round_ends_with_the_same_bits(
+    tmp_path: Path, clients: wafl.Federation, name: str, every: int
+) -> None:
+    """In any round of its first run, and of its last, which trains later if their shapes differ."""
     whole = [bits(run) for run in sweep(clients, name, rounds=3)]
     for place in (0, len(whole) - 1):
         for at in range(len(whole[place]["history"])):
@@ -187,10 +191,10 @@ def test_a_sweep_interrupted_in_any_round(tmp_path: Path, clients: wafl.Federati
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 5])
-def test_lanes_in_small_chunks_too(
+def test_a_resumed_sweep_keeps_the_chunk_size_of_before(
     tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, chunk_size: int
 ) -> None:
-    """Where memory is another after the interruption, chunks stay as they were: other sums might round otherwise."""
+    """Even if memory has changed since the interruption: sums in another order might round differently."""
     whole = [bits(run) for run in sweep(clients, "several groups", chunk_size=chunk_size)]
     with pytest.raises(InterruptError):
         sweep(
@@ -208,7 +212,7 @@ def test_lanes_in_small_chunks_too(
     assert used == [chunk_size] * 2
 
 
-def test_interrupted_in_every_round_one_after_another(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_a_sweep_interrupted_in_every_round_ends_with_the_same_bits(tmp_path: Path, clients: wafl.Federation) -> None:
     whole = [bits(run) for run in sweep(clients, "memory in several groups")]
     checkpoint = Checkpoint(tmp_path)
     for place in (0, 2):
@@ -226,7 +230,7 @@ def test_a_finished_training_is_read_and_not_repeated(tmp_path: Path, clients: w
 
 
 def test_a_resumed_run_stops_early_at_the_same_round(tmp_path: Path, clients: wafl.Federation) -> None:
-    """Another run of the sweep goes on; what a stopped run was is kept in the checkpoint."""
+    """Another run of the sweep goes on; the checkpoint keeps the run that has stopped."""
     stopping = [EarlyStopping(patience=1, min_delta=0.02)]
     whole = [bits(run) for run in sweep(clients, "lanes of one batch", rounds=12, callbacks=stopping)]
     lengths = [len(run["history"]) for run in whole]
@@ -256,12 +260,12 @@ def test_float64_and_a_deep_model_keep_their_bits(tmp_path: Path, clients: wafl.
     assert bits(train(checkpoint=Checkpoint(tmp_path))) == whole
 
 
-# -- How often and how many -----------------------------------------------------------------------------------
+# -- How often checkpoints are written, and how many are kept -------------------------------------------------
 
 
 @pytest.fixture
 def crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be written once the training is interrupted, as when a process is killed."""
+    """Nothing is written when the training is interrupted, as if the process had been killed."""
     monkeypatch.setattr(Checkpoint, "__exit__", lambda *_: None)
 
 
@@ -272,7 +276,9 @@ def rounds_on_disk(folder: Path) -> list[dict[int, int]]:
 
 
 @pytest.mark.usefixtures("crash")
-def test_every_three_rounds_a_crash_loses_less_than_three(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_with_a_checkpoint_every_three_rounds_a_crash_loses_less_than_three(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
     whole = bits(fit(clients, rounds=8))
     for at in range(8):
         folder = tmp_path / str(at)
@@ -285,8 +291,10 @@ def test_every_three_rounds_a_crash_loses_less_than_three(tmp_path: Path, client
 
 
 @pytest.mark.usefixtures("crash")
-def test_every_three_rounds_holds_for_runs_that_train_after_others(tmp_path: Path, clients: wafl.Federation) -> None:
-    """Runs of another shape train when the first are done, whose rounds are no multiple of three."""
+def test_with_a_checkpoint_every_three_rounds_runs_that_train_later_lose_no_more(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
+    """Runs of another shape train after the first ones, whose number of rounds is not a multiple of three."""
     grid = {"batch_size": [2, 4]}
 
     def train(**changes: Any) -> None:
@@ -298,10 +306,10 @@ def test_every_three_rounds_holds_for_runs_that_train_after_others(tmp_path: Pat
 
 
 @pytest.mark.parametrize("error", [InterruptError, KeyboardInterrupt, ConnectionError])
-def test_an_interruption_is_written_whatever_every_is(
+def test_an_interruption_writes_a_checkpoint_even_between_two_that_are_due(
     tmp_path: Path, clients: wafl.Federation, error: type[BaseException]
 ) -> None:
-    """A tracker that loses its connection is no full disk."""
+    """A tracker that loses its connection is not a full disk."""
 
     def fails(moment: Moment) -> None:
         if moment.record.round == 3:
@@ -312,7 +320,7 @@ def test_an_interruption_is_written_whatever_every_is(
     assert rounds_on_disk(tmp_path) == [{0: 3}]
 
 
-def test_two_are_kept_the_last_and_the_one_before(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_the_last_two_checkpoints_are_kept(tmp_path: Path, clients: wafl.Federation) -> None:
     seen: list[list[dict[int, int]]] = []
     fit(clients, rounds=5, checkpoint=Checkpoint(tmp_path), callbacks=[lambda _: seen.append(rounds_on_disk(tmp_path))])
     assert seen == [[], [{0: 1}], [{0: 1}, {0: 2}], [{0: 2}, {0: 3}], [{0: 3}, {0: 4}]]
@@ -320,17 +328,17 @@ def test_two_are_kept_the_last_and_the_one_before(tmp_path: Path, clients: wafl.
 
 
 @pytest.mark.parametrize("every", [0, -1])
-def test_every_must_be_positive(tmp_path: Path, every: int) -> None:
+def test_a_checkpoint_every_zero_rounds_is_refused(tmp_path: Path, every: int) -> None:
     with pytest.raises(ValueError, match=f"every={every} must be at least 1"):
         Checkpoint(tmp_path, every=every)
 
 
-# -- Damaged --------------------------------------------------------------------------------------------------
+# -- Damage ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def half(tmp_path: Path, clients: wafl.Federation) -> Path:
-    """A training that was interrupted in its last round but one."""
+    """The checkpoints of a training that was interrupted in its last round."""
     folder = tmp_path / "half"
     with pytest.raises(InterruptError):
         fit(clients, checkpoint=Checkpoint(folder), callbacks=[stop_at(ROUNDS - 1)])
@@ -356,7 +364,9 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_last_falls_back_to_the_one_before(half: Path, clients: wafl.Federation, damage: str) -> None:
+def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(
+    half: Path, clients: wafl.Federation, damage: str
+) -> None:
     DAMAGES[damage](written(half)[1])
     seen = Seen()
     assert bits(fit(clients, checkpoint=Checkpoint(half), callbacks=[seen])) == bits(fit(clients))
@@ -364,19 +374,23 @@ def test_a_damaged_last_falls_back_to_the_one_before(half: Path, clients: wafl.F
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "tensors of the one before"])
-def test_both_damaged_is_said_and_nothing_changed(half: Path, clients: wafl.Federation, damage: str) -> None:
+def test_two_damaged_checkpoints_are_an_error_and_nothing_is_changed(
+    half: Path, clients: wafl.Federation, damage: str
+) -> None:
     for folder in written(half):
         DAMAGES[damage](folder)
     before = contents(half)
     with pytest.raises(CheckpointError, match="holds no usable checkpoint") as caught:
         fit(clients, checkpoint=Checkpoint(half))
     assert str(half) in str(caught.value)
-    assert "move the folder away to start anew" in str(caught.value)
+    assert "move the folder away to start from scratch" in str(caught.value)
     assert contents(half) == before
 
 
-def test_a_good_one_before_stays_while_the_last_is_damaged(half: Path, clients: wafl.Federation) -> None:
-    """Two are kept so that one may be damaged: a damaged one is none of the two."""
+def test_a_damaged_checkpoint_does_not_count_as_one_of_the_two_that_are_kept(
+    half: Path, clients: wafl.Federation
+) -> None:
+    """Two are kept so that one may be damaged."""
     flip(written(half)[1] / "state.safetensors")
     with pytest.raises(InterruptError):
         fit(clients, checkpoint=Checkpoint(half), callbacks=[stop_at(3)])
@@ -392,13 +406,15 @@ def test_what_a_crash_left_half_written_is_ignored(half: Path, clients: wafl.Fed
     assert (half / "notes.txt").read_text() == "mine"
 
 
-def test_only_a_half_written_one_is_a_fresh_start(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_a_folder_with_only_a_half_written_checkpoint_is_a_fresh_start(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
     (tmp_path / "000000001.partial").mkdir()
     (tmp_path / "000000001.partial" / "state.json").write_bytes(b"{")
     assert bits(fit(clients, checkpoint=Checkpoint(tmp_path))) == bits(fit(clients))
 
 
-def test_a_newer_format_is_refused_and_stays_as_it_is(half: Path, clients: wafl.Federation) -> None:
+def test_a_newer_format_is_refused_and_left_as_it_is(half: Path, clients: wafl.Federation) -> None:
     for folder in written(half):
         about = unsealed((folder / "state.json").read_bytes())
         (folder / "state.json").write_bytes(sealed({**about, "format": 3}))
@@ -466,25 +482,25 @@ OTHERS: dict[str, Callable[[wafl.Federation, Checkpoint], Any]] = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_the_checkpoint_of_another_training_is_refused(half: Path, clients: wafl.Federation, other: str) -> None:
     before = contents(half)
-    with pytest.raises(CheckpointError, match="it is of another training"):
+    with pytest.raises(CheckpointError, match="it belongs to another training"):
         OTHERS[other](clients, Checkpoint(half))
     assert contents(half) == before
     assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
 
 
-def test_data_in_another_unit_are_other_data(tmp_path: Path) -> None:
-    """The same bytes, prepared otherwise."""
+def test_the_checkpoint_of_the_same_data_in_another_unit_is_refused(tmp_path: Path) -> None:
+    """The bytes are the same, but they are preprocessed differently."""
     parts = {"num_clients": 4, "labels_per_client": 5}
     one, other = (wafl.load_dataset("digits").partition(**parts, preprocess=unit) for unit in ("unit", "symmetric"))
     with pytest.raises(InterruptError):
         fit(one, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
-    with pytest.raises(CheckpointError, match="it is of another training"):
+    with pytest.raises(CheckpointError, match="it belongs to another training"):
         fit(other, checkpoint=Checkpoint(tmp_path))
 
 
 @pytest.mark.slow
-def test_very_many_examples_have_a_fingerprint() -> None:
-    """More than float32 can count."""
+def test_the_last_of_very_many_examples_is_part_of_the_fingerprint() -> None:
+    """There are more of them than float32 can count."""
     total = 2**24 + 4
     examples = Examples(torch.zeros(total, 1), torch.arange(2).repeat(total // 2), torch.tensor([0, total]))
     many = wafl.Federation(examples, examples, ("all",), num_classes=2)
@@ -499,13 +515,13 @@ def falling(first: float, round: int) -> float:
     return first / (1 + round)
 
 
-def anew() -> Callable[[float, int], float]:
-    """The function as another process makes it: the same code, at another place in memory."""
+def recreated() -> Callable[[float, int], float]:
+    """The function as another process creates it: the same code, elsewhere in memory."""
     return types.FunctionType(falling.__code__, globals())
 
 
 class Falling:
-    """A learning rate that is an object, which says of itself only where it lies in memory."""
+    """A learning rate that is an object, whose repr is only its place in memory."""
 
     def __init__(self, first: float) -> None:
         self.first = first
@@ -516,25 +532,25 @@ class Falling:
 
 RATES: dict[str, Callable[[float], Callable[[int], float]]] = {
     "a function": lambda first: lambda number: falling(first, number),
-    "a partial": lambda first: functools.partial(anew(), first),
+    "a partial": lambda first: functools.partial(recreated(), first),
     "an object": Falling,
 }
 
 
 @pytest.mark.parametrize("kind", RATES)
 def test_a_rate_that_is_a_function_is_known_by_its_values(tmp_path: Path, clients: wafl.Federation, kind: str) -> None:
-    """Where it lies in memory differs from process to process, and what it is called says nothing of it."""
+    """Its place in memory differs from process to process, and its name says nothing about it."""
     rate, same, other = RATES[kind](0.2), RATES[kind](0.2), RATES[kind](0.3)
     whole = bits(fit(clients, learning_rate=rate))
     with pytest.raises(InterruptError):
         fit(clients, learning_rate=rate, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(2)])
-    with pytest.raises(CheckpointError, match="it is of another training"):
+    with pytest.raises(CheckpointError, match="it belongs to another training"):
         fit(clients, learning_rate=other, checkpoint=Checkpoint(tmp_path))
     assert bits(fit(clients, learning_rate=same, checkpoint=Checkpoint(tmp_path))) == whole
 
 
 def test_the_memory_of_clients_is_in_the_checkpoint(tmp_path: Path, clients: wafl.Federation) -> None:
-    """FedRobust's maps, by run and client, of those who took part."""
+    """FedRobust's maps, by run and client, of the clients that took part."""
     with pytest.raises(InterruptError):
         fit(clients, "FedRobust", cohort=2, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(1)])
     tensors = load_file(written(tmp_path)[-1] / "state.safetensors")

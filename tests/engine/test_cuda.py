@@ -1,4 +1,4 @@
-"""On a GPU: the same draws, and the same parameters to rounding."""
+"""A GPU gives the same draws as the CPU, and the same parameters up to rounding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def digits() -> wafl.Federation:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("kind", ["mlr", "cnn"])
-def test_cuda_equals_cpu(digits: wafl.Federation, method: wafl.Method, kind: str) -> None:
+def test_training_on_the_gpu_gives_the_draws_and_parameters_of_the_cpu(
+    digits: wafl.Federation, method: wafl.Method, kind: str
+) -> None:
     model = wafl.models.mlr(digits) if kind == "mlr" else wafl.models.cnn(digits, channels=(4, 8))
     model = model.double()
     on = {
@@ -49,7 +51,7 @@ def test_a_run_from_the_gpu_is_tested_and_saved_on_the_cpu(digits: wafl.Federati
     assert score.accuracy is not None
 
 
-def test_float32_convolutions_are_not_rounded(digits: wafl.Federation) -> None:
+def test_float32_convolutions_on_the_gpu_are_not_rounded_to_tf32(digits: wafl.Federation) -> None:
     before = torch.backends.cudnn.allow_tf32
     model = wafl.models.cnn(digits, channels=(4, 8))
     on = {

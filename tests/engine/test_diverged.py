@@ -42,7 +42,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_others_of_a_sweep_keep_every_bit(clients: wafl.Federation, name: str) -> None:
+def test_a_diverging_run_changes_no_bit_of_the_others_in_its_sweep(clients: wafl.Federation, name: str) -> None:
     rates = [0.05, TOO_LARGE, 0.1]
     runs = sweep(clients, METHODS[name], {"learning_rate": rates})
     alone = sweep(clients, METHODS[name], {"learning_rate": [0.05, 0.1]})
@@ -52,7 +52,7 @@ def test_the_others_of_a_sweep_keep_every_bit(clients: wafl.Federation, name: st
     assert [len(run.history) for run in (runs[0], runs[2])] == [4, 4]
 
 
-def test_the_other_networks_of_a_sweep_keep_every_bit(clients: wafl.Federation) -> None:
+def test_a_diverging_network_changes_no_bit_of_the_others_in_its_sweep(clients: wafl.Federation) -> None:
     model = wafl.models.cnn(clients, channels=(3, 4))
     runs = sweep(clients, wafl.WAFL(gamma=1.0, steps=3), {"learning_rate": [0.05, TOO_LARGE, 0.1]}, model=model)
     alone = sweep(clients, wafl.WAFL(gamma=1.0, steps=3), {"learning_rate": [0.05, 0.1]}, model=model)
@@ -91,7 +91,7 @@ def test_all_runs_diverging_is_an_error(clients: wafl.Federation, values: list[f
 
 
 def test_an_infinite_supremum_ends_its_run_alone(clients: wafl.Federation) -> None:
-    """With power 1 a gamma below the slope of the loss has no finite answer."""
+    """With power 1, the supremum is infinite if gamma is below the slope of the loss."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     small, large = sweep(clients, wafl.WAFL(power=1), {"gamma": [1e-4, 1e4]}, model=model, learning_rate=0.01)
@@ -148,7 +148,7 @@ def test_a_resumed_sweep_does_not_train_a_diverged_run_again(clients: wafl.Feder
     assert all(same(one, other) for one, other in zip(resumed, whole, strict=True))
 
 
-def test_where_replies_are_admitted_one_by_one_a_diverging_run_ends_alone_too(clients: wafl.Federation) -> None:
+def test_a_diverging_run_ends_alone_also_where_failing_clients_are_tolerated(clients: wafl.Federation) -> None:
     """The clients are not to blame: in the other run their replies count."""
     grid = {"learning_rate": [0.05, TOO_LARGE]}
     good, bad = sweep(clients, wafl.FedAvg(), grid, tolerance=wafl.Tolerance())

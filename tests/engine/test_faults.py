@@ -1,4 +1,4 @@
-"""Clients that fail: who counts in a round, what the others' replies make of it, and when it is too few."""
+"""Clients that fail: who counts in a round, what becomes of it with the others' replies, and when they are too few."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.faults import Faults
 
 FAULT = 13
-"""The purpose of the draws."""
+"""The purpose of the draws, part of their key."""
 RATES = {"dropout": 0.2, "late": 0.1, "nan": 0.05, "infinity": 0.08, "wrong_shape": 0.12}
 SIZES = (3, 8, 6, 5, 10, 2, 7, 9)
 REASONS = {
@@ -60,7 +60,7 @@ def question(clients: range | list[int], *, round: int = 0, seed: int = 0, kind:
 
 
 def fate(faults: Faults, seed: int, round: int, client: int, attempt: int = 0, kind: str = "train") -> str | None:
-    """By hand: one uniform number of 24 bits a client, and the stretch of [0, 1) that it falls into."""
+    """By hand: one uniform number of 24 bits per client, and the interval of [0, 1) that it falls into."""
     both = reference.draw(faults.seed, FAULT, 0, seed, 0, 1)[0]
     number = reference.draw(both, FAULT, round, client, 2 * attempt + (kind == "loss"), 1)[0] // 256 / 2**24
     edge = 0.0
@@ -108,7 +108,7 @@ def test_rounds_attempts_kinds_and_seeds_draw_independently() -> None:
         assert abs(both - 0.09) < 4 * math.sqrt(0.09 * 0.91 / total), name
 
 
-def test_a_draw_depends_on_its_own_client_alone() -> None:
+def test_what_happens_to_a_client_does_not_depend_on_who_else_is_asked() -> None:
     faults = Faults(**RATES)
     everyone = faults.befall(question(range(200), round=7, seed=3), 1)
     for asked in ([17], [199, 3, 50], list(range(0, 200, 7))):
@@ -126,8 +126,8 @@ def test_draws_are_philox_of_seed_round_client_and_attempt() -> None:
 
 
 @pytest.mark.parametrize("seed", [2**16, 2**17, 2**31])
-def test_a_large_seed_draws_what_no_other_does(seed: int) -> None:
-    """The draws of one seed must not be another's of a later attempt."""
+def test_a_large_seed_does_not_repeat_the_draws_of_a_small_one(seed: int) -> None:
+    """The draws of one seed must not be those of another seed in a later attempt."""
     drawn = Faults(dropout=0.5, seed=seed).befall(question(range(100)), 0)
     small = Faults(dropout=0.5, seed=seed % 2**16)
     for attempt in range(3):
@@ -141,12 +141,14 @@ def test_a_large_seed_draws_what_no_other_does(seed: int) -> None:
         ({"dropout": 1.1}, "dropout=1.1 is a rate and must lie in [0, 1]"),
         ({"nan": -0.1}, "nan=-0.1 is a rate"),
         ({"late": math.nan}, "late=nan is a rate"),
-        ({"dropout": 0.6, "wrong_shape": 0.5}, "the rates of faults sum to 1.1: they must not exceed 1"),
+        ({"dropout": 0.6, "wrong_shape": 0.5}, "the rates of the faults sum to 1.1: they must not exceed 1"),
         ({"seed": -1}, "seed=-1 must lie in"),
         ({"seed": 1.5}, "seed=1.5 must lie in"),
     ],
 )
-def test_rates_are_rates(wrong: dict[str, Any], message: str) -> None:
+def test_faults_refuse_rates_that_are_not_rates_and_seeds_that_are_not_seeds(
+    wrong: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Faults(**wrong)
     assert Faults(dropout=0.7, late=0.1, nan=0.2).dropout == 0.7, "a sum of 1, up to rounding"
@@ -162,15 +164,15 @@ def test_rates_are_rates(wrong: dict[str, Any], message: str) -> None:
         ({"outsized": math.nan}, "outsized=nan must exceed 1"),
     ],
 )
-def test_tolerances_are_sane(wrong: dict[str, Any], message: str) -> None:
+def test_a_tolerance_refuses_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Tolerance(**wrong)
 
 
-# -- What is recorded -----------------------------------------------------------------------------------------
+# -- Records --------------------------------------------------------------------------------------------------
 
 
-def test_who_was_left_out_and_why_is_what_was_drawn(clients: wafl.Federation) -> None:
+def test_the_record_says_who_was_left_out_and_why_as_drawn(clients: wafl.Federation) -> None:
     faults = Faults(**RATES, seed=4)
     run = fit(clients, wafl.FedAvg(), rounds=12, faults=faults, tolerance=Tolerance(min_replies=0.0), seed=5)
     plain = fit(clients, wafl.FedAvg(), rounds=12, seed=5)
@@ -187,11 +189,11 @@ def test_who_was_left_out_and_why_is_what_was_drawn(clients: wafl.Federation) ->
     assert seen == set(RATES), "each fault came at least once"
 
 
-def test_exclusions_survive_json() -> None:
+def test_a_record_with_exclusions_survives_json() -> None:
     record = Record(3, 0.5, 0.1, (1, 4, 6), excluded=((4, "late"), (6, "loss: dropped out")), attempts=2)
     (again,) = History.from_json(json.loads(json.dumps(History([record]).to_json())))
     assert again == record
-    assert again.participants == (1, 6), "who trained counted, though not heard in the second question"
+    assert again.participants == (1, 6), "a client counts if it trained, even if its loss did not arrive"
 
 
 def test_rates_of_zero_change_no_bit(clients: wafl.Federation) -> None:
@@ -220,10 +222,10 @@ def test_rates_of_zero_change_no_bit(clients: wafl.Federation) -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-def test_a_sweep_with_faults_equals_its_runs_made_alone(
+def test_each_run_of_a_sweep_with_faults_equals_the_same_run_alone(
     clients: wafl.Federation, method: wafl.Method, schedule: dict[str, Any], grid: dict[str, list[Any]]
 ) -> None:
-    """Rounds of some runs are repeated and of others not."""
+    """Some runs repeat a round while others do not."""
     patience = {"faults": Faults(dropout=0.3, nan=0.2), "tolerance": Tolerance(min_replies=0.5, attempts=50)}
     rest = {name: value for name, value in schedule.items() if name not in grid}
     model = wafl.models.mlr(clients).double()
@@ -238,7 +240,7 @@ def test_a_sweep_with_faults_equals_its_runs_made_alone(
     assert max(map(max, attempts)) > 1
 
 
-# -- What the others' replies make of a round, by hand --------------------------------------------------------
+# -- Rounds without the clients that fail, by hand ------------------------------------------------------------
 
 
 FAULTS = Faults(dropout=0.2, nan=0.1, wrong_shape=0.1, seed=2)
@@ -246,17 +248,19 @@ LENIENT = Tolerance(min_replies=0.0)
 
 
 class ByHand:
-    """The reference's clients, of whom only those who are not befallen count."""
+    """The clients of the reference, of which only those that do not fail count."""
 
     def __init__(self, work: reference.Work) -> None:
         model = torch.nn.Linear(2, 3).double()
-        self.objective = reference.Objective(model, reference.cross_entropy, None)
+        self.objective = reference.Objective(model, reference.cross_entropy)
         self.start = {"weight": torch.zeros(3, 2).double(), "bias": torch.zeros(3).double()}
         self.pairs, self.work = pairs(), work
 
     def update(self, params: reference.Params, round: int, client: int) -> reference.Update:
+        nobody, plain = reference.Nobody(), reference.Prox(0.0)
+        examples = self.pairs[client]
         return reference.local_training(
-            self.objective, params, self.pairs[client], self.work, reference.Nobody(), 0.3, 0.0, 0, round, client
+            self.objective, params, examples, self.work, nobody, 0.3, 0.0, 0, round, client, plain
         )
 
     def survivors(self, asked: list[int], round: int, kind: str = "train") -> list[int]:
@@ -270,7 +274,7 @@ def assert_agree(run: wafl.Run, params: reference.Params, weights: list[float]) 
 
 
 @pytest.mark.parametrize("rounds", [1, 6])
-def test_fedavg_is_the_mean_of_those_who_count(clients: wafl.Federation, rounds: int) -> None:
+def test_fedavg_is_the_mean_of_the_clients_that_count(clients: wafl.Federation, rounds: int) -> None:
     hand = ByHand(reference.Work(local_steps=3, batch_size=4))
     params, lost = hand.start, 0
     for t in range(rounds):
@@ -285,7 +289,7 @@ def test_fedavg_is_the_mean_of_those_who_count(clients: wafl.Federation, rounds:
 
 
 @pytest.mark.parametrize("rounds", [1, 6])
-def test_afl_leaves_the_weights_of_the_absent_as_they_are_before_it_projects(
+def test_afl_leaves_the_weights_of_absent_clients_alone_until_it_projects(
     clients: wafl.Federation, rounds: int
 ) -> None:
     hand = ByHand(reference.Work(local_steps=1, batch_size=4))
@@ -303,7 +307,7 @@ def test_afl_leaves_the_weights_of_the_absent_as_they_are_before_it_projects(
 
 
 @pytest.mark.parametrize("rounds", [1, 6])
-def test_drfa_counts_those_who_came_in_each_of_its_questions(clients: wafl.Federation, rounds: int) -> None:
+def test_drfa_counts_the_clients_that_replied_in_each_of_its_queries(clients: wafl.Federation, rounds: int) -> None:
     hand, cohort, total = ByHand(reference.Work(local_steps=3, batch_size=4)), 5, len(SIZES)
     params, lam, lost, unheard = hand.start, [1 / total] * total, 0, 0
     for t in range(rounds):
@@ -329,7 +333,7 @@ def test_drfa_counts_those_who_came_in_each_of_its_questions(clients: wafl.Feder
     assert sum(reason.startswith("loss: ") for reason in reasons) == unheard
 
 
-def test_the_loss_of_a_round_is_of_those_who_count(clients: wafl.Federation) -> None:
+def test_the_loss_of_a_round_is_the_mean_of_the_clients_that_count(clients: wafl.Federation) -> None:
     hand = ByHand(reference.Work(local_steps=3, batch_size=4))
     run = fit(clients, wafl.FedAvg(), init={f"1.{name}": value + 1.0 for name, value in hand.start.items()},
               rounds=1, faults=FAULTS, tolerance=LENIENT)  # fmt: skip
@@ -342,7 +346,7 @@ def test_the_loss_of_a_round_is_of_those_who_count(clients: wafl.Federation) -> 
 
 
 def test_when_only_clients_of_weight_zero_reply_the_model_stays_as_it_is(clients: wafl.Federation) -> None:
-    """AFL's weights may end on one client: when that one drops out, nobody who counts is left."""
+    """AFL's weights may end on a single client: if it drops out, no client that counts is left."""
     lonely = 0
     for seed in range(8):
         weights: list[list[float]] = []
@@ -356,8 +360,8 @@ def test_when_only_clients_of_weight_zero_reply_the_model_stays_as_it_is(clients
     assert lonely > 0, "it happens here"
 
 
-def test_learned_gamma_follows_those_who_count(clients: wafl.Federation) -> None:
-    """The reply of a client that is left out says nothing of the radius."""
+def test_a_learned_gamma_follows_only_the_clients_that_count(clients: wafl.Federation) -> None:
+    """The reply of a client that is left out says nothing about the radius."""
     run = fit(clients, wafl.WAFL(radius=0.5), rounds=1, faults=Faults(nan=0.3, seed=1), tolerance=LENIENT)
     record = run.history[0]
     assert record.excluded
@@ -415,7 +419,9 @@ def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, rea
         (torch.tensor([0.0, 0.0, math.nan]), "snapshot with NaN or infinity"),
     ],
 )
-def test_drfa_wants_a_snapshot_too(snapshot: Tensor | None, reason: str) -> None:
+def test_a_reply_without_a_usable_snapshot_is_left_out_if_one_was_asked_for(
+    snapshot: Tensor | None, reason: str
+) -> None:
     good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
     _, replies, excluded = admit(
         ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance()
@@ -425,7 +431,7 @@ def test_drfa_wants_a_snapshot_too(snapshot: Tensor | None, reason: str) -> None
     assert replies.vectors["snapshot"].shape == (2, 3)
 
 
-def test_a_question_for_losses_wants_no_update() -> None:
+def test_a_reply_to_a_query_for_losses_needs_no_update() -> None:
     losses = [Reply(client, torch.tensor(1.0 + client), torch.tensor(0.0)) for client in range(3)]
     counted, replies, excluded = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
     assert (counted.clients, excluded) == ((0, 1, 2), [])
@@ -433,23 +439,21 @@ def test_a_question_for_losses_wants_no_update() -> None:
     assert (replies.loss.tolist(), replies.vectors) == ([1.0, 2.0, 3.0], {})
 
 
-def test_all_bad_is_nobody() -> None:
+def test_if_no_reply_can_be_used_nobody_counts() -> None:
     counted, replies, excluded = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
     assert (counted.clients, replies, len(excluded)) == ((), None, 2)
 
 
-def test_two_cannot_say_which_of_them_is_outsized() -> None:
+def test_an_update_is_outsized_only_among_three_or_more_that_move() -> None:
     pair = [reply(0), reply(1, [1e9, 0.0, 0.0])]
     assert admit(ask(0, 1), pair, Tolerance(outsized=1.5))[2] == []
     assert len(admit(ask(0, 1, 2), [*pair, reply(2)], Tolerance(outsized=1.5))[2]) == 1
     still = [reply(client, [0.0, 0.0, 0.0]) for client in range(3)]
-    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance())[2] == [], (
-        "where most stand still, all moves are long"
-    )
+    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance())[2] == [], "if most stand still, every move is long"
 
 
-def test_how_outsized_is_the_tolerance_s(clients: wafl.Federation) -> None:
-    """One client's inputs, and so its updates, are far larger."""
+def test_the_tolerance_says_how_long_an_update_may_be(clients: wafl.Federation) -> None:
+    """One client's inputs are far larger than the others', and so are its updates."""
     heavy = [(x * (1e3 if client == 2 else 1.0), y) for client, (x, y) in enumerate(pairs())]
     spoilt = wafl.Federation.from_arrays(heavy, test_fraction=0)
     run = fit(spoilt, wafl.FedAvg(), ALL, tolerance=Tolerance(outsized=50.0))
@@ -470,12 +474,14 @@ def test_how_outsized_is_the_tolerance_s(clients: wafl.Federation) -> None:
     [(0.5, 5, 10, True), (0.5, 4, 10, False), (0.5, 2, 5, False), (0.5, 3, 5, True), (0.0, 1, 10, True),
      (0.0, 0, 10, False), (1.0, 9, 10, False), (1.0, 10, 10, True), (0.3, 3, 10, True)],
 )  # fmt: skip
-def test_the_share_that_must_reply(share: float, replies: int, asked: int, enough: bool) -> None:
+def test_a_round_needs_the_share_of_replies_that_the_tolerance_says(
+    share: float, replies: int, asked: int, enough: bool
+) -> None:
     assert Tolerance(min_replies=share).enough(replies, asked) is enough
 
 
 def test_a_round_is_repeated_until_enough_reply(clients: wafl.Federation) -> None:
-    """What befalls a client in an attempt is drawn anew; the first attempt that is good enough counts."""
+    """What happens to a client is drawn again in each attempt; the first attempt that is good enough counts."""
     faults, tolerance = Faults(dropout=0.3, nan=0.2), Tolerance(min_replies=0.7, attempts=100)
     run = fit(clients, wafl.FedAvg(), ALL, rounds=8, faults=faults, tolerance=tolerance)
     for record in run.history:
@@ -508,7 +514,7 @@ def test_too_few_replies_end_the_training_with_the_round(clients: wafl.Federatio
 
 
 def hindered(runs: int) -> tuple[Faults, int]:
-    """Faults that leave less than 70% of all clients in one of so many runs, and the first round in which they do."""
+    """Faults that leave less than 70% of the clients in one of the runs, and the first round in which they do."""
     for seed in range(100):
         faults = Faults(dropout=0.3, seed=seed)
         there = [[sum(fate(faults, run, t, c) is None for c in range(8)) for run in range(runs)] for t in range(8)]
@@ -518,8 +524,8 @@ def hindered(runs: int) -> tuple[Faults, int]:
     raise AssertionError("there are no such faults")
 
 
-def test_what_was_reached_before_too_few_replied_is_kept(tmp_path: Path, clients: wafl.Federation) -> None:
-    """The same call fails again in the same round; one that bears more goes on from there."""
+def test_the_rounds_before_one_with_too_few_replies_are_kept(tmp_path: Path, clients: wafl.Federation) -> None:
+    """The same call fails again in the same round; one that tolerates more goes on from there."""
     faults, expected = hindered(runs=1)
     strict = Tolerance(min_replies=0.7, attempts=1)
     rounds: list[int] = []
@@ -545,7 +551,7 @@ def test_what_was_reached_before_too_few_replied_is_kept(tmp_path: Path, clients
     assert len(run.history) == 8
 
 
-def test_one_run_of_a_sweep_that_cannot_go_on_loses_nothing_of_the_others(
+def test_a_run_of_a_sweep_that_cannot_go_on_does_not_lose_the_rounds_of_the_others(
     tmp_path: Path, clients: wafl.Federation
 ) -> None:
     faults, expected = hindered(runs=3)
@@ -572,18 +578,18 @@ def test_one_run_of_a_sweep_that_cannot_go_on_loses_nothing_of_the_others(
 
 @pytest.fixture(scope="module")
 def overflowing() -> wafl.Federation:
-    """In float32: client 3's inputs are finite, and their outputs are not once the model has moved."""
+    """In float32, client 3's inputs are finite, but their outputs are not once the model has moved."""
     spoilt = [((x * (1e30 if client == 3 else 1.0)).float(), y) for client, (x, y) in enumerate(pairs())]
     return wafl.Federation.from_arrays(spoilt, test_fraction=0)
 
 
-def test_without_tolerance_a_nan_ends_the_training(overflowing: wafl.Federation) -> None:
+def test_without_a_tolerance_a_nan_ends_the_training(overflowing: wafl.Federation) -> None:
     with pytest.raises(DivergedError, match="client 3"):
         wafl.fit(wafl.models.mlr(overflowing), overflowing, wafl.FedAvg(), **{**ALL, "local_steps": 3})
 
 
 @pytest.mark.parametrize("patience", [{"tolerance": Tolerance()}, {"faults": Faults()}], ids=["tolerance", "faults"])
-def test_with_tolerance_the_client_is_left_out_and_the_others_train(
+def test_with_a_tolerance_a_client_with_nan_is_left_out_and_the_others_train(
     overflowing: wafl.Federation, patience: dict[str, Any]
 ) -> None:
     work = {**ALL, "local_steps": 3}
@@ -602,7 +608,7 @@ def test_with_tolerance_the_client_is_left_out_and_the_others_train(
 
 
 def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wafl.Run, list[dict[int, Tensor]]]:
-    """FedRobust's maps of the clients after each round."""
+    """The clients' FedRobust maps after each round."""
     found: list[dict[int, Tensor]] = []
 
     def look(moment: Moment) -> None:
@@ -614,7 +620,9 @@ def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wa
     return run, found
 
 
-def test_what_a_client_keeps_stays_as_it_is_while_it_is_away(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_the_memory_of_a_client_stays_as_it_is_while_the_client_is_away(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
     run, kept = memories(clients, tmp_path, cohort=8, rounds=6, faults=Faults(dropout=0.4), tolerance=LENIENT)
     away = 0
     for before, record, after in zip(kept[:-1], run.history[1:], kept[1:], strict=False):
@@ -628,8 +636,10 @@ def test_what_a_client_keeps_stays_as_it_is_while_it_is_away(tmp_path: Path, cli
     assert away > 3
 
 
-def test_a_repeated_round_starts_from_what_clients_kept_before_it(tmp_path: Path, clients: wafl.Federation) -> None:
-    """An attempt that failed has not happened: the round equals one whose faults are those of the last attempt."""
+def test_a_repeated_round_starts_from_the_memory_of_before_its_first_attempt(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
+    """A failed attempt leaves no trace: the round equals one that has only the faults of the last attempt."""
     faults, strict = Faults(dropout=0.45), Tolerance(min_replies=0.6, attempts=100)
     run, kept = memories(clients, tmp_path, cohort=8, rounds=2, faults=faults, tolerance=strict)
     assert run.history[0].attempts > 1

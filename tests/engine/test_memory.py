@@ -1,4 +1,4 @@
-"""Lanes run in chunks when memory is short, and the answer stays the same."""
+"""When memory is short, lanes are computed in chunks, and the result stays the same."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def small_cnn() -> nn.Module:
 
 @pytest.mark.parametrize("lanes", [1, 7])
 @pytest.mark.parametrize("free", [0, 1, 10**5, 10**15])
-def test_at_least_one(monkeypatch, free, lanes):
+def test_at_least_one_lane_fits_however_little_memory_is_free(monkeypatch, free, lanes):
     monkeypatch.setattr(memory, "free_bytes", lambda device: free)
     clients = federation()
     fits = fitting(mlp(16), clients, lanes=lanes)
@@ -56,12 +56,12 @@ def test_at_least_one(monkeypatch, free, lanes):
         assert fits > lanes
 
 
-def test_the_machines_own_memory_holds_a_small_lane():
+def test_the_memory_of_this_machine_holds_a_small_lane():
     assert memory.free_bytes(torch.device("cpu")) > 2**20
     assert fitting(mlp(4), federation(), lanes=2) >= 2
 
 
-def test_fewer_fit_as_batch_model_and_activations_grow(monkeypatch):
+def test_fewer_lanes_fit_as_the_batch_the_model_and_the_activations_grow(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
     clients = federation()
     for growing in (
@@ -81,8 +81,8 @@ def test_twice_the_memory_holds_about_twice_the_lanes(monkeypatch):
     assert abs(fits[1] - 2 * fits[0]) <= 1
 
 
-def test_chosen_lanes_take_no_more_than_is_free(monkeypatch):
-    """Parameters, their gradient and the batch alone: a lower bound on what the chosen lanes need."""
+def test_the_lanes_that_fit_need_no_more_memory_than_is_free(monkeypatch):
+    """The parameters, their gradient and the batch are a lower bound on what the lanes need."""
     free = 5 * 10**6
     monkeypatch.setattr(memory, "free_bytes", lambda device: free)
     clients = federation()
@@ -92,7 +92,7 @@ def test_chosen_lanes_take_no_more_than_is_free(monkeypatch):
         assert fitting(model, clients) * 4 * (2 * params + 8 * 64) <= free
 
 
-def test_all_examples_count_as_one_batch(monkeypatch):
+def test_a_batch_of_all_examples_is_counted_with_the_size_of_the_largest_client(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
     clients = federation()
     largest = int(clients.train.num_examples.max())
@@ -110,7 +110,7 @@ def test_all_examples_count_as_one_batch(monkeypatch):
     ],
     ids=["linear", "cnn", "fedrobust", "pgm", "drfa"],
 )
-def test_tiny_memory_changes_no_answer(monkeypatch, model, method):
+def test_a_tiny_memory_changes_no_result(monkeypatch, model, method):
     clients = federation()
     asked = []
 
@@ -135,7 +135,7 @@ def test_tiny_memory_changes_no_answer(monkeypatch, model, method):
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 100])
-def test_the_chunk_size_changes_no_answer(chunk_size):
+def test_the_chunk_size_changes_no_result(chunk_size):
     clients = federation()
     grid = {"gamma": [0.5, 2.0], "seed": [0, 1]}
     options = {"rounds": 2, "local_steps": 2, "batch_size": 8, "cohort": 3}

@@ -1,4 +1,4 @@
-"""Training gives the numbers it gave when they were written down: cohorts and batches exactly, parameters to 1e-5."""
+"""Training still gives the numbers that were once written down: cohorts and batches exactly, parameters to 1e-5."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The numbers that training gives, to see that a change of the structure changes none.
+"""The numbers that training gives, to show that a change to the structure changes none of them.
 
 ``python -m tests.oracles.numbers before.npz`` writes the parameters, losses, cohorts, weights and gammas of every
 method (embedded, swept, with a learned gamma, with faults, on a Flower grid without processes); after the change,
 ``python -m tests.oracles.numbers after.npz --against before.npz`` says whether all bits are the same. The bits depend
 on the machine; ``numbers.json`` holds small cases that :mod:`tests.engine.test_numbers` compares everywhere, cohorts
-and batches exactly and parameters to 1e-5. ``--write`` makes it again, for a change that is meant to change numbers.
+and batches exactly and parameters to 1e-5. ``--write`` rewrites it, for a change that is meant to change numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _cases(clients: wafl.Federation, model: Any, common: dict[str, Any]) -> Iter
 
 
 def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
-    """The same methods with their clients on nodes, real messages between them and the server, in this process."""
+    """Methods whose clients are on nodes, with real messages between the nodes and the server, in this process."""
     from tests.oracles import flower_fakes as fakes
     from wafl.run import load_run
 
@@ -128,7 +128,7 @@ def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
 
 
 def arrays(name: str, run: wafl.Run) -> dict[str, np.ndarray[Any, Any]]:
-    """All that a run found, as arrays."""
+    """All results of a run, as arrays."""
     found = {f"{name}/{key}": value.numpy() for key, value in run.params.items()}
     found[f"{name}/client_weights"] = run.client_weights.numpy()
     for column in ("loss", "gamma", "achieved_radius"):
@@ -139,7 +139,7 @@ def arrays(name: str, run: wafl.Run) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def plain(run: wafl.Run) -> dict[str, Any]:
-    """A run as JSON: its cohorts, and its parameters one after another."""
+    """A run as JSON: its cohorts, and its parameters as one list."""
     params = torch.cat([value.flatten() for value in run.params.values()])
     return {"cohorts": [list(record.cohort) for record in run.history], "params": params.tolist()}
 
@@ -152,6 +152,7 @@ def batches() -> list[list[list[int]]]:
 
 
 def golden() -> dict[str, Any]:
+    """What ``numbers.json`` holds."""
     return {"batches": batches(), "runs": {name: plain(run) for name, run in small_cases()}}
 
 
@@ -159,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, nargs="?", help="where to write all numbers (.npz)")
     parser.add_argument("--against", type=Path, help="numbers from before the change")
-    parser.add_argument("--write", action="store_true", help=f"make {GOLDEN.name} again")
+    parser.add_argument("--write", action="store_true", help=f"rewrite {GOLDEN.name}")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
-"""What the papers say, as plainly as it can be written: one client after another, one example after another.
+"""What the papers say, written as plainly as possible: one client after another, one example after another.
 
-Algorithm 1 of Nguyen et al. (WAFL), and the methods it is compared with, in ordinary autograd. It shares no
-code with the package: the generator is Philox on Python's integers, and the ascent walks in the inputs
-themselves. It is slow, and it is what the batched engine must agree with.
+Algorithm 1 of Nguyen et al. (WAFL), and the methods it is compared with, in ordinary autograd. It shares no code with
+the package: the generator is Philox on Python's integers, and the ascent moves the inputs themselves. It is slow, and
+the batched engine must agree with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional
 Params = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""Outputs ``[B, C]`` and labels to one loss an example."""
+"""From outputs ``[B, C]`` and labels to one loss per example."""
 
 COHORT, BATCH, SNAPSHOT, LOSS_COHORT = 1, 2, 3, 4
 
@@ -54,7 +54,7 @@ def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[
 
 
 def choose_by_weight(seed: int, round: int, weights: list[float], count: int) -> list[int]:
-    """With replacement: the client in whose stretch of [0, 1) a uniform number of 24 bits falls."""
+    """With replacement: the client whose interval of [0, 1) a uniform number of 24 bits falls into."""
     drawn: list[int] = []
     for bits in draw(seed, COHORT, round, 0, 0, count):
         reached = 0.0
@@ -95,19 +95,12 @@ def mlr_curvature(params: Params) -> float:
     return max(float((one - other).square().sum()) / 4 for one in rows for other in rows)
 
 
-def regression_curvature(params: Params) -> float:
-    """L_zz of ``||W x + b - y||^2``: twice the largest eigenvalue of ``W^T W``."""
-    weight = next(value for value in params.values() if value.ndim == 2)
-    return 2 * float(torch.linalg.eigvalsh(weight.T @ weight)[-1])
-
-
 @dataclass(frozen=True)
 class Objective:
-    """A model with its loss, and L_zz where it is known."""
+    """A model with its loss."""
 
     model: nn.Module
     losses: Losses
-    curvature: Callable[[Params], float] | None
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         for name, value in self.model.named_parameters():
@@ -121,12 +114,12 @@ class Objective:
         return float(self.at(params, x, y).mean().detach())
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> Params:
-        """Of the mean over a batch, in the parameters."""
+        """The gradient in the parameters of the mean over a batch."""
         slopes = torch.autograd.grad(self.at(params, x, y).mean(), list(self.model.parameters()))
         return dict(zip(params, slopes, strict=True))
 
     def with_input_gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
-        """Of a single example."""
+        """The loss of a single example and its gradient in the input."""
         x = x.detach().requires_grad_()
         loss = self.at(params, x[None], y[None]).sum()
         return float(loss.detach()), torch.autograd.grad(loss, x)[0]
@@ -137,7 +130,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Moved:
-    """A batch after the adversary; what it maximised and what it paid, means over the batch."""
+    """A batch after the adversary, and the means over the batch of what it maximized and what it paid."""
 
     x: Tensor
     y: Tensor
@@ -153,7 +146,7 @@ class Nobody:
 
 @dataclass(frozen=True)
 class Transport:
-    """WAFL's: ``sup over (x', y') of loss - gamma (||x' - x||^power + label_cost [y' != y])``, an example."""
+    """WAFL's: ``sup over (x', y') of loss - gamma (||x' - x||^power + label_cost [y' != y])``, per example."""
 
     gamma: float = 1.0
     radius: float | None = None
@@ -190,7 +183,6 @@ class Transport:
     ) -> tuple[Tensor, Tensor, float, float]:
         """Squared error: over t, ``(f - t)^2 - gamma k (t - y)^2`` is stationary where ``t - f = gamma k (t - y)``."""
         price = gamma * self.label_cost
-        scale = price / (price - 1)
 
         def best_target(outputs: Tensor, y: Tensor) -> Tensor:
             return (price * y.view_as(outputs) - outputs) / (price - 1)
@@ -200,27 +192,20 @@ class Transport:
             paid = self.label_cost * (target - y.view_as(outputs)).square().sum(1)
             return squared_error(outputs, target) - gamma * paid
 
-        steeper = objective.curvature and (lambda params: scale * objective.curvature(params))
-        delta, value = self.ascend(Objective(objective.model, over_targets, steeper), params, x, y, gamma)
+        delta, value = self.ascend(Objective(objective.model, over_targets), params, x, y, gamma)
         outputs = objective.outputs(params, (x + delta)[None]).detach()
         target = best_target(outputs, y[None]).view_as(y)
         return x + delta, target, value, self.cost(delta) + self.label_cost * float((target - y).square().sum())
 
     def ascend(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float) -> tuple[Tensor, float]:
-        """``delta <- delta + a (linear maximizer - delta)``; the best of where it ends and where it began."""
+        """``delta <- delta + a (linear maximizer - delta)``, where a is halved whenever a step would descend."""
 
         def evaluate(delta: Tensor) -> tuple[float, Tensor]:
             loss, gradient = objective.with_input_gradient(params, x + delta, y)
             return loss - gamma * self.cost(delta), self.linear_maximizer(gradient, x, gamma)
 
-        start = torch.zeros_like(x)
-        at_rest, aim = evaluate(start)
-        return self._halving(evaluate, start, at_rest, aim)
-
-    def _halving(
-        self, evaluate: Callable[[Tensor], tuple[float, Tensor]], delta: Tensor, value: float, aim: Tensor
-    ) -> tuple[Tensor, float]:
-        damping = 1.0
+        delta, damping = torch.zeros_like(x), 1.0
+        value, aim = evaluate(delta)
         for _ in range(self.steps):
             if self._settled(delta, aim):
                 break
@@ -258,7 +243,7 @@ class Transport:
         def clipped(t: float) -> list[float]:
             return [min(t * size, room) for size, room in zip(sizes, space, strict=True)]
 
-        # Stationary: d = clip(t g) with t = ||d|| / gamma. ||clip(t g)|| / t only falls, so one t at most.
+        # Stationary: d = clip(t g) with t = ||d|| / gamma. ||clip(t g)|| / t only falls, so there is at most one t.
         low, high = 0.0, math.hypot(*space) / gamma
         for _ in range(200):
             middle = (low + high) / 2
@@ -266,7 +251,7 @@ class Transport:
         return clipped(high)
 
     def _l1_lengths(self, sizes: list[float], space: list[float], gamma: float) -> list[float]:
-        """Along the steepest coordinate until a further unit costs more than it gains, then the next."""
+        """Along the steepest coordinate until another unit costs more than it gains, then along the next."""
         far, spent = [0.0] * len(sizes), 0.0
         for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
             far[place] = min(self._worth(sizes[place], spent, gamma), space[place])
@@ -287,8 +272,8 @@ class Transport:
             return max(0.0, gain / (2 * gamma) - spent)
         return math.inf if gain > gamma else 0.0
 
-    def next_gamma(self, gamma: float, cost: float, round: int) -> float:
-        """``log gamma`` moves by ``log(achieved / radius)``, damped with the rounds, by a factor of 2 at most."""
+    def next_gamma(self, gamma: float, cost: float) -> float:
+        """``log gamma`` moves by half of ``log(achieved / radius)``, and gamma by at most a factor of 2."""
         if self.radius is None:
             return gamma
         ratio = min(max(cost ** (1 / self.power) / self.radius, 1e-6), 1e6)
@@ -326,7 +311,7 @@ class Ball:
 
 @dataclass
 class AffineMaps:
-    """FedRobust's (Reisizadeh et al. 2020): ``x -> A x + b``, one map a client, a step of ascent a local step."""
+    """FedRobust's (Reisizadeh et al. 2020): ``x -> A x + b``, one map per client, one ascent step per local step."""
 
     penalty: float
     step_size: float
@@ -373,7 +358,7 @@ class Learned:
 
 @dataclass
 class Prox:
-    """FedProx (Li et al. 2020, eq. 2): the gradient of ``mu / 2 ||w - w_t||^2`` is added to the loss's."""
+    """FedProx (Li et al. 2020, eq. 2): the gradient of ``mu / 2 ||w - w_t||^2`` is added to that of the loss."""
 
     mu: float
 
@@ -446,7 +431,7 @@ class ServerOptimizer:
 
 @dataclass(frozen=True)
 class Update:
-    """What a client makes in a round: parameters after each local step (the first are those it was sent)."""
+    """A client's round: its parameters after each local step (the first are those it was sent), its loss and cost."""
 
     path: list[Params]
     loss: float
@@ -478,6 +463,7 @@ def train(
     cohort: int | None = None,
     seed: int = 0,
 ) -> Trained:
+    """Algorithm 1, with any adversary, client weights, server and local step."""
     server, local = server or ServerOptimizer("sgd", server_learning_rate), local or Prox(0.0)
     total = len(clients)
     cohort = cohort or total
@@ -499,12 +485,11 @@ def train(
             for client in asked
         ]
         mean = weighted_sum(shares, [clipped(params, update.path[-1], clip_norm) for update in updates])
-        before = gamma
         params = server.step(params, mean)
         local.round_ends(lam)
         if isinstance(adversary, Transport):
             cost = sum(share * update.cost for share, update in zip(shares, updates, strict=True))
-            gamma = adversary.next_gamma(before, cost, t)
+            gamma = adversary.next_gamma(gamma, cost)
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
         if learned and learned.rule == "DRFA":
@@ -553,7 +538,7 @@ def local_training(
 
 
 def clipped(start: Params, end: Params, longest: float) -> Params:
-    """The update shortened, if it is longer than that."""
+    """The end of an update that is shortened if it is longer than that."""
     length = math.sqrt(sum(float((end[name] - start[name]).square().sum()) for name in start))
     share = min(1.0, longest / length) if length > 0 else 1.0
     return {name: start[name] + share * (end[name] - start[name]) for name in start}
@@ -564,7 +549,7 @@ def weighted_sum(shares: list[float], models: list[Params]) -> Params:
 
 
 def project(values: list[float]) -> list[float]:
-    """The nearest point of the simplex: all lowered by one amount and cut off at 0, found by bisection."""
+    """The nearest point of the simplex: all values lowered by one amount and cut off at 0, found by bisection."""
     low, high = min(values) - 1, max(values)
     for _ in range(200):
         middle = (low + high) / 2

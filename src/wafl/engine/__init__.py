@@ -1,1 +1,1 @@
-"""The embedded engine: local work, lanes, and the loop that trains."""
+"""Client work as lanes of one batch, and the loop that trains on clients here or anywhere else."""

@@ -13,7 +13,7 @@ from wafl.schedule import LocalWork
 
 @dataclass(frozen=True)
 class Batches:
-    """``index [L, S, B]`` into a lane's own examples; slots that hold none are False in ``real``."""
+    """``index [L, S, B]`` into each lane's own examples; ``real`` is False in slots that hold no example."""
 
     index: Tensor
     real: Tensor
@@ -23,15 +23,15 @@ class Batches:
         return self.index.shape[1]
 
     def weight(self, step: int, dtype: torch.dtype) -> Tensor:
-        """Each example's share in the mean over its batch ``[L, B]``; zero in a lane that has finished."""
+        """Each example's share of the mean over its batch ``[L, B]``; zero in a lane that has finished."""
         real = self.real[:, step].to(dtype)
         return real / real.sum(1, keepdim=True).clamp_min(1.0)
 
 
 def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches:
-    """Epoch after epoch, each a new random order of the lane's examples, cut into batches; the last may be short.
+    """Epoch after epoch, the lane's examples in a new random order, cut into batches; the last one may be short.
 
-    Each has ``room`` for so many examples.
+    Every batch has room for ``room`` examples.
     """
     counts = sizes.tolist()
     device = sizes.device

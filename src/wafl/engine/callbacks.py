@@ -1,4 +1,4 @@
-"""What may happen at the end of a round: log, evaluate, stop early, or a function of the user's own."""
+"""What may happen at the end of a round: evaluate, stop early, write a checkpoint, or call your own function."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ from wafl.run import Run
 class Moment:
     """A run at the end of a round.
 
-    ``place`` is the run's in its sweep and ``name`` what it is called; ``history`` holds the rounds before this one.
-    What a callback adds to ``metrics`` is kept with the round's record.
+    Args:
+        place: the run's place in its sweep, counted from 0.
+        name: what the run is called.
+        record: what happened in the round.
+        state: what the server remembers after it.
+        history: the rounds before this one.
+        make_run: makes :attr:`run` when it is first asked for.
+        metrics: what callbacks add; it is kept with the round's record.
+        stopped: why the run ends here, if it does.
     """
 
     place: int
@@ -41,15 +48,23 @@ class Moment:
         return self.make_run()
 
     def stop(self, why: str = "") -> None:
-        """Let this run end here; others of the same sweep go on."""
+        """End this run here; the others of its sweep go on.
+
+        Args:
+            why: the reason, which a checkpoint keeps.
+        """
         self.stopped = why or "stopped by a callback"
 
     def final_record(self) -> Record:
-        """The round's record with what callbacks have added, as plain numbers."""
+        """The round's record with the metrics that callbacks have added, as plain numbers."""
         return replace(self.record, metrics={name: float(value) for name, value in self.metrics.items()})
 
     def values(self, metric: str) -> list[float]:
-        """A metric (or a number of the record, such as ``loss``) over the rounds that have it, this one last."""
+        """A metric, or a number of the record such as ``loss``, over the rounds that have it, this one last.
+
+        Args:
+            metric: its name.
+        """
         rows = [{**record.numbers(), **record.metrics} for record in self.history]
         rows.append({**self.record.numbers(), **self.metrics})
         return [row[metric] for row in rows if metric in row]
@@ -59,23 +74,23 @@ OnRound = Callable[[int, Record, State], None]
 """Called after every round with the run's place in the sweep, its record and its state."""
 
 EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
-"""Metrics of :class:`EvaluateEvery`, which not every round has."""
+"""The metrics of :class:`EvaluateEvery`, which not every round has."""
 
 
 class Callback:
-    """Told of every round of every run; override what you need. A plain function of a moment works as well."""
+    """Told about every round of every run; override what you need. A plain function of a moment works as well."""
 
     def on_start(self, progress: Progress | None) -> None:
-        """Before the first round; with a checkpoint, ``progress`` is where training resumes."""
+        """Called before the first round; ``progress`` is where a checkpoint resumes, if there is one."""
 
     def on_round(self, moment: Moment) -> None:
-        """At the end of a round of one run."""
+        """Called at the end of a round of one run."""
 
     def on_progress(self, progress: Progress) -> None:
-        """After that, once all runs in step have finished the round."""
+        """Called after that, once all runs that train together have finished the round."""
 
     def on_end(self, place: int, run: Run) -> None:
-        """When a run is done, or has diverged."""
+        """Called when a run is done, stopped early or not, or has diverged."""
 
 
 Callbacks = Sequence[Callback | Callable[[Moment], Any]]
@@ -100,7 +115,7 @@ class _OnRound(Callback):
 
 
 def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
-    """Callbacks in the order given; ``on_round`` comes last, when the others have added their metrics."""
+    """The callbacks in the order given; ``on_round`` comes last, after the others have added their metrics."""
     found: list[Callback] = []
     for callback in callbacks:
         if isinstance(callback, Callback):
@@ -114,9 +129,16 @@ def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[
 
 @dataclass(frozen=True)
 class EvaluateEvery(Callback):
-    """Test the model every ``rounds`` rounds; adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
+    """Test the model from time to time; adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
 
-    Under an attack they are ``attacked_accuracy`` and ``attacked_loss``.
+    Under an attack they are called ``attacked_accuracy`` and ``attacked_loss``.
+
+    Args:
+        clients: whose test examples to use.
+        rounds: how many rounds pass between two tests.
+        attack: what to do to the test examples; None leaves them as they are.
+        attacked: the share of the clients that are attacked.
+        seed: of the choice of clients and the attack's random starts.
     """
 
     clients: Federation | Clients
@@ -147,9 +169,15 @@ class EvaluateEvery(Callback):
 
 @dataclass(frozen=True)
 class EarlyStopping(Callback):
-    """Stop a run whose ``metric`` has not become better, by more than ``min_delta``, in the last ``patience`` values.
+    """Stop a run whose metric no longer improves.
 
-    What it decides is a function of the history alone, so a resumed run stops where an uninterrupted one does.
+    The decision depends only on the history, so a resumed run stops where an uninterrupted one does.
+
+    Args:
+        metric: a metric, or a number of the record such as ``loss``.
+        patience: stop after this many values of the metric without an improvement.
+        min_delta: only a change by more than this counts as an improvement.
+        largest: whether larger values are better.
     """
 
     metric: str = "loss"
@@ -167,8 +195,8 @@ class EarlyStopping(Callback):
         values = moment.values(self.metric)
         if not values and moment.record.round == 0 and self.metric not in EVALUATED:
             known = ", ".join(sorted({**moment.record.numbers(), **moment.metrics}))
-            raise ValueError(f"metric={self.metric!r} is not among those of a round: {known}")
+            raise ValueError(f"metric={self.metric!r} is not a metric of this run: use one of {known}")
         signed = [value if self.largest else -value for value in values]
         before, recent = signed[: -self.patience], signed[-self.patience :]
         if before and max(recent) <= max(before) + self.min_delta:
-            moment.stop(f"{self.metric} has not become better in {self.patience} values")
+            moment.stop(f"{self.metric} has not improved in {self.patience} values")

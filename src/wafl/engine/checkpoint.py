@@ -1,4 +1,4 @@
-"""Training that survives a crash: its progress on disk, whole or not at all, the last two of them."""
+"""Training that survives a crash: its progress on disk, written completely or not at all, and the one before it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ from wafl.engine.progress import Place, Progress, RunProgress
 
 FORMAT = 2
 KEPT = 2
-"""Checkpoints on disk: the last, and the one before in case the last is damaged."""
+"""How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
 
 
 class Checkpoint(Callback):
-    """Progress kept in a folder every so many rounds, and when the training is interrupted.
+    """Keeps the progress of a training in a folder, from which the same call to :func:`wafl.fit` resumes.
+
+    Args:
+        folder: where to write; one folder per training.
+        every: how many rounds pass between two checkpoints; an interrupted training always writes one.
 
     >>> import tempfile
     >>> Checkpoint(tempfile.mkdtemp(), every=5).read("") is None
@@ -35,7 +39,7 @@ class Checkpoint(Callback):
 
     def __init__(self, folder: str | os.PathLike[str], *, every: int = 1) -> None:
         if every < 1:
-            raise ValueError(f"every={every} must be at least 1: how many rounds lie between two checkpoints")
+            raise ValueError(f"every={every} must be at least 1: it is how many rounds pass between two checkpoints")
         self.folder, self.every = Path(folder), every
         self._fingerprint = ""
         self._unsaved: Progress | None = None
@@ -44,7 +48,7 @@ class Checkpoint(Callback):
         self._damaged: set[Path] = set()
 
     def read(self, fingerprint: str) -> Progress | None:
-        """The last good progress of this very training; None where there is none yet."""
+        """The last good progress of the training with this fingerprint; None if there is none yet."""
         self._fingerprint = fingerprint
         written = self._written()
         self._count = _number(written[-1]) if written else 0
@@ -58,12 +62,12 @@ class Checkpoint(Callback):
         if faults:
             raise CheckpointError(
                 f"{self.folder} holds no usable checkpoint ({'; '.join(faults)}). Nothing was changed: move the folder "
-                "away to start anew"
+                "away to start from scratch"
             )
         return None
 
     def on_progress(self, progress: Progress) -> None:
-        """Remember the progress, and every so many rounds write it."""
+        """Remember the progress, and write it every :attr:`every` rounds."""
         self._unsaved = progress.snapshot()
         self._rounds += 1
         if self._rounds % self.every == 0:
@@ -87,16 +91,16 @@ class Checkpoint(Callback):
         if kind is None:
             self.write()
         else:
-            with suppress(OSError):  # such as a full disk, which is then what the training stopped for
+            with suppress(OSError):  # such as a full disk, which may be why the training stopped
                 self.write()
 
     def _written(self) -> list[Path]:
-        """Whole checkpoints, oldest first; what a crash left half written has another name."""
+        """Complete checkpoints, oldest first; one that a crash left half written has another name."""
         return sorted(path for path in self.folder.glob("*") if path.name.isdigit()) if self.folder.is_dir() else []
 
 
 def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
-    """A folder with the tensors and a description of them, which holds their checksum and its own."""
+    """Write a folder with the tensors and a description, which holds their checksum and its own."""
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
@@ -135,7 +139,7 @@ def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
 
 
 def read_progress(folder: Path, fingerprint: str) -> Progress:
-    """What :func:`write_progress` wrote; raises a CheckpointError if it is damaged or of another training."""
+    """Read what :func:`write_progress` wrote; a CheckpointError if it is damaged or belongs to another training."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -152,7 +156,7 @@ def read_progress(folder: Path, fingerprint: str) -> Progress:
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
         if about["fingerprint"] != fingerprint:
-            raise CheckpointError("it is of another training: other methods, schedule, model or clients")
+            raise CheckpointError("it belongs to another training, with other methods, schedule, model or clients")
         tensors = load(content)
         runs = {int(place): _run(int(place), row, tensors) for place, row in about["runs"].items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:

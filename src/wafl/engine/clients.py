@@ -1,4 +1,4 @@
-"""Where clients live, as the loop that trains sees it: a roster, and engines that answer queries."""
+"""Clients as the training loop sees them, wherever they live: a roster, and engines that answer queries."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from wafl.run import Run
 
 @dataclass(frozen=True)
 class Roster:
-    """What a server knows of its clients: no example, and of their data only what it was told.
+    """What a server knows about its clients: none of their examples, and about their data only what it was told.
 
-    ``num_examples`` is how many each trains on, 0 where that was not asked.
+    ``num_examples`` is how many examples each client trains on; 0 if it was not asked.
     """
 
     names: tuple[str, ...]
@@ -48,9 +48,9 @@ class Roster:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A query as if only those had been asked whose replies count, their replies, and who was left out.
+    """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
 
-    ``diverged`` says that the replies came but too few of them were finite, while other runs had enough.
+    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough.
     """
 
     query: Query
@@ -61,32 +61,36 @@ class Admitted:
 
 
 class Engine(Protocol):
-    """SurveyReplies one query of each of several runs at once; all queries are of one kind and round."""
+    """Answers one query from each of several runs at once, all of one kind and asking for the same vectors."""
 
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]: ...
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        """What comes of each query; ``runs`` are the places of the runs in their sweep."""
+        ...
 
 
 class Clients(Protocol):
-    """Clients to train on, wherever they are; ``device`` is where the server keeps its parameters."""
+    """Clients to train on, wherever they are."""
 
     @property
     def roster(self) -> Roster:
-        """The clients so far: others may come behind them, and then this is another roster."""
+        """The clients so far; if others join, they come last, and this becomes another roster."""
         ...
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where the server keeps its parameters."""
+        ...
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
-        """Refuse a model or an adversary that does not fit the examples, before any work."""
+        """Before any work, refuse a model or an adversary that does not fit the examples."""
         ...
 
     def digest(self) -> bytes:
-        """What a checkpoint must agree with, of the clients."""
+        """What a checkpoint must have in common with these clients."""
         ...
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        """An engine for runs of one shape, by their places in the sweep; what it must remember is in the progress."""
+        """An engine for runs of one shape, by their places in the sweep; it keeps in ``progress`` what it remembers."""
         ...
 
     @property
@@ -95,5 +99,5 @@ class Clients(Protocol):
         ...
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        """As :func:`wafl.evaluate`."""
+        """Test a run on the clients' test examples, as :func:`wafl.evaluate` does."""
         ...

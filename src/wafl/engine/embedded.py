@@ -1,4 +1,4 @@
-"""Clients whose examples are at hand: their work is done here, all of them as lanes of one batch."""
+"""Clients whose examples are at hand: the work of all of them is done here, as lanes of one batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from wafl.run import Run
 
 @dataclass(frozen=True)
 class Embedded:
-    """A federation on a device; with ``faults`` its clients fail on purpose, and ``tolerance`` bears failing ones."""
+    """A federation on a device; ``faults`` lets its clients fail on purpose, ``tolerance`` says how many may fail."""
 
     federation: Federation
     device: torch.device
@@ -55,7 +55,7 @@ class Embedded:
         object.__setattr__(self, "roster", roster)
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
-        """Let each adversary move one example, so that what it cannot do is said before any work."""
+        """Let each adversary move one example, so that it fails now if it cannot, before any work."""
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
@@ -69,7 +69,7 @@ class Embedded:
                 raise ValueError(
                     "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
                 )
-            brief = cast(Any, adversary)  # one step shows what a thousand would
+            brief = cast(Any, adversary)  # one step shows as much as a thousand
             if is_dataclass(adversary) and hasattr(adversary, "steps"):
                 brief = replace(brief, steps=1)
             brief(problem, x, y, AdversaryState())
@@ -82,7 +82,7 @@ class Embedded:
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         first = next(iter(specs.values()))
         examples = self.federation.train.to(self.device)
-        # What a server would not know must not change a digit here either.
+        # A size that a server would not know must not change a digit here either.
         largest = 0 if first.needs_sizes else None
         client = ClientTask(
             task, first.method.adversary, first.schedule.local_work, examples, largest, first.method.local
@@ -119,7 +119,7 @@ class _Whole:
 
 
 class _Failing:
-    """Clients drop out, are late, or reply with what is of no use, as the faults have it."""
+    """Clients drop out, are late, or send unusable replies, as the faults decide."""
 
     def __init__(self, whole: _Whole, faults: Faults) -> None:
         self._whole, self._faults = whole, faults
@@ -140,7 +140,7 @@ class _Failing:
         return arrivals
 
     def undo(self, runs: Sequence[int]) -> None:
-        """Clients keep what they kept before."""
+        """Give clients back the memory that they had before the last attempt."""
         memory = self._whole.lanes.memory
         for keeper in [keeper for keeper in memory if keeper[0] in runs]:
             del memory[keeper]
@@ -148,7 +148,7 @@ class _Failing:
 
 
 def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
-    """One lane with one example, in the type of the parameters."""
+    """One lane with one example, with the parameters' type and device."""
     x, y = (values[:1][None] for values in clients.train.of(0))
     return x.to(params), y.to(params) if y.is_floating_point() else y.to(params.device)
 
@@ -162,7 +162,7 @@ def find_device(name: str) -> torch.device:
 
 @contextmanager
 def full_precision(device: torch.device) -> Generator[None, None, None]:
-    """float32 means float32: convolutions on a GPU would else round their inputs to TF32's 10 bits."""
+    """Let float32 mean float32: by default, convolutions on a GPU round their inputs to the 10 bits of TF32."""
     if device.type != "cuda":
         yield
         return

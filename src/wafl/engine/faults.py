@@ -1,4 +1,4 @@
-"""Clients that fail on purpose: to see that a training survives them."""
+"""Clients that fail on purpose, to see whether a training survives them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from wafl.core.random import Key, Purpose, bits, uniform
 
 @dataclass(frozen=True)
 class Faults:
-    """Rates at which an asked client drops out, is late, or replies with NaN, infinity or a wrong shape.
+    """Rates at which clients that are asked fail.
 
-    Each client of each round (and of each attempt at it) draws from the seed by itself which of these befalls it.
+    What happens to a client is drawn from the seed, independently for each client, round and attempt at the round.
+
+    Args:
+        dropout: the rate of clients that do not reply.
+        late: the rate of clients whose reply comes too late.
+        nan: the rate of replies full of NaN.
+        infinity: the rate of replies full of infinity.
+        wrong_shape: the rate of replies that are too short.
+        seed: of the draws; they also depend on the seed of the run.
 
     >>> Faults(dropout=0.2, nan=0.05).dropout
     0.2
@@ -35,7 +43,7 @@ class Faults:
             if not 0.0 <= rate <= 1.0:
                 raise ValueError(f"{name}={rate} is a rate and must lie in [0, 1]")
         if sum(self.rates().values()) > 1.0 + 1e-12:
-            raise ValueError(f"the rates of faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
+            raise ValueError(f"the rates of the faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
         check_seed(self.seed)
 
     def rates(self) -> dict[str, float]:
@@ -43,9 +51,9 @@ class Faults:
         return {name: getattr(self, name) for name in names}
 
     def befall(self, query: Query, attempt: int) -> dict[int, str]:
-        """The fault of each client that has one in this query."""
+        """The fault of each client that fails in this query."""
         clients = torch.tensor(query.clients)
-        both = int(bits(Key.of(self.seed, client=query.seed), Purpose.FAULT, 1))  # of the faults' seed and the run's
+        both = int(bits(Key.of(self.seed, client=query.seed), Purpose.FAULT, 1))  # the faults' seed and the run's
         which = 2 * attempt + (query.kind == "loss")
         key = Key(*(torch.full_like(clients, value) for value in (both, query.round, 0, which)))
         draws = uniform(replace(key, client=clients), Purpose.FAULT, 1)[:, 0].tolist()
@@ -61,13 +69,13 @@ class Faults:
 
 
 def without(query: Query, missing: Sequence[int]) -> Query:
-    """The query to the other clients."""
+    """The same query to the other clients only."""
     places = [place for place, client in enumerate(query.clients) if client not in missing]
     return replace(query, clients=tuple(query.clients[i] for i in places), weights=query.weights[places])
 
 
 def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply], list[Exclusion]]:
-    """What arrives of the replies, and those that do not in time."""
+    """The replies that arrive, spoiled or not, and the clients whose replies do not arrive in time."""
     arrived: list[Reply] = []
     late: list[Exclusion] = []
     for reply in replies:

@@ -57,28 +57,32 @@ def fit(
         model: any module without batch statistics; it is copied.
         clients: the clients and their examples.
         method: one of ``wafl.METHODS``, such as ``wafl.WAFL(gamma=0.5)``, or a :class:`wafl.Method`.
-        rounds: how often the server asks.
-        cohort: clients per round; None asks all.
-        local_steps: steps per client and round; give these or ``local_epochs``.
-        local_epochs: passes of a client over its examples per round.
-        batch_size: examples per step; None takes all of a client's.
-        learning_rate: of the clients' steps, a number or a function of the round.
-        momentum: of the clients' steps, within a round.
-        weight_decay: of the clients' steps.
-        clip_norm: the longest update that counts in full; a longer one is shortened to it.
+        rounds: the number of rounds.
+        cohort: clients per round; None asks all of them.
+        local_steps: steps per client and round; give this or ``local_epochs``.
+        local_epochs: passes of each client over its examples per round.
+        batch_size: examples per step; None takes all examples of a client.
+        learning_rate: the learning rate of the clients' steps, a number or a function of the round.
+        momentum: the momentum of the clients' steps, within a round.
+        weight_decay: the weight decay of the clients' steps.
+        clip_norm: the longest update that counts in full; a longer one is shortened to this length.
         server_learning_rate: shorthand for the method's ``server=wafl.servers.sgd(rate)``.
-        client_weights: takes the place of the method's.
-        loss: ``"cross_entropy"``, ``"squared_error"``, or a function of ``(outputs, y)`` with one loss per example.
-        init: parameters to start from; by default the model's own.
-        seed: of every random choice.
+        client_weights: replaces the method's client weights.
+        loss: ``"cross_entropy"``, ``"squared_error"``, a function of ``(outputs, y)`` that returns one loss per
+            example, or a :class:`wafl.core.losses.OutputLoss`.
+        init: the parameters to start from; by default the model's own.
+        seed: determines every random choice.
         device: where lanes are computed, ``"cpu"`` or ``"cuda"``.
         chunk_size: lanes computed together; by default as many as half of the free memory holds.
         on_round: called after every round with the run's place in a sweep, its record and its state.
-        callbacks: told of every round (:mod:`wafl.callbacks`).
-        checkpoint: lets training survive a crash: the same call resumes where it was.
+        callbacks: told about every round (:mod:`wafl.callbacks`).
+        checkpoint: keeps the progress, so that the same call resumes after a crash.
         faults: lets clients fail on purpose.
-        tolerance: how many failing clients a round tolerates; with faults or a tolerance, a non-finite reply is left
-            out instead of ending the run.
+        tolerance: how many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out
+            instead of ending the run.
+
+    Returns:
+        The trained model with its history.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
@@ -125,14 +129,27 @@ def sweep(
 ) -> list[Run]:
     """Train every combination of a grid as lanes of one batched run.
 
-    Combinations that differ only in numbers are batched together; those that differ in shape (``batch_size``, ``norm``,
-    ...) among themselves. Each run equals the one that :func:`fit` gives alone. A run that diverges ends alone:
-    ``run.diverged`` says why. If all of them diverge, that is an error.
+    Combinations that differ only in numbers share a batch; those that differ in shape (``batch_size``, ``norm``, ...)
+    are trained one shape after another. Each run equals the one that :func:`fit` gives by itself. A run that diverges
+    ends alone, and ``run.diverged`` says why; if all of them diverge, that is an error.
 
     Args:
+        model: as in :func:`fit`, like all arguments but ``grid``.
+        clients: the clients and their examples.
+        method: the method whose options vary.
         grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
             (``learning_rate``, ``seed``, ...).
-        schedule: the other arguments are those of :func:`fit`.
+        client_weights: replaces the method's client weights.
+        loss: what clients minimize.
+        init: the parameters to start from.
+        device: where lanes are computed.
+        chunk_size: lanes computed together.
+        on_round: called after every round.
+        callbacks: told about every round.
+        checkpoint: keeps the progress.
+        faults: lets clients fail on purpose.
+        tolerance: how many clients may fail in a round.
+        schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of the schedule that do not vary.
 
     Returns:
         One run per combination, in the order of ``itertools.product``; ``run.settings["sweep"]`` says what varied.
@@ -164,7 +181,7 @@ def train(
     callbacks: Callbacks = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[Run]:
-    """All runs, from where a checkpoint has them."""
+    """Train all runs, from where a checkpoint left them if there is one."""
     told = as_callbacks(callbacks, on_round)
     progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
     for callback in told:
@@ -176,6 +193,7 @@ def train(
 
 
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:
+    """The method, with other client weights if they are given."""
     if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
         names = ", ".join(f"wafl.{name}(...)" for name in METHODS)
         raise TypeError(f"unknown method {method!r}: use one of {names}, or wafl.Method(...)")

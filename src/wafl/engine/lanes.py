@@ -1,4 +1,4 @@
-"""The embedded engine: all clients of all runs as lanes of one batch."""
+"""Lanes: the clients of all runs, computed as one batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wafl.engine.progress import ClientState, Place
 
 
 class Lanes:
-    """SurveyReplies one query of each of several runs at once.
+    """Answers one query from each of several runs at once.
 
-    A lane is one client's copy of the parameters in one run. Lanes go in chunks of ``chunk_size``: by default
-    as many as half of the free memory holds. The chunk size changes no draw.
+    A lane is one client's copy of the parameters in one run. Lanes are computed in chunks of ``chunk_size``, by default
+    as many as half of the free memory holds; the chunk size changes no random draw.
 
-    ``memory`` is what the method lets each client keep, by run and client; filled as clients first take part.
-    ``rows`` says which client of ``client.examples`` each asked client is, where they are only some of all. With
-    ``pair`` a lane that is alone has its copy beside it: a network's convolutions then round as among others.
+    ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
+    ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
+    a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Lanes:
         self._rows, self._pair = rows, pair
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
-        """The replies to each run's query; all queries are of one kind and round.
+        """The replies to each run's query; all queries are of one kind and ask for the same vectors.
 
-        ``runs`` numbers the runs, where some have ended: what a client keeps, it keeps for its run.
+        ``runs`` are the numbers of the runs, which matter once some have ended: clients keep their memory by run.
         """
         if not queries:
             return []
@@ -57,14 +57,7 @@ class Lanes:
         alone = self._pair and len(places) == 1
         pieces = [lanes.take(torch.zeros(2, dtype=torch.int64))] if alone else lanes.split(self.chunk_size)
         output = _join([work(self.client, piece) for piece in pieces])
-        if output.memory:
-            sound = torch.stack([torch.isfinite(kept).flatten(1).all(1) for kept in output.memory.values()]).all(0)
-            # Clones, because a view would keep the whole cohort's tensor alive.
-            self.memory.update(
-                (keeper, {name: kept[lane].clone() for name, kept in output.memory.items()})
-                for lane, keeper in enumerate(keepers)
-                if sound[lane]
-            )
+        self._remember(keepers, output.memory)
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
     def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:
@@ -96,7 +89,20 @@ class Lanes:
             sharing=_sharing(queries, places),
         )
 
+    def _remember(self, keepers: list[Place], memory: Mapping[str, Tensor]) -> None:
+        """Keep what clients hold after their work; a client whose new memory is not finite keeps the old one."""
+        if not memory:
+            return
+        finite = torch.stack([torch.isfinite(kept).flatten(1).all(1) for kept in memory.values()]).all(0)
+        # Clones, because a view would keep the whole cohort's tensor alive.
+        self.memory.update(
+            (keeper, {name: kept[lane].clone() for name, kept in memory.items()})
+            for lane, keeper in enumerate(keepers)
+            if finite[lane]
+        )
+
     def _recall(self, keepers: list[Place], like: Tensor) -> dict[str, Tensor]:
+        """What each lane's client has kept, or holds before it first takes part."""
         fresh = {name: value.to(like) for name, value in self.client.initial_memory(like).items()}
         return {
             name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers]) for name in fresh
@@ -104,13 +110,13 @@ class Lanes:
 
 
 def _places(queries: Sequence[Query]) -> list[Place]:
-    """Run and client of each lane; lanes with the same client and seed, whose batches are the same, side by side."""
+    """Run and client of each lane; lanes with the same client and seed, and so the same batches, are neighbors."""
     places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
     return sorted(places, key=lambda place: (queries[place[0]].seed, place[1], place[0]))
 
 
 def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
-    """How many lanes share each batch, where that is the same number for all, and else 1."""
+    """How many lanes share each batch, if that is the same number for all batches; otherwise 1."""
     counts = set(Counter((queries[run].seed, client) for run, client in places).values())
     return counts.pop() if len(counts) == 1 else 1
 

@@ -10,7 +10,7 @@ from wafl.engine.local import REPORT_BATCH, ClientTask, LaneInput
 
 
 def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
-    """As many lanes as half of the free memory holds, at least one, by counting what one lane keeps."""
+    """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs."""
     return max(1, free_bytes(lanes.params.device) // 2 // _lane_bytes(client, lanes))
 
 
@@ -21,7 +21,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
-    """Parameters, gradient and their copies, the batch and its copies, and the activations autograd keeps."""
+    """The parameters, the gradient, the batch, copies of them, and the activations that autograd keeps."""
     largest = int(client.examples.num_examples.max())
     batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]

@@ -1,4 +1,4 @@
-"""All that a training remembers between rounds: plain data, so a checkpoint is the progress."""
+"""All that a training remembers between rounds: plain data, so a checkpoint is this on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wafl.algorithms import State
 from wafl.core.history import History
 
 Place = tuple[int, int]
-"""Run and client."""
+"""A run and a client."""
 ClientState = Mapping[str, Tensor]
 """What a client keeps between rounds, by the part of the method that keeps it."""
 
@@ -27,9 +27,10 @@ class RunProgress:
 
 @dataclass
 class Progress:
-    """The runs of a sweep by their place in it, and what methods let clients keep.
+    """The runs of a sweep, by their places in it, and what methods let clients keep.
 
-    ``chunk_sizes`` is how many lanes went together in each group of runs: sums in another order would round otherwise.
+    ``chunk_sizes`` is how many lanes were computed together in each group of runs: sums in another order would round
+    differently.
     """
 
     runs: dict[int, RunProgress] = field(default_factory=dict[int, RunProgress])
@@ -37,7 +38,7 @@ class Progress:
     chunk_sizes: dict[int, int] = field(default_factory=dict[int, int])
 
     def snapshot(self) -> Progress:
-        """As it is now; what comes later changes nothing in it."""
+        """A copy that later rounds do not change."""
         runs: dict[int, RunProgress] = {}
         for place, run in self.runs.items():
             history = History(list(run.history), run.history.diverged)

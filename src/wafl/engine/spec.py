@@ -1,4 +1,4 @@
-"""One run to be made: what it is told, what it is called, and which runs it may share a batch with."""
+"""One run to train: its settings, its name, and which other runs it may share a batch with."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ class Spec:
 
     @property
     def parts(self) -> Method:
-        """The method, with the server that the schedule's shorthand means."""
+        """The method, with the server that the schedule's ``server_learning_rate`` stands for."""
         rate = self.schedule.server_learning_rate
         return self.method if rate is None else replace(self.method, server=averaging(sgd(rate)))
 
     @property
     def name(self) -> str:
+        """What the run is called: the method, and what varies in the sweep."""
         varied = ", ".join(f"{name}={value}" for name, value in (self.point or {}).items())
         return f"{self.method.name} ({varied})" if varied else self.method.name
 
     def fingerprint(self) -> Any:
-        """All that the run is told, as plain values; a function of the round by its values."""
+        """All settings of the run as plain values; a function of the round is known by its values."""
 
         def by_round(function: Callable[..., Any]) -> Any:
             try:
@@ -54,7 +55,7 @@ class Spec:
 
     @property
     def needs_sizes(self) -> bool:
-        """Whether a server must know how many examples each client has: for weights, or the number of local steps."""
+        """Whether a server must know how many examples each client has, for the weights or the number of steps."""
         return needs_sizes(self.method.client_weights, self.schedule.local_steps)
 
     def shape(self) -> tuple[Any, ...]:
@@ -71,7 +72,7 @@ class Spec:
 
 
 def _shape(part: Any, server_side: frozenset[str] | set[str] = frozenset()) -> tuple[Any, ...]:
-    """A part's type and its options, without numbers that may differ between lanes and what only the server uses."""
+    """A part's type and its options, except numbers that may differ between lanes and what only the server uses."""
     if part is None or not is_dataclass(part):
         return (part,)
     free = {*part.scalars(), *server_side}  # pyright: ignore

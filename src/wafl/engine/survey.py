@@ -1,4 +1,4 @@
-"""Questions to all clients that change nothing: each answers with two numbers a setting, and no example leaves it."""
+"""Questions to all clients that change nothing: each replies with two numbers per setting, and no example leaves it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SurveyReplies:
 
 
 class Survey:
-    """What an adversary makes of every client's examples, at fixed parameters; a query of kind "loss" a setting."""
+    """What an adversary does to every client's examples at fixed parameters: one query of kind "loss" per setting."""
 
     def __init__(self, task: Task, params: Tensor, examples: Examples, adversary: Adversary | None) -> None:
         self._params = params
@@ -34,7 +34,7 @@ class Survey:
         self._lanes = Lanes(ClientTask(task, adversary, LocalWork(1, None, 1), examples))
 
     def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> SurveyReplies:
-        """One row of answers for each setting of the adversary's scalars; all are asked at once."""
+        """One row of replies for each setting of the adversary's scalars; all are asked at once."""
         weights = torch.ones(len(self._clients), dtype=torch.float64)
         queries = [Query("loss", 0, seed, self._clients, weights, self._params, each) for each in scalars]
         replies = self._lanes.run(queries)

@@ -1,4 +1,4 @@
-"""Rounds that bear failing clients: those whose replies count go on, and a round with too few is repeated."""
+"""Rounds in which clients may fail: the usable replies make the round, and one with too few of them is repeated."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ NOTHING = Replies((), torch.empty(0), torch.empty(0))
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came back of one query, sound or not, and whose reply did not come."""
+    """What came back from one query, usable or not, and the clients whose replies did not come."""
 
     replies: Sequence[Reply]
     missing: Sequence[Exclusion] = ()
 
 
 class Source(Protocol):
-    """Where replies come from, some of them."""
+    """Where replies come from, though perhaps not all of them."""
 
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]: ...
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        """What arrives for each query in one attempt, counted from 0."""
+        ...
 
     def undo(self, runs: Sequence[int]) -> None:
-        """The last attempt of these runs has failed, and so has not happened."""
+        """Forget the last attempt of these runs, which failed."""
         ...
 
 
 class Tolerant:
-    """An engine of a source that may fail."""
+    """An engine made of a source that may fail."""
 
     def __init__(self, source: Source, tolerance: Tolerance) -> None:
         self._source, self._tolerance = source, tolerance

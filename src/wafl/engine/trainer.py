@@ -1,4 +1,8 @@
-"""The loop that joins algorithms and engine: every run of a sweep, batch by batch, round by round."""
+"""The loop that joins algorithms and engines: it trains all runs of a sweep, round by round.
+
+Runs of one shape train together, as lanes of one batch (:meth:`Trainer._train_lanes`); runs of different shapes train
+one group after another.
+"""
 
 from __future__ import annotations
 
@@ -30,58 +34,62 @@ from wafl.weights import LearnedWeights
 
 
 @dataclass
-class _Course:
-    """One run on its way through its rounds."""
+class _ActiveRun:
+    """One run on its way: what it has reached, and what has happened in the current round."""
 
     place: int
     spec: Spec
     algorithm: Algorithm
     watch: Watch
-    so_far: RunProgress
-    training: tuple[Query, Replies] | None = None
+    reached: RunProgress
+    trained: tuple[Query, Replies] | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
 
     def fail(self, error: DivergedError | UnboundedError) -> None:
-        """End the run here; it keeps the parameters it had."""
+        """End the run here, with the parameters of its last good round."""
         self.error = error
-        self.so_far.stopped = self.so_far.history.diverged = str(error)
+        self.reached.stopped = self.reached.history.diverged = str(error)
 
     def ask(self) -> Query | None:
-        return None if self.so_far.stopped else self.algorithm.ask(self.so_far.state)
+        return None if self.reached.stopped else self.algorithm.ask(self.reached.state)
 
     def tell(self, answer: Admitted, names: Sequence[str]) -> Record | None:
-        """Move on by one query; the record of the round, if that ends one."""
-        before, query = self.so_far.state, answer.query
+        """Move on by one query; returns the record of the round if this query ends it."""
+        before, query = self.reached.state, answer.query
         if answer.diverged is not None:
             raise DivergedError(f"round {query.round}: {answer.diverged}; {self.watch.likely_cause(query)}")
         self.watch.check_replies(query, answer.replies, names)
         after = self.algorithm.tell(before, query, answer.replies)
         self.watch.check_params(query, after)
+
         if query.kind == "train":
-            self.training, self.excluded, self.attempts = (query, answer.replies), [], 1
-        self.excluded += [
-            (out.client, out.reason if query.kind == "train" else f"loss: {out.reason}") for out in answer.excluded
-        ]
+            self.trained, self.excluded, self.attempts = (query, answer.replies), [], 1
+        prefix = "" if query.kind == "train" else "loss: "
+        self.excluded += [(out.client, f"{prefix}{out.reason}") for out in answer.excluded]
         self.attempts = max(self.attempts, answer.attempts)
-        self.so_far.state = after
+        self.reached.state = after
         if after.round == before.round:
             return None
         self.watch.check_gamma(after)
-        assert self.training is not None
-        trained, replies = self.training
+        return self._record(before)
+
+    def _record(self, before: State) -> Record:
+        """What happened in the round that started from this state; its seconds are filled in later."""
+        assert self.trained is not None
+        query, replies = self.trained
         adversary = self.spec.method.adversary
         power = adversary.power if isinstance(adversary, Wasserstein) else 2
         learned = isinstance(self.spec.method.client_weights, LearnedWeights)
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
         return Record(
-            round=trained.round,
-            loss=mean_reply(trained, replies.loss),
+            round=query.round,
+            loss=mean_reply(query, replies.loss),
             seconds=0.0,
-            cohort=tuple(sorted((*trained.clients, *missing))) if missing else trained.clients,
-            achieved_radius=None if adversary is None else mean_reply(trained, replies.cost) ** (1.0 / power),
-            gamma=trained.scalars.get("gamma"),
+            cohort=tuple(sorted((*query.clients, *missing))) if missing else query.clients,
+            achieved_radius=None if adversary is None else mean_reply(query, replies.cost) ** (1.0 / power),
+            gamma=query.scalars.get("gamma"),
             client_weights=tuple(before.client_weights.tolist()) if learned else None,
             excluded=tuple(self.excluded),
             attempts=self.attempts,
@@ -89,7 +97,7 @@ class _Course:
 
 
 class Trainer:
-    """One model on one set of clients; everything is checked before any work starts."""
+    """Trains one model on one set of clients; everything is checked before any work starts."""
 
     def __init__(self, model: nn.Module, clients: Clients, loss: Loss, init: Mapping[str, Tensor] | None) -> None:
         self.model, self.clients, self.roster, self.loss = model, clients, clients.roster, loss
@@ -101,32 +109,30 @@ class Trainer:
     def train(
         self, specs: Sequence[Spec], callbacks: Sequence[Callback] = (), progress: Progress | None = None
     ) -> list[Run]:
-        """All runs, in order; with ``progress`` from where they were."""
+        """Train all runs, from where ``progress`` left them if it is given; returns them in the order of the specs."""
         algorithms = self.check(specs)
         progress = progress or Progress()
-        courses: list[_Course] = []
+        active: list[_ActiveRun] = []
         for place, (spec, algorithm) in enumerate(zip(specs, algorithms, strict=True)):
             if place not in progress.runs:
                 progress.runs[place] = RunProgress(algorithm.init(self.start))
-            so_far = progress.runs[place]
-            so_far.state = _moved(so_far.state, self.clients.device)
-            courses.append(_Course(place, spec, algorithm, Watch(spec.method, self.task), so_far))
-        self._welcome(courses)
-        groups: dict[tuple[Any, ...], list[_Course]] = {}
-        for course in courses:
-            groups.setdefault(course.spec.shape(), []).append(course)
+            reached = progress.runs[place]
+            reached.state = _moved(reached.state, self.clients.device)
+            active.append(_ActiveRun(place, spec, algorithm, Watch(spec.method, self.task), reached))
+        self._welcome(active)
+        groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
+        for run in active:
+            groups.setdefault(run.spec.shape(), []).append(run)
         for number, group in enumerate(groups.values()):
-            together = {course.place: course.spec for course in group}
-            engine = self.clients.engine(self.task, together, number, progress)
+            engine = self.clients.engine(self.task, {run.place: run.spec for run in group}, number, progress)
             self._train_lanes(engine, group, callbacks, progress)
-            self._welcome(courses)
-        errors = [course.error or DivergedError(course.so_far.history.diverged or "") for course in courses]
-        if all(course.so_far.history.diverged for course in courses):
-            raise errors[0]
-        return [self._finish(course.spec, course.so_far) for course in courses]
+            self._welcome(active)
+        if all(run.reached.history.diverged for run in active):
+            raise active[0].error or DivergedError(active[0].reached.history.diverged)
+        return [self._finish(run.spec, run.reached) for run in active]
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
-        """Refuse what cannot be trained, before any work; the algorithm of each run."""
+        """Before any work, refuse what cannot be trained; returns the algorithm of each run."""
         algorithms = [self._algorithm(spec) for spec in specs]
         for weights in dict.fromkeys(spec.method.client_weights for spec in specs):
             weights.initial(self.roster.num_examples)
@@ -143,16 +149,67 @@ class Trainer:
         digest.update(self.clients.digest())
         return digest.hexdigest()
 
-    def _welcome(self, courses: Sequence[_Course]) -> None:
-        """Let clients take part that have come since the runs were at their last round."""
+    def _train_lanes(
+        self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress
+    ) -> None:
+        """The training loop: ask every run, answer all queries at once, tell every run."""
+        for run in group:
+            run.watch.check_gamma(run.reached.state)
+        began = time.perf_counter()
+        while asking := [(run, query) for run in group if (query := run.ask()) is not None]:
+            names = self.roster.names
+            answers = _answers(engine, asking)
+            ended: list[tuple[_ActiveRun, Record]] = []
+            diverged = False
+            for (run, _), answer in zip(asking, answers, strict=True):
+                try:
+                    record = run.tell(answer, names)
+                except (DivergedError, UnboundedError) as error:  # this run ends, the others go on
+                    run.fail(error)
+                    diverged = True
+                    continue
+                if record is not None:
+                    ended.append((run, record))
+            if not ended and not diverged:
+                continue
+            seconds = (time.perf_counter() - began) / len(group)
+            for run, record in ended:
+                self._end_round(run, replace(record, seconds=seconds), callbacks)
+            for callback in callbacks:
+                callback.on_progress(progress)
+            self._welcome(group)
+            began = time.perf_counter()
+        for run in group:
+            run.watch.check_radius(run.reached.history)
+            if callbacks:
+                finished = self._finish(run.spec, run.reached)
+                for callback in callbacks:
+                    callback.on_end(run.place, finished)
+
+    def _end_round(self, run: _ActiveRun, record: Record, callbacks: Sequence[Callback]) -> None:
+        """Tell callbacks about the round, and add it to the history with the metrics that they added."""
+        state, history = run.reached.state, run.reached.history
+        rounds = len(history)
+
+        def make_run() -> Run:  # as if training ended with this round, even if it is called later
+            return self._finish(run.spec, RunProgress(state, History([*history[:rounds], moment.final_record()])))
+
+        moment = Moment(run.place, run.spec.name, record, state, history, make_run)
+        for callback in callbacks:
+            callback.on_round(moment)
+        history.append(moment.final_record())
+        run.reached.stopped = moment.stopped
+
+    def _welcome(self, active: Sequence[_ActiveRun]) -> None:
+        """Let clients that have joined since the last round take part."""
         self.roster = self.clients.roster
-        for course in courses:
-            state = course.so_far.state
+        for run in active:
+            state = run.reached.state
             if len(state.client_weights) < self.roster.num_clients:
-                course.algorithm = self._algorithm(course.spec)
-                rule = course.spec.method.client_weights
+                run.algorithm = self._algorithm(run.spec)
+                rule = run.spec.method.client_weights
                 weights = rule.enlarged(state.client_weights, self.roster.num_examples)
-                course.so_far.state = replace(state, client_weights=weights)
+                run.reached.state = replace(state, client_weights=weights)
 
     def _algorithm(self, spec: Spec) -> Algorithm:
         roster, cohort = self.roster, spec.schedule.cohort
@@ -160,64 +217,12 @@ class Trainer:
             raise ValueError(
                 f"cohort={cohort} is larger than the number of clients, {roster.num_clients}: lower it or leave it out"
             )
-        adversary = spec.method.adversary
-        lowest = partial(lowest_gamma, adversary, self.task)
+        lowest = partial(lowest_gamma, spec.method.adversary, self.task)
         return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest)
 
-    def _train_lanes(
-        self, engine: Engine, group: Sequence[_Course], callbacks: Sequence[Callback], progress: Progress
-    ) -> None:
-        """The loop of the package: ask every run, answer all at once, tell every run."""
-        for course in group:
-            course.watch.check_gamma(course.so_far.state)
-        began = time.perf_counter()
-        while asking := [(course, query) for course in group if (query := course.ask()) is not None]:
-            names = self.roster.names
-            answers = _answers(engine, asking)
-            ended: list[tuple[_Course, Record]] = []
-            diverged = False
-            for (course, _), answer in zip(asking, answers, strict=True):
-                try:
-                    record = course.tell(answer, names)
-                except (DivergedError, UnboundedError) as error:  # this run ends, the others go on
-                    course.fail(error)
-                    diverged = True
-                    continue
-                if record is not None:
-                    ended.append((course, record))
-            if not ended and not diverged:
-                continue
-            seconds = (time.perf_counter() - began) / len(group)
-            for course, record in ended:
-                self._end_round(course, replace(record, seconds=seconds), callbacks)
-            for callback in callbacks:
-                callback.on_progress(progress)
-            self._welcome(group)
-            began = time.perf_counter()
-        for course in group:
-            course.watch.check_radius(course.so_far.history)
-            if callbacks:
-                run = self._finish(course.spec, course.so_far)
-                for callback in callbacks:
-                    callback.on_end(course.place, run)
-
-    def _end_round(self, course: _Course, record: Record, callbacks: Sequence[Callback]) -> None:
-        so_far = course.so_far
-        moment = Moment(
-            course.place, course.spec.name, record, so_far.state, so_far.history, lambda: self._so_far(course, moment)
-        )
-        for callback in callbacks:
-            callback.on_round(moment)
-        so_far.history.append(moment.final_record())
-        so_far.stopped = moment.stopped
-
-    def _so_far(self, course: _Course, moment: Moment) -> Run:
-        """The run as if it ended with this round; rounds to come change nothing in it."""
-        history = History([*course.so_far.history, moment.final_record()])
-        return self._finish(course.spec, RunProgress(course.so_far.state, history))
-
-    def _finish(self, spec: Spec, so_far: RunProgress) -> Run:
-        state, roster = so_far.state, self.roster
+    def _finish(self, spec: Spec, reached: RunProgress) -> Run:
+        """What :func:`wafl.fit` returns of a run that ends here."""
+        state, roster = reached.state, self.roster
         params = {name: value.cpu().clone() for name, value in self.task.unflatten(state.params).items()}
         settings = {
             "method": describe(spec.method),
@@ -233,7 +238,7 @@ class Trainer:
             spec.method.name,
             params,
             with_params(self.model, {**dict(self.model.named_parameters()), **params}),
-            so_far.history,
+            reached.history,
             state.client_weights,
             settings,
             roster.num_classes,
@@ -241,16 +246,16 @@ class Trainer:
         )
 
 
-def _answers(engine: Engine, asking: Sequence[tuple[_Course, Query]]) -> list[Admitted]:
-    """What comes of each query; runs whose rounds differ in what they ask are answered one kind after another."""
-    kinds: dict[tuple[Any, ...], list[tuple[_Course, Query]]] = {}
-    for course, query in asking:
-        kinds.setdefault((query.kind, query.wanted), []).append((course, query))
+def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list[Admitted]:
+    """What comes of each query; queries of different kinds, or for other vectors, are answered one kind at a time."""
+    kinds: dict[tuple[Any, ...], list[tuple[_ActiveRun, Query]]] = {}
+    for run, query in asking:
+        kinds.setdefault((query.kind, query.wanted), []).append((run, query))
     found: dict[int, Admitted] = {}
     for alike in kinds.values():
-        places = [course.place for course, _ in alike]
+        places = [run.place for run, _ in alike]
         found.update(zip(places, engine.run([query for _, query in alike], places), strict=True))
-    return [found[course.place] for course, _ in asking]
+    return [found[run.place] for run, _ in asking]
 
 
 def _moved(state: State, device: torch.device) -> State:

@@ -1,4 +1,4 @@
-"""What is checked as training goes: finite numbers, and gamma against the concavity limit."""
+"""What is checked while training: that numbers are finite, and gamma against the concavity limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wafl.methods import Method
 
 
 def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float | None:
-    """Above this gamma the inner problem is concave; None where no gamma is known to be enough."""
+    """The gamma above which the inner problem is concave; None if no gamma is known to be enough."""
     curvature = task.curvature(params[None])
     if curvature is None or adversary.norm != 2 or adversary.power != 2:
         return None
@@ -26,7 +26,7 @@ def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float
 
 
 def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
-    """What a learned gamma must not fall below: the concavity limit if strict, and always what keeps targets finite."""
+    """What a learned gamma must not fall below: what keeps targets finite and, if strict, the concavity limit."""
     if not isinstance(adversary, Wasserstein):
         return 0.0
     targets = 1.05 * (task.loss.quadratic or 0.0) / adversary.label_cost
@@ -35,7 +35,7 @@ def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> flo
 
 
 class Watch:
-    """Follows one run; each warning comes once."""
+    """Watches one run; each warning is given once."""
 
     def __init__(self, method: Method, task: Task) -> None:
         self._adversary = method.adversary if isinstance(method.adversary, Wasserstein) else None
@@ -60,7 +60,7 @@ class Watch:
         raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
 
     def check_params(self, query: Query, state: State) -> None:
-        """Stop if the server's own step has left the range of numbers."""
+        """Stop if the server's own step gave NaN or infinity."""
         if not bool(torch.isfinite(state.params).all()):
             raise DivergedError(
                 f"round {query.round}, server: its step is not finite; lower the server's learning rate"
@@ -73,7 +73,7 @@ class Watch:
         limit, gamma = concavity_limit(self._adversary, self._task, state.params), state.scalars["gamma"]
         if limit is None:
             return
-        if gamma == limit:  # where strict holds it
+        if gamma == limit:  # strict holds it there
             self._held.append(state.round)
         if gamma < limit and not self._warned:
             self._warned = True
@@ -85,7 +85,7 @@ class Watch:
             )
 
     def check_radius(self, history: History) -> None:
-        """Warn at the end if, in the second half of the rounds, strict held gamma and the radius was not reached."""
+        """Warn at the end if, in the second half of the rounds, strict held gamma so that the radius was missed."""
         adversary, recent = self._adversary, history[len(history) // 2 :]
         if adversary is None or adversary.radius is None or not any(at >= recent[0].round for at in self._held):
             return
@@ -100,6 +100,7 @@ class Watch:
             )
 
     def likely_cause(self, query: Query) -> str:
+        """Why a run may have diverged in this query, and what to do about it."""
         rate = query.scalars["learning_rate"]
         limit = None if self._adversary is None else concavity_limit(self._adversary, self._task, query.params)
         gamma = query.scalars.get("gamma", 0.0)
