@@ -1,4 +1,4 @@
-"""Certificates and node keys, checked by programs that had no part in making them."""
+"""Certificates and node keys, checked by programs that did not make them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def verify(made: Certificates, host: x509.DNSName | x509.IPAddress, when: dateti
 
 @contextmanager
 def tls_server(made: Certificates) -> Iterator[int]:
-    """One that greets whoever completes a handshake."""
+    """A server that sends hello after a handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server_cert, made.server_key)
     with create_server(("127.0.0.1", 0)) as listening:
@@ -79,14 +79,14 @@ def test_a_tls_client_that_has_the_ca_connects(tmp_path: Path):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_openssl_agrees(tmp_path: Path):
+def test_openssl_verifies_the_server_certificate(tmp_path: Path):
     made = make_certificates(tmp_path / "c")
     verification = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", str(made.ca)]
     for host in (["-verify_hostname", "localhost"], ["-verify_ip", "127.0.0.1"]):
         subprocess.run([*verification, *host, str(made.server_cert)], check=True, capture_output=True, timeout=30)
 
 
-def test_a_node_s_files_are_a_p384_pair(tmp_path: Path):
+def test_a_nodes_files_are_a_matching_p384_key_pair(tmp_path: Path):
     made = make_certificates(tmp_path / "c", nodes=["a", "b"])
     keys = [serialization.load_ssh_private_key(made.node_key(name).read_bytes(), None) for name in "ab"]
     publics = [serialization.load_ssh_public_key(made.node_pub(name).read_bytes()) for name in "ab"]
@@ -98,7 +98,7 @@ def test_a_node_s_files_are_a_p384_pair(tmp_path: Path):
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_ssh_keygen_agrees(tmp_path: Path):
+def test_ssh_keygen_derives_the_same_public_key(tmp_path: Path):
     made = make_certificates(tmp_path / "c", nodes=["a"])
     derived = subprocess.run(
         ["ssh-keygen", "-y", "-f", made.node_key("a")], check=True, capture_output=True, text=True, timeout=30
@@ -108,7 +108,7 @@ def test_ssh_keygen_agrees(tmp_path: Path):
     assert derived.split()[:2] == [kind, public]
 
 
-def test_what_is_private_is_its_owner_s_only(tmp_path: Path):
+def test_private_files_are_readable_by_their_owner_only(tmp_path: Path):
     made = make_certificates(tmp_path / "deep" / "c", nodes=["a"])
     for private in (made.ca_key, made.server_key, made.node_key("a")):
         assert private.stat().st_mode & 0o777 == 0o600
@@ -151,7 +151,7 @@ def test_nothing_is_overwritten(tmp_path: Path, arguments: dict[str, object], re
     assert files_of(tmp_path) == before
 
 
-def test_a_stranger_s_key_is_not_overwritten(tmp_path: Path):
+def test_a_key_that_we_did_not_make_is_not_overwritten(tmp_path: Path):
     (tmp_path / "server.key").write_text("precious")
     with pytest.raises(FileExistsError, match=r"server\.key exists"):
         make_certificates(tmp_path)
@@ -162,7 +162,7 @@ def test_a_stranger_s_key_is_not_overwritten(tmp_path: Path):
     ("arguments", "message"),
     [
         ({"hosts": ()}, "hosts is empty"),
-        ({"hosts": ("a b",)}, "host 'a b' is no DNS name or IP address: give one such as"),
+        ({"hosts": ("a b",)}, "host 'a b' is not a DNS name or an IP address: give one such as"),
         ({"hosts": ("",)}, "host ''"),
         ({"hosts": ("https://fl.example.org",)}, "host 'https"),
         ({"hosts": ("-a.org",)}, "host '-a.org'"),

@@ -1,4 +1,4 @@
-"""Studies over a grid of nodes: the embedded engine's numbers to the last bit, whatever becomes of nodes and server."""
+"""Studies on a grid of nodes: the embedded engine's numbers to the last bit, whatever happens to nodes and server."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ KEEPING: dict[str, dict[str, Any]] = {
     "scaffold": {"method": "SCAFFOLD"},
     "both": {"method": "FedRobust", "name": "both", "step_size": 0.1, "local": {"kind": "control_variates"}},
 }
-"""Methods whose clients keep something between rounds, by their names; the last one keeps two things."""
+"""Methods whose clients keep something between rounds, by name; those of the last one keep two things."""
 BASE: dict[str, Any] = {
     "name": "study",
     "seeds": [3, 1],
@@ -119,7 +119,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """What does not tell of time, or of who the clients are in words."""
+    """Results without times and without the description of the clients."""
     found = StudyFolder(folder).read_results()
     assert found["finished"]
     found["methods"] = {
@@ -137,7 +137,7 @@ def weights(folder: Path) -> list[float]:
 
 
 def assert_near(value: Any, other: Any) -> None:
-    """Tables that differ in the rounding of their numbers alone."""
+    """Equal except for rounding."""
     if isinstance(value, dict):
         assert value.keys() == other.keys()
         for name in value:
@@ -166,7 +166,7 @@ def assert_same(folder: Path, other: Path) -> None:
 
 
 def assert_close(folder: Path, other: Path) -> None:
-    """Parameters to 1e-5, as is promised where they are not the same."""
+    """Parameters to 1e-5, as promised where they are not the same bits."""
     files = list(folder.rglob("params.safetensors"))
     assert files
     for file in files:
@@ -193,7 +193,7 @@ def whole(clients: dict[str, fakes.Client], tmp_path_factory: pytest.TempPathFac
 def test_every_method_gives_the_embedded_numbers(
     layout: str, clients: dict[str, fakes.Client], whole: Path, clock: Clock, tmp_path: Path
 ) -> None:
-    """Parameters, metrics, client weights and results.json; nodes come and answer in random order."""
+    """Parameters, metrics, client weights and results.json; nodes connect and reply in random order."""
     grid = fakes.make_grid(clock, tmp_path, clients, LAYOUTS[layout], BASE)
     experiment = {**BASE, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}
     fakes.train(grid, experiment, tmp_path / "study")
@@ -206,7 +206,7 @@ def test_every_method_gives_the_embedded_numbers(
 def test_parts_that_cannot_be_compared_give_the_embedded_numbers(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """A sweep makes a user's own method again for every value; two methods must still differ in something."""
+    """A sweep makes your own method once per value; two such methods must differ in something else."""
     swept = {"method": f"{FAKES}:halved", "options": {"share": [0.5, 0.25]}}
     experiment = only(swept, {"method": f"{FAKES}:halved", "name": "other", "rounds": 1})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
@@ -253,7 +253,7 @@ def test_what_clients_keep_is_kept_in_double_precision_too(method: str, clock: C
 
 @pytest.mark.parametrize("layout", ["one each", "uneven"])
 def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_path: Path) -> None:
-    """Where ``exact`` is wanted; without an adversary to 1e-5."""
+    """To the last bit with ``exact``; without an adversary to 1e-5."""
     clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
     attacked = [
         {"method": "FedRobust", "step_size": 0.1},
@@ -275,7 +275,7 @@ def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_pat
 
 @pytest.mark.parametrize("rule", ["by_examples", "uniform"])
 def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, clock: Clock, tmp_path: Path) -> None:
-    """Also where the server does not know how large clients are."""
+    """Even if the server does not know how large clients are."""
     clients = fakes.make_clients((3, 8, 6, 5, 10, 2), shape=(20,))
     experiment = only(
         {"method": "FedAvg", "client_weights": rule},
@@ -287,7 +287,7 @@ def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, clock
     assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
 
 
-def test_partial_sums_give_the_embedded_numbers_nearly(
+def test_partial_sums_give_the_embedded_numbers_up_to_rounding(
     clients: dict[str, fakes.Client], clock: Clock, whole: Path, tmp_path: Path
 ) -> None:
     methods = [method for method in METHODS if method["method"] != f"{FAKES}:median"]
@@ -309,7 +309,7 @@ def test_partial_sums_give_the_embedded_numbers_nearly(
         ({"method": "DRFA", "local": {"kind": "control_variates"}}, r"drfa learns its client weights.*\(control\)"),
     ],
 )
-def test_partial_sums_are_refused_where_a_mean_says_too_little(
+def test_partial_sums_are_refused_for_methods_that_need_more_than_a_mean(
     method: dict[str, Any], why: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = only(method, flower={"nodes": 3, "wait": 5.0, "partial_sums": True})
@@ -333,10 +333,10 @@ class Broken(Node):
 
 
 @pytest.mark.parametrize("partial_sums", [False, True])
-def test_a_client_with_nan_is_left_out_of_its_node(
+def test_a_client_with_nan_is_left_out_and_its_nodes_other_clients_count(
     partial_sums: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """As if it were not asked: the mean over the five others, by their weights."""
+    """As if it had not been asked: the weighted mean of the five others."""
     methods = ({"method": "AFL", "rounds": 1}, {"method": "FedAvg", "cohort": 6, "rounds": 1})
     experiment = only(*methods, flower={"nodes": 3, "wait": 5.0, "partial_sums": partial_sums})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment, node=Broken)
@@ -373,7 +373,7 @@ SENT: dict[str, dict[str, set[str]]] = {
         "evaluate.test": TEST,
     },
 }
-"""All that a node may send, by method and by the message that it answers."""
+"""All that a node may send, by method and by the message that it replies to."""
 
 
 def keys(content: RecordDict) -> set[str]:
@@ -401,10 +401,10 @@ CONTROL = {"local": {"kind": "control_variates"}}
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
-def test_nothing_leaves_a_node_but_what_is_listed(
+def test_nothing_leaves_a_node_except_what_is_listed(
     method: dict[str, Any], more: set[str], clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """And in addition, from a client that trains, what its local step declares."""
+    """In addition to the list, what the local step declares that it sends."""
     experiment = only({**method, "rounds": 1})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
@@ -423,7 +423,7 @@ def test_nothing_leaves_a_node_but_what_is_listed(
         ({"method": "WAFL"}, True),
     ],
 )
-def test_sizes_leave_only_where_a_method_counts_examples(
+def test_sizes_leave_a_node_only_for_methods_that_count_examples(
     method: dict[str, Any], told: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = only({**method, "rounds": 1})
@@ -453,7 +453,7 @@ RESUMED = {
 
 
 def interrupt(grid: Grid, at: int) -> None:
-    """Ctrl-C when the server sends work for the so-manieth time."""
+    """Ctrl-C when the server sends its ``at``-th batch of work."""
     count = 0
 
     def before(kind: str, round: int | None) -> None:
@@ -470,7 +470,7 @@ def interrupt(grid: Grid, at: int) -> None:
 def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
     methods: str, every: int, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """After every query: also between the two of DRFA, and where clients or the server keep something."""
+    """After any query: between the two of DRFA too, and for methods whose clients or server keep something."""
     experiment = {**RESUMED[methods], "checkpoint_every": every}
     reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
     for at in {1: (2, 5, 6, 11), 3: (6, 8, 9)}[every]:
@@ -486,10 +486,10 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("method", KEEPING)
-def test_a_server_that_was_killed_goes_on_though_its_nodes_are_ahead(
+def test_a_killed_server_resumes_although_its_nodes_are_ahead(
     method: str, every: int, damaged: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """Its folder is as it was when it died; with the last checkpoint damaged it goes on from the one before."""
+    """From its last checkpoint, or from the one before if the last is damaged."""
     experiment = only({**KEEPING[method], "rounds": 9}, checkpoint_every=every)
     reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
@@ -559,7 +559,7 @@ def participants(row: dict[str, Any]) -> list[int]:
 def test_a_node_that_joins_late_takes_part_from_the_next_round_on(
     method: dict[str, Any], expected: list[float], clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """It comes while round 2 is under way, and is asked from round 3 on."""
+    """It connects during round 2 and is asked from round 3 on."""
     experiment = everyone(method, flower={"nodes": 2, "wait": 5.0})
     layout = [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]]
     grid = fakes.make_grid(clock, tmp_path, clients, layout, experiment)
@@ -578,10 +578,10 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(
             assert asked["weights"] == pytest.approx([expected[client] for client in asked["clients"]], abs=1e-15)
 
 
-def test_learned_weights_make_room_for_who_joins_late(
+def test_learned_weights_make_room_for_clients_that_join_late(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """Two of six come: each starts with a sixth, and the others share four sixths as they did before."""
+    """Two of six join: each starts with a sixth, and the others share four sixths as before."""
     experiment = everyone({"method": "AFL"}, flower={"nodes": 2, "wait": 5.0})
     grid = fakes.make_grid(clock, tmp_path, clients, [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]], experiment)
     grid.hosts[2].here = False
@@ -603,7 +603,7 @@ def test_learned_weights_make_room_for_who_joins_late(
     assert [asked[3][client] for client in range(6)] == pytest.approx([*(4 / 6 * projected), 1 / 6, 1 / 6], abs=1e-12)
 
 
-def test_a_node_that_leaves_is_left_out_and_comes_back_under_another_number(
+def test_a_node_that_leaves_is_left_out_and_rejoins_under_another_number(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "FedRobust", "step_size": 0.1})
@@ -632,10 +632,10 @@ def test_a_node_that_leaves_is_left_out_and_comes_back_under_another_number(
     assert [row["attempts"] for row in rows] == [1] * 6
 
 
-def test_of_two_nodes_with_one_client_the_one_that_came_last_is_asked(
+def test_if_two_nodes_claim_a_client_the_one_that_connected_last_is_asked(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """A node that was started anew, while the SuperLink still lists it as it was before."""
+    """A node was restarted, and the SuperLink still lists the old one."""
     experiment = everyone({"method": "AFL"})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     again = Host(1, Node.of({"data": str(tmp_path / "node-0")}, fakes.flat(experiment)))
@@ -649,7 +649,7 @@ def test_of_two_nodes_with_one_client_the_one_that_came_last_is_asked(
 
 
 def fates(*kinds_of: tuple[int, Fate]) -> Callable[[str, int | None], Fate]:
-    """Of the work of these rounds; each once."""
+    """For the work of these rounds, once each."""
     left = dict(kinds_of)
     return lambda kind, at: left.pop(at, None) if kind == "train" and at is not None else None
 
@@ -657,7 +657,7 @@ def fates(*kinds_of: tuple[int, Fate]) -> Callable[[str, int | None], Fate]:
 def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """A node with one client of six fails in every way; nothing of it is used, and the others go on."""
+    """A node with one client of six fails in every way; none of its replies is used, and the others go on."""
     experiment = everyone({"method": "FedAvg"}, flower={"nodes": 3, "wait": 5.0, "round_timeout": 20.0})
     experiment["schedule"] = {**experiment["schedule"], "rounds": 9}
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
@@ -681,7 +681,7 @@ def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
 
 
 @pytest.mark.parametrize("method", KEEPING)
-def test_a_round_without_enough_replies_is_tried_again_and_said(
+def test_a_round_without_enough_replies_is_repeated_and_logged(
     method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients that had replied are asked again, and begin with what they kept before the round."""
@@ -707,7 +707,7 @@ def test_a_round_without_enough_replies_is_tried_again_and_said(
 
 
 @pytest.mark.parametrize("method", KEEPING)
-def test_with_nobody_left_it_stops_in_time_and_goes_on_later(
+def test_with_no_node_left_training_stops_in_time_and_can_be_resumed(
     method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone(KEEPING[method], tolerance={"attempts": 2})
@@ -733,7 +733,7 @@ def test_with_nobody_left_it_stops_in_time_and_goes_on_later(
     assert_same(folder, reference)
 
 
-def test_with_nobody_left_to_test_it_stops_and_tests_later(
+def test_with_no_node_left_to_test_the_study_stops_and_a_resume_only_tests(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
@@ -752,7 +752,7 @@ def test_with_nobody_left_to_test_it_stops_and_tests_later(
     assert_same(tmp_path / "study", reference)
 
 
-def test_with_everybody_gone_before_the_test_it_stops_and_says_so(
+def test_if_all_nodes_leave_before_the_test_the_study_stops_with_an_error(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
@@ -772,13 +772,13 @@ def test_with_everybody_gone_before_the_test_it_stops_and_says_so(
 
 
 @pytest.mark.parametrize(("present", "least", "enough"), [(0, 1, False), (1, 2, False), (2, 2, True), (1, 1, True)])
-def test_it_waits_for_nodes_no_longer_than_it_was_told(
+def test_the_server_waits_for_nodes_no_longer_than_it_is_told(
     present: int, least: int, enough: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = only({"method": "AFL", "rounds": 1}, flower={"nodes": 3, "min_nodes": least, "wait": 30.0})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN[:present], experiment)
     if not enough:
-        with pytest.raises(TooFewRepliesError, match=rf"{present} nodes .* 30 s.*{least} are wanted.*min_nodes"):
+        with pytest.raises(TooFewRepliesError, match=rf"{present} nodes .* 30 s.*{least} are needed.*min_nodes"):
             fakes.train(grid, experiment, tmp_path / "study")
         assert not (tmp_path / "study").exists()
     else:
@@ -786,14 +786,18 @@ def test_it_waits_for_nodes_no_longer_than_it_was_told(
     assert 30.0 <= clock.now <= 33.0
 
 
-def test_with_all_its_nodes_it_does_not_wait(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
+def test_the_server_starts_at_once_when_all_its_nodes_are_there(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
     experiment = only({"method": "AFL", "rounds": 1}, flower={"nodes": 3, "wait": 30.0})
     fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
     assert clock.now < 3.0
 
 
-def test_a_node_with_other_data_takes_no_part(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
-    """Of another shape, or a regression among classes; also one that comes later with a label that the model lacks."""
+def test_a_node_with_data_of_another_kind_takes_no_part(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """Another shape, a regression among classifiers, or, joining late, a label that the model has no output for."""
     experiment = everyone({"method": "AFL"}, flower={"nodes": 2, "wait": 5.0})
     grid = fakes.make_grid(clock, tmp_path, clients, [["c00", "c01"], ["c02", "c03"]], experiment)
     later: list[Host] = []
@@ -808,8 +812,10 @@ def test_a_node_with_other_data_takes_no_part(clients: dict[str, fakes.Client], 
     assert [row["cohort"] for row in history(tmp_path / "study", "afl")] == [[0, 1, 2, 3]] * 6
 
 
-def test_with_fixed_weights_nobody_joins_late(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
-    """Not even in another method of the study, and not after a restart."""
+def test_with_fixed_weights_no_client_joins_late(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """Not even for another method of the study, and not after a restart."""
     fixed = {"method": "FedAvg", "client_weights": [1.0, 2.0, 3.0, 2.0]}
     experiment = {**everyone(fixed, flower={"nodes": 2, "wait": 5.0}), "methods": [{"method": "AFL"}, fixed]}
     grid = fakes.make_grid(clock, tmp_path, clients, [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]], experiment)
@@ -823,10 +829,10 @@ def test_with_fixed_weights_nobody_joins_late(clients: dict[str, fakes.Client], 
     assert params(tmp_path / "study") == before
 
 
-def test_nodes_with_another_experiment_are_not_trained_with(
+def test_a_study_is_not_resumed_with_nodes_of_another_experiment(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """A study that is resumed with another app: what the server asks and what nodes do must not differ."""
+    """If it is resumed with another app, what the server asks and what nodes do would differ."""
     experiment = everyone({"method": "WAFL", "norm": 2, "gamma": 2.0})
     other = everyone({"method": "WAFL", "norm": "inf", "gamma": 2.0})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
@@ -837,7 +843,7 @@ def test_nodes_with_another_experiment_are_not_trained_with(
         fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, other), other, tmp_path / "study")
 
 
-def test_examples_outside_the_bounds_are_refused_as_they_are_embedded(
+def test_examples_outside_the_bounds_are_refused_as_in_the_embedded_engine(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "WAFL", "bounds": [-0.5, 0.5]})
@@ -848,7 +854,7 @@ def test_examples_outside_the_bounds_are_refused_as_they_are_embedded(
         fakes.train(grid, experiment, tmp_path / "study")
 
 
-def test_strict_is_refused_for_a_network_as_it_is_embedded(clock: Clock, tmp_path: Path) -> None:
+def test_strict_is_refused_for_a_network_as_in_the_embedded_engine(clock: Clock, tmp_path: Path) -> None:
     clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
     experiment = everyone({"method": "WAFL", "radius": 0.3, "strict": True}, model={"kind": "cnn", "channels": [2, 3]})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
@@ -867,7 +873,7 @@ def own(experiment: dict[str, Any], **values: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("norm", [2.0, math.inf])
 @pytest.mark.parametrize("targets", [0, 2])
-def test_certificates_are_those_of_all_examples_at_one_place(
+def test_certificates_equal_those_computed_from_all_examples_in_one_place(
     norm: float, targets: int, clock: Clock, tmp_path: Path
 ) -> None:
     clients = fakes.make_clients(SIZES, targets=targets)
@@ -890,7 +896,7 @@ def test_certificates_are_those_of_all_examples_at_one_place(
     }  # fmt: skip
 
 
-def test_a_certificate_wants_every_client_and_only_numbers(
+def test_a_certificate_needs_a_finite_reply_from_every_client(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
@@ -905,10 +911,10 @@ def test_a_certificate_wants_every_client_and_only_numbers(
     assert not (tmp_path / "study" / "afl" / "certificates.json").exists()
 
 
-def test_distances_are_those_of_all_examples_at_one_place(
+def test_distances_equal_those_computed_from_all_examples_in_one_place(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    """Where the target is the smallest cloud, so that nothing of it is drawn."""
+    """The target is the smallest cloud, so no examples are drawn from it."""
     larger = {name: arrays for name, arrays in clients.items() if len(arrays["x"]) > 4}
     experiment = everyone({"method": "AFL"}, seeds=[5])
     aim = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
@@ -927,7 +933,7 @@ def test_distances_are_those_of_all_examples_at_one_place(
     }  # fmt: skip
 
 
-def test_a_larger_target_is_drawn_as_it_is_at_one_place(
+def test_examples_of_a_larger_target_are_drawn_as_in_one_place(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "AFL"}, seeds=[5])
@@ -940,7 +946,7 @@ def test_a_larger_target_is_drawn_as_it_is_at_one_place(
     assert found["distances"] == dict(zip(sorted(clients), expected.distances, strict=True))
 
 
-def test_distances_work_beside_a_study_that_never_asked_for_sizes(
+def test_distances_work_next_to_a_study_that_never_asked_for_sizes(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     experiment = everyone({"method": "AFL"})
@@ -952,9 +958,7 @@ def test_distances_work_beside_a_study_that_never_asked_for_sizes(
     assert json.loads((tmp_path / "study-distances.json").read_text())["points"] == 2
 
 
-def test_midpoints_that_are_no_numbers_are_not_used(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_non_finite_midpoints_are_not_used(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 1})
     np.savez(tmp_path / "aim.npz", x=np.ones((2, 4), np.float32))
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)

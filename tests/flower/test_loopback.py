@@ -1,4 +1,4 @@
-"""Flower's programs on this machine: real processes, all of them gone in the end."""
+"""Flower's programs on this machine: real processes, all of which are gone in the end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Those with a FLWR_HOME in the folder; a zombie has no environment left."""
+    """Processes with a FLWR_HOME in the folder; zombies have no environment left."""
     found: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -109,7 +109,7 @@ def states(pids: set[int]) -> set[str]:
 
 
 def session(folder: Path, app: Path) -> None:
-    """Two nodes with keys, one that is refused, a run, a Ctrl-C."""
+    """Two nodes with keys, one that is refused, a Flower run, and Ctrl-C."""
     certificates = make_certificates(folder.with_name("c"), nodes=["a", "b", "rogue"])
     with Loopback(folder, certificates=certificates) as loopback:
         rogue = loopback.add_node("rogue", key="rogue", register=False)
@@ -129,7 +129,7 @@ def session(folder: Path, app: Path) -> None:
 
 
 @pytest.mark.slow
-def test_with_certificates(tmp_path: Path, app: Path):
+def test_nodes_with_keys_train_a_stranger_is_refused_and_ctrl_c_ends_all_processes(tmp_path: Path, app: Path):
     folder = tmp_path / "a folder"
     with pytest.raises(KeyboardInterrupt):
         session(folder, app)
@@ -137,8 +137,10 @@ def test_with_certificates(tmp_path: Path, app: Path):
 
 
 @pytest.mark.slow
-def test_faults(tmp_path: Path, app: Path, monkeypatch: pytest.MonkeyPatch):
-    """A port lost to another program, a node and a SuperLink that end and come back, a run that is stopped."""
+def test_a_loopback_survives_lost_ports_ended_nodes_and_a_killed_superlink(
+    tmp_path: Path, app: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A port is lost to another program, a node and the SuperLink end and return, a Flower run is stopped."""
     with create_server(("127.0.0.1", 0)) as other:
         ports = [other.getsockname()[1]]
         free = Loopback._reserve_port
@@ -164,7 +166,7 @@ def test_faults(tmp_path: Path, app: Path, monkeypatch: pytest.MonkeyPatch):
             run.stop()
             assert run.wait(30) == "finished:stopped"
             node.kill()
-            with pytest.raises(ProgramError, match="1 nodes are wanted, 0 run"):
+            with pytest.raises(ProgramError, match="1 nodes are needed, 0 are running"):
                 loopback.wait_for_nodes(1)
             with pytest.raises(ProgramError, match="Invalid run configuration"):
                 loopback.submit(app, {"no-such-key": 1})
@@ -180,7 +182,7 @@ def test_a_superlink_that_does_not_start_says_why(tmp_path: Path):
     assert processes_of(tmp_path) == []
 
 
-def test_bad_input(tmp_path: Path):
+def test_invalid_node_names_keys_and_settings_are_refused(tmp_path: Path):
     loopback = Loopback(tmp_path)
     with pytest.raises(ValueError, match=r"node '\.\./a': give a new name of letters"):
         loopback.add_node("../a")
@@ -202,7 +204,7 @@ def test_flower_reads_what_settings_writes():
 
 
 def test_a_program_is_killed_with_children_that_hide(tmp_path: Path):
-    """In a session of its own and without an environment, as Flower's SuperExec for all but the superuser."""
+    """In their own session and without an environment, as Flower's SuperExec looks to all but the superuser."""
     parent = program(tmp_path, "setsid env -i sleep 600 & exec sleep 600")
     eventually(lambda: len(parent.family()) == 2)
     family = parent.family()
@@ -227,7 +229,7 @@ def test_a_program_that_does_not_stop_is_killed(tmp_path: Path):
     assert deaf.family() == set()
 
 
-def test_a_program_hangs_goes_on_and_stops_while_it_hangs(tmp_path: Path):
+def test_a_program_can_be_paused_resumed_and_stopped_while_paused(tmp_path: Path):
     parent = program(tmp_path, "sleep 600 & exec sleep 600")
     eventually(lambda: len(parent.family()) == 2)
     parent.pause()
@@ -239,7 +241,7 @@ def test_a_program_hangs_goes_on_and_stops_while_it_hangs(tmp_path: Path):
     assert parent.returncode() == -signal.SIGTERM
 
 
-def test_what_a_program_says_is_of_its_last_start(tmp_path: Path):
+def test_a_programs_output_is_that_of_its_last_start(tmp_path: Path):
     speaker = program(tmp_path, "echo one 12; exit 4")
     assert speaker.wait_for(r"one (\d+)\n", 10)[1] == "12"
     with pytest.raises(ProgramError, match=r"sh ended with status 4\. The end of .*log:\none 12"):

@@ -1,4 +1,4 @@
-"""A node by itself: its own data, what it keeps, the experiment as it is told it, and the app it comes from."""
+"""A node by itself: its own data, what it keeps, the experiment as it arrives, and the app it comes from."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ INF = math.inf
 DATA = Data(num_clients=5, labels_per_client=4)
 
 
-# -- Data of its own --------------------------------------------------------------------------------------------
+# -- Its own data -----------------------------------------------------------------------------------------------
 
 
-def test_a_folder_holds_one_client_a_file(tmp_path: Path) -> None:
-    """By name, in the order of the names, with the very numbers of the file and nothing held out."""
+def test_a_folder_holds_one_client_per_file(tmp_path: Path) -> None:
+    """In the order of their names, with exactly the numbers in the file and nothing held out."""
     clients = dict(zip("bca", fakes.make_clients((3, 8, 6)).values(), strict=True))
     (fakes.write(tmp_path / "data", clients) / "notes.txt").write_text("not a client")
     site = open_site({"data": str(tmp_path / "data")}, DATA)
@@ -55,14 +55,14 @@ def test_a_folder_holds_one_client_a_file(tmp_path: Path) -> None:
             assert np.array_equal(y.numpy(), clients[name][f"y{suffix}"])
 
 
-def test_a_folder_without_tests_has_none(tmp_path: Path) -> None:
+def test_a_folder_without_test_examples_gives_none(tmp_path: Path) -> None:
     clients = fakes.make_clients((3, 4), tests=0)
     federation = read_folder(fakes.write(tmp_path / "data", clients))
     assert federation.train.num_examples.tolist() == [3, 4]
     assert federation.test.num_examples.tolist() == [0, 0]
 
 
-def test_a_label_that_only_tests_have_counts(tmp_path: Path) -> None:
+def test_a_label_that_only_test_examples_have_counts_as_a_class(tmp_path: Path) -> None:
     clients = fakes.make_clients((3, 4))
     clients["c01"]["y_test"][2] = 6
     assert read_folder(fakes.write(tmp_path / "data", clients)).num_classes == 7
@@ -100,7 +100,7 @@ DAMAGED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("which", DAMAGED)
-def test_a_damaged_file_is_refused_by_its_name(which: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_its_name(which: str, tmp_path: Path) -> None:
     folder = fakes.write(tmp_path / "data", fakes.make_clients((3,), tests=0))
     (folder / "bad.npz").write_bytes(DAMAGED[which])
     with pytest.raises(ConfigError, match=r"bad\.npz cannot be read"):
@@ -122,7 +122,9 @@ def test_a_damaged_file_is_refused_by_its_name(which: str, tmp_path: Path) -> No
         ({"x": X.astype("U4"), "y": Y}, ["pair"]),
     ],
 )
-def test_a_file_that_is_no_client_is_refused(arrays: dict[str, Any], parts: list[str], tmp_path: Path) -> None:
+def test_a_file_with_missing_or_invalid_arrays_is_refused(
+    arrays: dict[str, Any], parts: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "data").mkdir()
     save(tmp_path / "data" / "one.npz", **arrays)
     with pytest.raises(ValueError, match=r".") as caught:
@@ -131,7 +133,7 @@ def test_a_file_that_is_no_client_is_refused(arrays: dict[str, Any], parts: list
         assert part in str(caught.value)
 
 
-def test_tests_are_for_all_clients_or_for_none(tmp_path: Path) -> None:
+def test_test_examples_for_only_some_clients_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     save(tmp_path / "data" / "one.npz", x=X, y=Y, x_test=X, y_test=Y)
     save(tmp_path / "data" / "two.npz", x=X, y=Y)
@@ -190,7 +192,7 @@ def test_a_function_that_gives_no_clients_is_refused(data: Any, parts: list[str]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_partitions_share_the_data_set_out(parts: int) -> None:
+def test_partitions_give_every_client_to_exactly_one_node(parts: int) -> None:
     everyone = wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
     sites = [open_site({"partition-id": part, "num-partitions": parts}, DATA) for part in range(parts)]
     held = sorted((site.numbers[name], name) for site in sites if site.numbers for name in site.rows)
@@ -212,16 +214,14 @@ def test_partitions_share_the_data_set_out(parts: int) -> None:
         ({"partition-id": 5, "num-partitions": 6}, ["6 nodes", "5 clients", "partition 5", "fewer nodes"]),
     ],
 )
-def test_a_partition_that_cannot_be_is_refused(config: dict[str, Any], parts: list[str]) -> None:
+def test_an_invalid_partition_is_refused(config: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         open_site(config, DATA)
     for part in parts:
         assert part in str(caught.value)
 
 
-def test_an_empty_name_of_a_folder_is_not_the_folder_one_works_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_folder_name_does_not_mean_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "one.npz", x=X, y=Y)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError):
@@ -246,7 +246,7 @@ def assert_kept(found: Mapping[str, torch.Tensor] | None, value: float | None) -
         assert found[part].dtype == tensor.dtype
 
 
-def test_a_round_finds_what_was_kept_before_it(tmp_path: Path) -> None:
+def test_a_round_begins_with_what_was_kept_before_it(tmp_path: Path) -> None:
     keepsakes = Keepsakes(tmp_path, "training", "fedrobust")
     assert keepsakes.before(0, "a", 5) is None
     for number in (0, 3, 4):
@@ -267,15 +267,17 @@ def test_a_round_finds_what_was_kept_before_it(tmp_path: Path) -> None:
         ("training", "fedrobust", 0, "a-0"),
     ],
 )
-def test_nobody_finds_what_another_kept(other: tuple[str, str, int, str], tmp_path: Path) -> None:
-    """Another training, method, run or client; whatever their names are."""
+def test_trainings_methods_runs_and_clients_do_not_share_what_they_keep(
+    other: tuple[str, str, int, str], tmp_path: Path
+) -> None:
+    """Whatever their names are."""
     Keepsakes(tmp_path, "training", "fedrobust").keep(0, "a", 1, kept(1), saved=-1)
     training, entry, run, name = other
     assert Keepsakes(tmp_path, training, entry).before(run, name, 9) is None
 
 
-def test_whatever_a_resume_may_ask_for_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server goes back as far as it may, again and again; a client that takes part now and then loses nothing."""
+def test_what_a_resume_may_need_is_never_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server goes back as far as it may, again and again; clients take part in only some rounds."""
     monkeypatch.setattr("os.fsync", lambda _: None)
     draws = random.Random(0)
     for trial in range(20):
@@ -292,8 +294,8 @@ def test_whatever_a_resume_may_ask_for_is_still_there(tmp_path: Path, monkeypatc
                 place = next(i for i, each in enumerate(present) if each >= begin)
 
 
-def test_what_was_undone_is_not_found_again(tmp_path: Path) -> None:
-    """The server goes back to round 2, and in round 3 the client is not there this time."""
+def test_what_was_kept_in_undone_rounds_is_forgotten(tmp_path: Path) -> None:
+    """The server goes back to round 2, and this time the client misses round 3."""
     keepsakes = Keepsakes(tmp_path, "t", "e")
     for number in (1, 2, 3):
         keepsakes.keep(0, "a", number, kept(number), saved=-1)
@@ -309,7 +311,9 @@ def test_old_keepsakes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(tmp_path.rglob("*.safetensors"))) == 3
 
 
-def test_where_it_keeps_them_is_its_own_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_nodes_own_configuration_decides_where_state_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("WAFL_STATE", "FLWR_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert state_folder({}) == Path.home() / ".flwr" / "wafl"
@@ -377,7 +381,7 @@ SECTIONS: list[dict[str, Any]] = [
 
 
 def meaning(experiment: Experiment) -> dict[str, Any]:
-    """All that it says on a grid, methods by what their results are called."""
+    """All that matters on a grid, with methods by the names of their results."""
     content = experiment.model_dump(exclude={"engine", "methods"})
     content["tolerance"] = content["tolerance"] or Tolerance().model_dump()
     content["methods"] = {method.label: method.model_dump(exclude={"name"}) for method in experiment.methods}
@@ -396,7 +400,7 @@ def told(experiment: Experiment, seed: int = 0) -> Experiment:
 
 @pytest.mark.parametrize("section", range(len(SECTIONS)))
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_experiment_is_told_as_it_is(section: int, seed: int) -> None:
+def test_an_experiment_arrives_unchanged(section: int, seed: int) -> None:
     experiment = parse_experiment({"methods": METHODS, **SECTIONS[section]}, "here")
     found = told(experiment, seed)
     assert meaning(found) == meaning(experiment)
@@ -404,24 +408,24 @@ def test_an_experiment_is_told_as_it_is(section: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(METHODS)))
-def test_a_method_alone_is_told_as_it_is(place: int) -> None:
+def test_a_single_method_arrives_unchanged(place: int) -> None:
     experiment = parse_experiment({"methods": [METHODS[place]], "schedule": {"rounds": 1}}, "here")
     assert meaning(told(experiment)) == meaning(experiment)
 
 
-def test_an_option_that_cannot_be_an_argument_is_refused() -> None:
-    """With a dot it would come back as a table."""
+def test_an_option_whose_name_cannot_be_an_argument_is_refused() -> None:
+    """With a dot, it would arrive as a table."""
     for name in ("a.b", "", "a b", "1"):
         for method in (
             {"method": "a:mine", "options": {name: 1}},
             {"method": "AFL", "local": {"kind": "a:b", "options": {name: 1}}},
         ):
             experiment = parse_experiment({"methods": [method]}, "here")
-            with pytest.raises(ConfigError, match="cannot be the name of an argument"):
+            with pytest.raises(ConfigError, match="is not an argument's name"):
                 to_run_config(experiment)
 
 
-def test_names_that_differ_in_dots_alone_are_told_apart() -> None:
+def test_methods_whose_names_differ_only_in_dots_stay_apart() -> None:
     names = ["a.b", "a-b-2", "a-b", "a.b-2", "a-b-1", "a-b.1"]
     methods = [{"method": "WAFL", "name": name, "gamma": 1.0 + place} for place, name in enumerate(names)]
     experiment = parse_experiment({"methods": methods}, "here")
@@ -433,13 +437,13 @@ def test_names_that_differ_in_dots_alone_are_told_apart() -> None:
     [("trackers", "project"), ("data", "dataset"), ("data", "data_dir"), ("early_stopping", "metric")],
 )
 @pytest.mark.parametrize("text", ["", "[not a list", "[1, 2]", '"', "{", "{a = 1}", "a=b # c", "true", "3"])
-def test_any_text_is_told_as_it_is(section: str, name: str, text: str) -> None:
+def test_any_text_arrives_unchanged(section: str, name: str, text: str) -> None:
     experiment = parse_experiment({"methods": [{"method": "AFL"}], section: {name: text}}, "here")
     assert meaning(told(experiment)) == meaning(experiment)
 
 
-def test_a_value_can_be_set_when_a_run_is_started(tmp_path: Path) -> None:
-    """As ``flwr run --run-config`` does it, with Flower's own functions."""
+def test_values_can_be_set_when_a_flower_run_is_started(tmp_path: Path) -> None:
+    """With the functions that ``flwr run --run-config`` uses."""
     experiment = parse_experiment({"methods": METHODS[2:5], "schedule": {"rounds": 5}}, "here")
     write_app(tmp_path / "app", experiment)
     changes = parse_config_args(
@@ -463,7 +467,7 @@ def test_a_value_can_be_set_when_a_run_is_started(tmp_path: Path) -> None:
         ({"schedule.rounds": 0}, "schedule.rounds = 0"),
         ({"schedule.round": 3}, "did you mean rounds"),
         ({"schedule": 3}, "schedule"),
-        ({"name": "x", "name.y": 3}, "inside a value"),
+        ({"name": "x", "name.y": 3}, "is a value and not a table"),
         ({"methods": "WAFL"}, "methods must be tables"),
         ({"methods.wafl": "WAFL"}, "methods must be tables"),
         ({"methods.wafl.method": "WAFEL"}, "did you mean WAFL"),
@@ -471,14 +475,14 @@ def test_a_value_can_be_set_when_a_run_is_started(tmp_path: Path) -> None:
         ({"flower.wait": 0.0}, "flower.wait = 0.0"),
     ],
 )
-def test_a_run_config_that_cannot_be_is_refused_with_its_key(values: dict[str, Any], part: str) -> None:
+def test_an_invalid_run_config_is_refused_with_its_key(values: dict[str, Any], part: str) -> None:
     usual = {} if "methods" in values or "methods.wafl" in values else {"methods.wafl.method": "WAFL"}
     with pytest.raises(ConfigError, match="run config") as caught:
         from_run_config({**usual, **values})
     assert part in str(caught.value)
 
 
-def test_what_the_server_is_told_beside_the_experiment_is_no_part_of_it() -> None:
+def test_the_servers_own_keys_are_not_part_of_the_experiment() -> None:
     experiment = parse_experiment({"methods": [{"method": "AFL"}]}, "here")
     values = flatten_dict(to_run_config(experiment))
     assert OWN.keys() <= values.keys()
@@ -490,7 +494,7 @@ def test_what_the_server_is_told_beside_the_experiment_is_no_part_of_it() -> Non
 
 
 @pytest.mark.parametrize("name", ["experiment", "A-1_b.c", "7", "7.x", "Wärme_2", "x--y"])
-def test_flower_takes_the_app(name: str, tmp_path: Path) -> None:
+def test_flower_accepts_the_app(name: str, tmp_path: Path) -> None:
     experiment = parse_experiment({"methods": METHODS, "name": name, **SECTIONS[8]}, "here")
     files = write_app(tmp_path / "app", experiment)
     assert files == [tmp_path / "app" / "pyproject.toml"]
@@ -502,14 +506,14 @@ def test_flower_takes_the_app(name: str, tmp_path: Path) -> None:
     assert content["project"]["name"][0].isalpha()
 
 
-def test_the_trial_is_an_app(tmp_path: Path) -> None:
+def test_flower_accepts_the_trial_app(tmp_path: Path) -> None:
     write_app(tmp_path / "app", trial_experiment())
     load_and_validate(tmp_path / "app" / "pyproject.toml")
     found = from_run_config(get_fused_config_from_dir(tmp_path / "app", {}))
     assert [method.method for method in found.methods] == ["FedAvg", "WAFL"]
 
 
-def test_an_app_is_not_written_over_anything(tmp_path: Path) -> None:
+def test_writing_an_app_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
@@ -522,7 +526,7 @@ def test_an_app_is_not_written_over_anything(tmp_path: Path) -> None:
     write_app(tmp_path / "empty", trial_experiment())
 
 
-def test_a_model_of_ones_own_goes_with_the_app(tmp_path: Path) -> None:
+def test_the_module_of_your_own_model_is_copied_into_the_app(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text("def build(clients): ...")
     experiment = parse_experiment({"methods": [{"method": "AFL"}], "model": {"kind": "nets:build"}}, "here")
     files = write_app(tmp_path / "app", experiment, tmp_path)
@@ -531,7 +535,7 @@ def test_a_model_of_ones_own_goes_with_the_app(tmp_path: Path) -> None:
     assert len(write_app(tmp_path / "other", experiment)) == 1
 
 
-def test_modules_of_methods_and_their_parts_go_with_the_app_but_not_that_of_its_data(tmp_path: Path) -> None:
+def test_modules_of_methods_and_their_parts_are_copied_into_the_app_but_not_that_of_the_data(tmp_path: Path) -> None:
     modules = ("mine", "rules", "servers", "steps", "data")
     for name in modules:
         (tmp_path / f"{name}.py").write_text(f"# {name}")
@@ -562,7 +566,7 @@ def ask(kind: str, content: RecordDict, node_config: Mapping[str, Any], run_conf
 
 
 @pytest.mark.usefixtures("identity")
-def test_the_client_app_answers_for_its_node(tmp_path: Path) -> None:
+def test_the_client_app_answers_with_its_nodes_own_clients(tmp_path: Path) -> None:
     experiment = {"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}}
     for place, names in enumerate((["c00", "c01"], ["c02"])):
         clients = fakes.make_clients((3, 4, 5))
@@ -596,8 +600,7 @@ def test_a_node_with_more_labels_than_outputs_refuses(tmp_path: Path) -> None:
     assert [tuple(part.shape) for part in node.model(5).parameters()] == [(5, 4), (5,)]
 
 
-def test_an_archive_of_bytes_does_not_fill_the_memory(tmp_path: Path) -> None:
-    """A header that lies about its size is a damaged file."""
+def test_a_file_whose_header_lies_about_its_size_does_not_fill_the_memory(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "one.npz", "w") as content:
         for name in ("x", "y"):
             buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Flower's own simulation, with its processes: every method ends with the parameters of the embedded engine."""
+"""Flower's own simulation, in processes: every method ends with the parameters of the embedded engine."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FEW = '[[methods]]\nmethod = "WAFL"\ngamma = 1.0\n[[methods]]\nmethod = "FedAvg"
 
 
 def both(folder: Path, **parts: Any) -> tuple[Path, Path]:
-    """The same file embedded and simulated: the folders of the two studies."""
+    """The folders of two studies of the same file, embedded and simulated."""
     file = folder / "experiment.toml"
     file.write_text(FILE.format(**{"model": "mlr", "rounds": 3, "flower": "", "methods": FEW, **parts}))
     for engine in ("embedded", "flower-sim"):
@@ -105,13 +105,13 @@ def test_every_method_ends_as_embedded_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "flower"), [("cnn", ""), ("mlr", "partial_sums = true")])
-def test_networks_and_partial_sums_end_close_by(tmp_path: Path, model: str, flower: str) -> None:
+def test_networks_and_partial_sums_end_within_rounding(tmp_path: Path, model: str, flower: str) -> None:
     here, there = both(tmp_path, model=model, flower=flower)
     assert difference(here, there) <= 1e-5
 
 
 @pytest.mark.slow
-def test_an_interrupted_simulation_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_an_interrupted_simulation_resumes_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(FILE.format(model="mlr", rounds=6, flower="", methods='[[methods]]\nmethod = "FedRobust"\n'))
     command = [WAFL, "run", str(file), "--output", str(tmp_path), "--name"]

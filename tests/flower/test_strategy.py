@@ -1,7 +1,8 @@
-"""The strategy and the client helper for Flower apps, in one process, against plain loops and our own engine."""
+"""The strategy and the training step for Flower apps, in one process, against plain loops and our own engine."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import re
@@ -23,7 +24,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
 import wafl
-from wafl.adversaries import wasserstein
+from wafl.adversaries import Wasserstein, wasserstein
+from wafl.core.options import options_of
 from wafl.core.random import Key
 from wafl.core.task import make_task
 from wafl.data.federation import Examples
@@ -41,13 +43,13 @@ TIGHT = {"steps": 2000, "tolerance": 1e-12}
 
 @pytest.fixture(autouse=True)
 def flower_task(monkeypatch: pytest.MonkeyPatch):
-    """Who sends: outside a task of Flower's no message can be made."""
+    """Outside a Flower task, messages would have no sender and could not be made."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 class Grid:
-    """Nodes in this process, one for each client."""
+    """Nodes in this process, one per client."""
 
     def __init__(self, *clients: Client) -> None:
         self.clients = clients
@@ -126,7 +128,7 @@ def state_of(message: Message) -> dict[str, Tensor]:
 def slow_training(
     model: nn.Module, loader: list[Batch], gamma: float, rate: float, epochs: int, loss: Any, bounds: Any = None
 ) -> tuple[float, float]:
-    """Algorithm 1 by autograd and 400 steps of plain, or projected, gradient ascent a batch; mean value and cost."""
+    """Algorithm 1 by autograd and 400 steps of plain, or projected, gradient ascent per batch; mean value and cost."""
     values: list[Tensor] = []
     costs: list[Tensor] = []
     for _ in range(epochs):
@@ -165,13 +167,15 @@ def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
         (regression, squared_error, None),
     ],
 )
-def test_training_is_the_papers_by_slow_means(make: Callable[[], nn.Module], loss: Any, bounds: Any) -> None:
+def test_training_matches_the_papers_algorithm_computed_slowly(
+    make: Callable[[], nn.Module], loss: Any, bounds: Any
+) -> None:
     loader = batches(5, 4, 2, targets=loss is squared_error)
     model, slow = make(), make()
     message = message_for(model, gamma=3.0, bounds=bounds, **TIGHT)
     reply = train(model, loader, message, context(), local_epochs=2, loss=loss.__name__)
     value, cost = slow_training(slow, loader, 3.0, 0.3, 2, loss, bounds)
-    # 1e-8: both maximisers are exact to far more digits, and the inner problem is concave here.
+    # 1e-8: both maximizers are exact to far more digits, and the inner problem is concave here.
     for name, wanted in slow.state_dict().items():
         torch.testing.assert_close(state_of(reply)[name], wanted, rtol=0, atol=1e-8)
         torch.testing.assert_close(model.state_dict()[name], wanted, rtol=0, atol=1e-8)
@@ -192,8 +196,8 @@ def test_training_is_the_papers_by_slow_means(make: Callable[[], nn.Module], los
         {"gamma": 0.05, "restarts": 1},
     ],
 )
-def test_training_is_the_engines(make: Callable[[], nn.Module], options: dict[str, Any]) -> None:
-    """Two steps on full batches in the engine's order, since restarts are drawn by step and place in the batch."""
+def test_training_matches_the_engine(make: Callable[[], nn.Module], options: dict[str, Any]) -> None:
+    """Two steps on full batches in the engine's order, because restarts are drawn by step and place in the batch."""
     (x, y) = batches(6)[0]
     model, task = make(), make_task(make())
     key = Key(*(torch.tensor([number]) for number in (0, 1, 2, 0)))
@@ -215,8 +219,8 @@ def test_training_is_the_engines(make: Callable[[], nn.Module], options: dict[st
 
 
 @pytest.mark.parametrize("method", [{"gamma": 0.5}, {"radius": 0.4}])
-def test_a_run_is_the_engines(method: dict[str, float]) -> None:
-    """Three unequal clients and full batches: the model, its losses and the gamma that a radius finds."""
+def test_a_whole_run_matches_the_engine(method: dict[str, float]) -> None:
+    """Three unequal clients and full batches: the model, its losses and the gamma found for a radius."""
     parts = [batches(size, seed=size, dtype=torch.float32)[0] for size in (4, 9, 6)]
     run = wafl.fit(
         linear().float(),
@@ -241,7 +245,7 @@ def test_a_run_is_the_engines(method: dict[str, float]) -> None:
         assert len({record["gamma"] for record in rounds}) == 6
 
 
-def test_what_clients_are_told_survives_the_way() -> None:
+def test_the_strategys_options_reach_clients_unchanged() -> None:
     options = {"gamma": 0.25, "norm": math.inf, "steps": 3, "tolerance": 0.0, "restarts": 2, "bounds": (0, 1)}
     config = message_for(linear(), **options).content.config_records["config"]
     there = ConfigRecord.inflate(config.deflate())
@@ -262,6 +266,11 @@ def test_what_clients_are_told_survives_the_way() -> None:
     assert there["server-round"] == 1
 
 
+def test_the_strategys_docstring_lists_every_option_of_its_own_and_of_fedavg() -> None:
+    listed = re.findall(r"^    (\w+): ", inspect.getdoc(WAFL) or "", re.MULTILINE)
+    assert listed == [*options_of(Wasserstein), *list(inspect.signature(FedAvg.__init__).parameters)[1:]]
+
+
 @pytest.mark.parametrize(("inputs", "labels"), [("image", "label"), ("img", "label"), ("x", "y")])
 def test_batches_may_be_dicts(inputs: str, labels: str) -> None:
     (x, y) = batches(5)[0]
@@ -272,7 +281,7 @@ def test_batches_may_be_dicts(inputs: str, labels: str) -> None:
 
 
 def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
-    """Moving a target alone pays without end at ``gamma label_cost <= 1``: there 1.05 is taken, as the engine does."""
+    """At ``gamma label_cost <= 1`` moving a target pays without end: there 1.05 is used, as in the engine."""
     found = WAFL(radius=9.0, label_cost=2.0)
     found.gamma = 0.01
     given = WAFL(gamma=1.05 / 2.0, label_cost=2.0)
@@ -288,7 +297,7 @@ def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
 
 
 def test_strict_holds_a_gamma_that_is_found_above_the_concavity_limit() -> None:
-    """Of the model that was sent; for a model whose limit is not known it is refused."""
+    """That of the model that was sent; if the model's limit is not known, strict is refused."""
     limit = concavity_limit(wasserstein(radius=9.0), make_task(linear()), make_task(linear()).initial())
     assert limit is not None
     held, given = WAFL(radius=9.0, strict=True), WAFL(gamma=limit)
@@ -315,7 +324,7 @@ class Partial(nn.Module):
         return self.last(self.first(x) * self.scale)
 
 
-def test_what_does_not_learn_stays_in_its_place() -> None:
+def test_frozen_parameters_and_buffers_stay_as_they_were() -> None:
     def make() -> nn.Module:
         return seeded(Partial)
 
@@ -338,7 +347,7 @@ def loaded(model: nn.Module, arrays: ArrayRecord) -> nn.Module:
     return model
 
 
-def test_the_reply_has_the_servers_order() -> None:
+def test_the_replys_arrays_are_in_the_servers_order() -> None:
     model = linear()
     swapped = ArrayRecord({name: model.state_dict()[name] for name in ("bias", "weight")})
     grid: Any = Grid(*[client_of([])] * 2)
@@ -346,7 +355,7 @@ def test_the_reply_has_the_servers_order() -> None:
     assert list(state_of(train(model, batches(3), message, context()))) == ["bias", "weight"]
 
 
-def test_the_learning_rate_is_looked_up() -> None:
+def test_the_learning_rate_comes_from_the_argument_the_train_config_or_the_run_config() -> None:
     def step(config: dict[str, Any], run_config: dict[str, Any], **options: Any) -> Tensor:
         message = ask(WAFL(), linear(), **config)[0]
         reply = train(linear(), batches(4), message, context(**run_config), **options)
@@ -382,7 +391,7 @@ def test_the_learning_rate_is_looked_up() -> None:
         ({"bounds": (1.0, 0.0)}, "bounds=.* low < high"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any], complaint: str) -> None:
+def test_options_outside_their_range_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         WAFL(**options)
 
@@ -398,7 +407,7 @@ def test_bad_options_are_refused(options: dict[str, Any], complaint: str) -> Non
         ({"loader": iter(batches(3))}, "no batch in epoch 2 of 2"),
         ({"loader": [torch.ones(3)]}, "a batch is a Tensor"),
         ({"loader": [{"pixels": 1, "label": 2}]}, "keys pixels, label: it must have one of image, img, x"),
-        ({"loader": [(torch.ones(3, 3), torch.zeros(2, dtype=torch.int64))]}, "as many of each"),
+        ({"loader": [(torch.ones(3, 3), torch.zeros(2, dtype=torch.int64))]}, "as many labels as inputs"),
         ({"loader": [(torch.full((2, 3), math.nan), torch.tensor([0, 1]))]}, "NaN or infinity"),
         ({"loader": [(torch.ones(2, 5), torch.tensor([0, 1]))]}, r"does not take examples of shape \(5,\)"),
         ({"loader": [(torch.ones(2, 3), torch.tensor([0, 9]))]}, "4 outputs for 10 classes"),
@@ -407,7 +416,7 @@ def test_bad_options_are_refused(options: dict[str, Any], complaint: str) -> Non
         ({"model": nn.Linear(4, 3).double()}, r"'weight' is float64 of shape \(4, 3\), not float64 of shape \(3, 4\)"),
     ],
 )
-def test_bad_training_is_refused(change: dict[str, Any], complaint: str) -> None:
+def test_invalid_arguments_loaders_and_models_are_refused(change: dict[str, Any], complaint: str) -> None:
     usual = {"model": linear(), "loader": batches(3), "lr": 0.1, "local_epochs": 2}
     options = {**usual, **change}
     message = ask(WAFL(), linear())[0]
@@ -415,7 +424,7 @@ def test_bad_training_is_refused(change: dict[str, Any], complaint: str) -> None
         train(options.pop("model"), options.pop("loader"), message, context(), **options)
 
 
-def test_a_message_must_be_ours_and_finite() -> None:
+def test_a_message_of_another_strategy_or_with_non_finite_arrays_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no wafl-gamma: the server must use wafl\.flower\.WAFL"):
         train(linear(), batches(3), ask(FedAvg(), linear(), lr=0.1)[0], context())
     broken = linear()
@@ -450,7 +459,7 @@ def test_the_aggregate_is_the_weighted_mean() -> None:
     assert strategy.gamma == 0.5
 
 
-def test_gamma_moves_as_the_dual_says() -> None:
+def test_the_gamma_of_a_radius_takes_a_step_of_the_dual() -> None:
     strategy = WAFL(radius=0.5)
     assert strategy.gamma == 1.0
     one, two = ask(strategy, linear())
@@ -495,7 +504,7 @@ BAD: dict[str, tuple[Callable[[Message], Message], str]] = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_reply_is_left_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """First of all replies, where FedAvg would take it for the pattern."""
+    """It comes first, and FedAvg would take it for the pattern."""
     spoil, complaint = BAD[kind]
     strategy = WAFL(radius=0.5)
     messages = ask(strategy, linear(), nodes=3)
@@ -515,7 +524,7 @@ def test_a_bad_reply_is_left_out(kind: str, caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("came", [0, 2])
-def test_without_a_usable_reply_the_model_is_kept_and_it_is_said(came: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_usable_reply_the_model_is_kept_with_a_warning(came: int, caplog: pytest.LogCaptureFixture) -> None:
     strategy = WAFL(radius=0.5)
     messages = ask(strategy, linear())
     bad = [BAD["NaN"][0](messages[0]), Message(Error(1, "out of memory"), reply_to=messages[1])]
@@ -527,8 +536,8 @@ def test_without_a_usable_reply_the_model_is_kept_and_it_is_said(came: int, capl
         assert any("out of memory" in record.getMessage() for record in caplog.records)
 
 
-def test_a_run_goes_on_past_a_round_that_failed() -> None:
-    """A client that sends NaN twice and another that raises: the model of the first round is the initial one."""
+def test_a_flower_run_continues_after_rounds_that_failed() -> None:
+    """One client sends NaN twice and another fails: until then, the model stays the initial one."""
     sent: list[Tensor] = []
 
     def fickle(message: Message, ctx: Context) -> Message:
@@ -580,7 +589,7 @@ def test_flowers_client_side_clipping_bounds_the_update() -> None:
     assert 0.0 < length(arrays, linear()) <= clip * (1 + 1e-6)
 
 
-def test_flowers_adaptive_clipping_reads_its_own_metric_beside_ours() -> None:
+def test_flowers_adaptive_clipping_finds_its_own_metric_next_to_ours() -> None:
     strategy = DifferentialPrivacyClientSideAdaptiveClipping(WAFL(gamma=0.5), 0.0, 2, 0.01)
     messages = ask(strategy, linear(), lr=0.5)
     replies = [adaptiveclipping_mod(message, context(), client_of(batches(6))) for message in messages]

@@ -1,4 +1,4 @@
-"""Messages between server and nodes: what was written is read, and of anything else nothing is used."""
+"""Messages between server and nodes: what was written is read, and nothing else is used."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run_query(
 
 
 def node_query(kind: Any = "train", **names: Any) -> NodeQuery:
-    """Two runs of DRFA, of two clients and of one."""
+    """Two runs of DRFA, with two clients and with one."""
     queries = (run_query((4, 0), kind=kind, **names), run_query((7,), kind=kind, seed=1, **names))
     return NodeQuery("drfa", (0, 1), queries, NAMES, 3, "training")
 
@@ -80,7 +80,7 @@ USUAL: dict[str, Any] = {"vectors": ["control"], "iterates": ["snapshot"], "send
 
 
 def usual(kind: Any = "train") -> NodeQuery:
-    """What a node of these tests is asked by its own methods."""
+    """What the node of these tests is asked by one of its own methods."""
     return node_query(kind, **USUAL if kind == "train" else {})
 
 
@@ -88,7 +88,7 @@ SEVERAL: dict[str, Any] = {"vectors": ["control", "a b", "ä"], "iterates": ["ea
 
 
 def several() -> NodeQuery:
-    """What no method of ours asks, with several names of each kind."""
+    """A query with several names of each kind, which none of our methods has."""
     return node_query(**SEVERAL)
 
 
@@ -196,8 +196,8 @@ def test_replies_are_read_as_they_were_written(query: NodeQuery) -> None:
 
 @pytest.mark.parametrize("spoil", ["nothing", "loss", "cost", *several().queries[0].wanted])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_partial_sum_is_the_mean_of_the_sound_by_their_weights(spoil: str, value: float) -> None:
-    """A client that is not sound in any of its numbers is in no mean, and is known by its loss or cost."""
+def test_a_partial_sum_is_the_weighted_mean_of_clients_with_finite_numbers(spoil: str, value: float) -> None:
+    """A client with any non-finite number is in no mean, and its loss or cost says so."""
     query = replace(several(), partial_sums=True)
     written = made(query)
     if spoil != "nothing":
@@ -219,7 +219,7 @@ def test_a_partial_sum_is_the_mean_of_the_sound_by_their_weights(spoil: str, val
     assert {name: sent[name].shape for name in sent} == dict.fromkeys(query.queries[0].wanted, (2, SIZE))
 
 
-def test_partial_sums_of_clients_that_count_for_nothing_are_finite() -> None:
+def test_partial_sums_of_clients_with_zero_weight_are_finite() -> None:
     query = replace(several(), partial_sums=True)
     query = replace(
         query, queries=tuple(replace(each, weights=torch.zeros_like(each.weights)) for each in query.queries)
@@ -230,7 +230,7 @@ def test_partial_sums_of_clients_that_count_for_nothing_are_finite() -> None:
             assert all(bool(torch.isfinite(vector).all()) for vector in part.vectors.values())
 
 
-# -- A query that is not what was agreed on -----------------------------------------------------------------------
+# -- Queries that are not what was agreed on -----------------------------------------------------------------------
 
 
 def is_int(value: Any, low: int = 0, high: int = 2**62) -> bool:
@@ -278,7 +278,7 @@ VALID: dict[str, Callable[[Any], bool]] = {
     "sends": lambda v: isinstance(v, list) and all(map(is_name, v)) and different(v) and not {*v} & {"early", "late"},
     "steps": lambda v: is_list(v, 4, lambda each: is_int(each, 1)),
 }
-"""What each value of a query with several names may be, the others being as they are."""
+"""What each value of a query with several names may be if the others stay as they are."""
 
 scalars = st.one_of(
     st.booleans(),
@@ -309,7 +309,7 @@ def without(content: RecordDict, record: str, name: str) -> RecordDict:
     return RecordDict({**content, record: type(content[record])(kept)})
 
 
-def test_the_table_here_has_every_value_of_a_query() -> None:
+def test_the_table_of_valid_values_covers_every_value_of_a_query() -> None:
     content = encode_query(several())
     assert VALID.keys() == content["query"].keys()
     for name, valid in VALID.items():
@@ -318,7 +318,7 @@ def test_the_table_here_has_every_value_of_a_query() -> None:
 
 @settings(max_examples=400)
 @given(name=st.sampled_from(sorted(VALID)), value=values)
-def test_a_value_of_a_query_that_cannot_be_is_refused(name: str, value: Any) -> None:
+def test_an_invalid_value_in_a_query_is_refused(name: str, value: Any) -> None:
     content = with_value(encode_query(several()), "query", name, value)
     if VALID[name](value):
         decode_query(carried(content), like())
@@ -329,7 +329,7 @@ def test_a_value_of_a_query_that_cannot_be_is_refused(name: str, value: Any) -> 
 
 @pytest.mark.parametrize("name", VALID)
 def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
-    """To send nothing further is a possible wish, but not what the method declares: the node refuses it."""
+    """A query may do without ``sends``, but not one for this method: the node refuses it."""
     if name != "sends":
         with pytest.raises(WireError):
             decode_query(carried(without(encode_query(several()), "query", name)), like())
@@ -371,14 +371,14 @@ def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> 
         ("kind", "loss"),
     ],
 )
-def test_a_node_says_what_it_will_not_do(name: str, value: Any, node: Node) -> None:
+def test_a_node_refuses_in_words_what_its_methods_do_not_do(name: str, value: Any, node: Node) -> None:
     reply = answer("train", lambda: node, carried(with_value(encode_query(usual()), "query", name, value)))
     with pytest.raises(WireError, match=r".{15}"):
         check_refusal(reply)
 
 
 def test_a_node_answers_the_usual_query(node: Node) -> None:
-    """Without which the tests above could not fail."""
+    """Otherwise the tests above could not fail."""
     assert [len(part) for part in decode_replies(answer("train", lambda: node, encode_query(usual())), usual())] == [
         2,
         1,
@@ -394,7 +394,7 @@ MANY = [f"name {number}" for number in range(100_000)]
 def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
     name: str, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a few words, however many there are: neither side writes them all out."""
+    """The refusal is short, however many names there are."""
     changes: dict[str, dict[str, list[Any]]] = {
         "scalars": {"scalars": MANY, "values": [1.0] * 200_000},
         "vectors": {"vectors": MANY},
@@ -415,7 +415,7 @@ def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
 
 
 def test_no_iterate_leaves_a_client_whose_method_does_not_ask_for_one(node: Node) -> None:
-    """An iterate is not clipped: a server must not get one, under any name, from who clips updates."""
+    """Iterates are not clipped: under no name may a server get one from clients that clip their updates."""
     for entry, names in (("wafl", ["snapshot"]), ("wafl", ["params"]), ("afl", ["snapshot"])):
         scalars = SCALARS | ({"gamma": 2.0} if entry == "wafl" else {})
         asked = node_query(iterates=names)
@@ -429,14 +429,12 @@ def test_no_iterate_leaves_a_client_whose_method_does_not_ask_for_one(node: Node
 def test_no_losses_leave_a_client_whose_method_does_not_ask_for_them(node: Node) -> None:
     asked = node_query("loss")
     asked = replace(asked, entry="afl")
-    with pytest.raises(WireError, match="afl report no losses"):
+    with pytest.raises(WireError, match="afl does not ask clients for their losses"):
         check_refusal(answer("evaluate", lambda: node, carried(encode_query(asked))))
 
 
 @pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
-def test_a_client_that_is_named_again_and_again_is_refused(
-    kind: str, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_names_a_client_twice_is_refused(kind: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each name costs a node a copy of the client's examples."""
     names = ("c00",) * 1000
     content = {
@@ -444,7 +442,7 @@ def test_a_client_that_is_named_again_and_again_is_refused(
         "query.survey": SurveyQuery(names, torch.zeros(SIZE).double(), 3, [{}], None, 0).encode(),
         "query.midpoints": MidpointsQuery(names, (0,) * 1000, torch.zeros(1000, 1, 4).double(), 0).encode(),
     }[kind]
-    with pytest.raises(WireError, match="different ones"):
+    with pytest.raises(WireError, match="must all differ"):
         check_refusal(answer(kind, lambda: node, carried(content)))
 
 
@@ -460,10 +458,10 @@ def test_a_client_that_is_named_again_and_again_is_refused(
         (10_001, ["curvature", "gamma"], "2"),
     ],
 )
-def test_a_survey_asks_what_its_adversary_knows_and_not_without_end(
+def test_a_survey_with_unknown_scalars_or_too_many_settings_is_refused(
     count: int, scalars: list[str], norm: str | None, node: Node
 ) -> None:
-    """A number in a message must not make a node do a million surveys."""
+    """A number in a message must not make a node take a million surveys."""
     content = SurveyQuery(("c00",), torch.zeros(SIZE).double(), 3, [{}], None, 0).encode()
     changes = {"count": count, "scalars": scalars, "values": [1.0] * (count * len(scalars)), "norm": norm}
     for name, value in changes.items():
@@ -473,8 +471,10 @@ def test_a_survey_asks_what_its_adversary_knows_and_not_without_end(
         check_refusal(answer("query.survey", lambda: node, carried(content)))
 
 
-def test_no_model_is_built_that_the_parameters_are_too_few_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number in a message must not make a node allocate what the message could never fill."""
+def test_a_node_builds_no_model_larger_than_the_parameters_it_was_sent(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number in a message must not make a node allocate more than the message could fill."""
     import wafl.flower.node as module
 
     built: list[int] = []
@@ -551,8 +551,8 @@ def with_array(content: RecordDict, record: str, name: str, array: Array) -> Rec
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_an_array_that_is_not_as_agreed_is_refused_on_both_sides(wrong: str) -> None:
-    """And nothing of it is unpickled, decoded or allocated."""
+def test_an_array_of_another_type_shape_or_size_is_refused_on_both_sides(wrong: str) -> None:
+    """None of it is unpickled, decoded or allocated."""
     query = replace(several(), partial_sums=True)
     for record, name in (("params", "params"), *(("vectors", name) for name in query.queries[0].vectors)):
         with pytest.raises(WireError):
@@ -563,8 +563,8 @@ def test_an_array_that_is_not_as_agreed_is_refused_on_both_sides(wrong: str) -> 
             decode_replies(carried(with_array(reply, "vectors", name, WRONG[wrong])), query)
 
 
-def test_arrays_are_those_that_were_named_no_more_and_no_fewer() -> None:
-    """On both sides, whatever a record is called; what nobody asked for is not taken along."""
+def test_a_message_with_missing_or_further_arrays_is_refused_on_both_sides() -> None:
+    """What was not asked for is not even read."""
     query = several()
     content, reply = encode_query(query), encode_replies(query, made(query))
     right = Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4))
@@ -589,7 +589,7 @@ def test_arrays_are_those_that_were_named_no_more_and_no_fewer() -> None:
         decode_replies(carried(RecordDict({**losses, "vectors": reply["vectors"]})), node_query("loss"))
 
 
-def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_that_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "frombuffer", never)
     monkeypatch.setattr(np, "load", never)
     for wrong in ("too long", "one byte more", "a type that lies"):
@@ -598,7 +598,7 @@ def test_what_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_parameters_and_vectors_that_are_not_finite_are_refused_by_a_node(value: float) -> None:
+def test_a_node_refuses_non_finite_parameters_and_vectors(value: float) -> None:
     for name in (None, *SEVERAL["vectors"]):
         query = several()
         (query.queries[1].params if name is None else query.queries[1].vectors[name])[3] = value
@@ -607,7 +607,7 @@ def test_parameters_and_vectors_that_are_not_finite_are_refused_by_a_node(value:
 
 
 @pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
-def test_what_a_node_is_asked_about_must_be_finite(kind: str, node: Node) -> None:
+def test_a_node_refuses_tests_surveys_and_midpoints_at_non_finite_numbers(kind: str, node: Node) -> None:
     spoilt = torch.full((SIZE,), math.nan)
     content = {
         "evaluate.test": queries.TestQuery(("c00",), False, spoilt, 3, 0).encode(),
@@ -625,7 +625,7 @@ def test_what_a_node_is_asked_about_must_be_finite(kind: str, node: Node) -> Non
     stype=st.sampled_from(["wafl.raw", "numpy.ndarray", ""]),
     data=st.binary(max_size=300) | st.just(bytes(2 * SIZE * 4)),
 )
-def test_any_array_is_taken_whole_or_refused(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> None:
+def test_any_array_is_read_exactly_or_refused(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> None:
     for record, name in (("params", "params"), ("vectors", "control")):
         content = with_array(encode_query(usual()), record, name, Array(dtype, shape, stype, data))
         if (dtype, shape, len(data)) == RIGHT and stype == "wafl.raw":
@@ -639,11 +639,11 @@ def test_any_array_is_taken_whole_or_refused(dtype: str, shape: tuple[int, ...],
             decode_query(carried(content), like())
 
 
-# -- A reply that is not what was agreed on ---------------------------------------------------------------------
+# -- Replies that are not what was agreed on --------------------------------------------------------------------
 
 
 def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
-    """Each query with its reader and a sound reply."""
+    """Each kind of reply: how it is read, and a valid one."""
     hello = Hello(("a", "b"), (0, 1), (5, 6), ("a",), (4,), 3, 3, "input units", (0.0, 1.0))
     survey = SurveyQuery(("a", "b"), torch.zeros(SIZE, dtype=torch.float64), 3, [{"gamma": 1.0}], 2.0, 0)
     tested = RecordDict({"reply": ConfigRecord({"sizes": [3, 4], "losses": [0.5] * 4, "right": [0.5] * 4})})
@@ -663,7 +663,7 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
 
 
 @pytest.mark.parametrize("which", readers())
-def test_a_sound_reply_is_read(which: str) -> None:
+def test_a_valid_reply_is_read(which: str) -> None:
     read, reply = readers()[which]
     read(carried(reply))
 
@@ -686,7 +686,7 @@ def test_a_reply_without_one_of_its_parts_is_refused(which: str) -> None:
 
 @pytest.mark.parametrize("which", ["survey", "midpoints"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_numbers_that_are_not_finite_are_refused_by_the_server(which: str, value: float) -> None:
+def test_the_server_refuses_non_finite_survey_values_and_midpoints(which: str, value: float) -> None:
     read, reply = readers()[which]
     for name in reply["numbers"]:
         with pytest.raises(WireError):
@@ -709,12 +709,12 @@ SAID: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("midpoints", "lengths"): lambda v: is_list(v, 2, lambda each: is_number(each, 0.0)),
     ("work", "format"): lambda v: v == FORMAT and type(v) is int,
 }
-"""What each value of these replies may be, the others being as they are."""
+"""What each value of these replies may be if the others stay as they are."""
 
 
 @settings(max_examples=400)
 @given(place=st.sampled_from(sorted(SAID)), value=values)
-def test_a_value_of_a_reply_that_cannot_be_is_refused(place: tuple[str, str], value: Any) -> None:
+def test_an_invalid_value_in_a_reply_is_refused(place: tuple[str, str], value: Any) -> None:
     read, reply = readers()[place[0]]
     content = with_value(reply, "reply", place[1], value)
     if SAID[place](value):
@@ -744,7 +744,7 @@ records = st.one_of(
 
 @settings(max_examples=200)
 @given(content=st.dictionaries(names, records, max_size=4).map(RecordDict))
-def test_anything_else_is_refused_whoever_reads_it(content: RecordDict) -> None:
+def test_a_random_message_is_refused_by_every_reader(content: RecordDict) -> None:
     with pytest.raises(WireError):
         decode_query(content, like())
     for read, _ in readers().values():
@@ -757,7 +757,7 @@ KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "q
 
 @settings(max_examples=100)
 @given(kind=st.sampled_from(KINDS[1:]), content=st.dictionaries(names, records, max_size=4).map(RecordDict))
-def test_a_node_refuses_anything_else_in_words(kind: str, content: RecordDict) -> None:
+def test_a_node_refuses_a_random_message_in_words(kind: str, content: RecordDict) -> None:
     with pytest.raises(WireError, match=r".{10}"):
         check_refusal(answer(kind, lambda: NODE[0], content))
 
@@ -770,7 +770,7 @@ def node_for_any_example(node: Node) -> None:
     NODE.append(node)
 
 
-def test_a_refusal_is_passed_on_in_the_nodes_own_words_but_not_without_end() -> None:
+def test_a_refusal_keeps_the_nodes_own_words_but_not_a_million_of_them() -> None:
     with pytest.raises(WireError, match=r"^ValueError: the disk is full$"):
         check_refusal(carried(refusal("ValueError: the disk is full")))
     with pytest.raises(WireError) as caught:
@@ -782,7 +782,7 @@ def test_a_refusal_is_passed_on_in_the_nodes_own_words_but_not_without_end() -> 
         check_refusal(RecordDict({"refused": MetricRecord({"why": 3})}))
 
 
-def test_an_error_on_a_node_is_said_in_words(tmp_path: Path) -> None:
+def test_an_error_on_a_node_reaches_the_server_in_words(tmp_path: Path) -> None:
     def broken() -> Node:
         raise KeyError("data")
 

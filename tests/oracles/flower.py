@@ -1,4 +1,4 @@
-"""What a training on Flower must have given: the same queries, answered here by those who answered there."""
+"""What a training on Flower must end with: the same queries, answered here by the clients that answered there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wafl.schedule import Schedule
 def replay(
     clients: wafl.Federation, method: wafl.Method, schedule: Schedule, history: Sequence[Record]
 ) -> dict[str, Tensor]:
-    """The parameters at the end, if in each round those were left out that the history says."""
+    """The parameters at the end if each round leaves out the clients that the history says."""
     task = make_task(wafl.models.mlr(clients))
     sizes = clients.train.num_examples.tolist()
     lowest = partial(lowest_gamma, method.adversary, task)

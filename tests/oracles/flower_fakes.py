@@ -1,6 +1,6 @@
-"""A Flower grid in this process: real nodes, real bytes between them and the server, and a clock that nobody waits for.
+"""A Flower grid in this process: real nodes, real bytes between them and the server, and a virtual clock.
 
-A node can be told to come, to go, to be slow, silent or wrong; a message is turned into bytes and back as Flower does.
+A node can be told to join, to leave, to be slow, silent or wrong; messages become bytes and back as in Flower.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Client = dict[str, Any]
 """Arrays x, y, x_test and y_test of one client."""
 HANG, GONE = "hang", "gone"
 Fate = float | str | Callable[[RecordDict], RecordDict] | None
-"""What becomes of a reply: so many seconds, HANG or GONE, another content, or nothing of all this."""
+"""What happens to a reply: it takes that many seconds, HANG or GONE, it is changed, or nothing happens."""
 
 
 class Clock:
-    """Time that passes where somebody would wait."""
+    """Time that passes only when somebody would wait."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,10 +53,10 @@ class Clock:
 
 
 def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Let the server's side look at this clock; and say who sends, without which Flower makes no message."""
+    """Give the server's side this clock, and messages a sender, without which Flower makes none."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr("os.fsync", lambda _: None)  # what lasts is tested elsewhere
+    monkeypatch.setattr("os.fsync", lambda _: None)  # tested elsewhere
     clock = Clock()
     for module in ("post", "census", "grid"):
         monkeypatch.setattr(f"wafl.flower.{module}.time", clock)
@@ -64,7 +64,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def carried(value: Any) -> Any:
-    """A record or message as another process would find it."""
+    """A record or message as another process would receive it."""
     with no_object_id_recompute():
         contents = {name: each.deflate() for name, each in get_all_nested_objects(value).items()}
         return inflate_object_from_contents(value.object_id, contents)
@@ -72,7 +72,7 @@ def carried(value: Any) -> Any:
 
 @dataclass
 class Host:
-    """One node of the grid; ``fate`` says of each message what becomes of the reply, by its kind and round."""
+    """One node of the grid; ``fate`` says what happens to its reply, by the kind and round of the message."""
 
     number: int
     node: Node
@@ -93,7 +93,7 @@ class Seen:
 
 @dataclass
 class Grid:
-    """What a ServerApp is given by Flower, as far as it is used."""
+    """What Flower gives a ServerApp, as far as it is used."""
 
     clock: Clock
     hosts: list[Host]
@@ -172,7 +172,7 @@ def make_clients(
     tests: int = 3,
     seed: int = 3,
 ) -> dict[str, Client]:
-    """Clients of these sizes by name: three classes around centers of their own, or so many targets each."""
+    """Clients of these sizes by name: three classes, each around its own center, or ``targets`` numbers per example."""
     draws = np.random.default_rng(seed)
     centers = draws.normal(size=(3, *shape))
     found: dict[str, Client] = {}
@@ -189,7 +189,7 @@ def make_clients(
 
 
 def federation(clients: Mapping[str, Client]) -> wafl.Federation:
-    """All of them at one place, in the order of their names."""
+    """All clients in one place, in the order of their names."""
     names = sorted(clients)
     classes = None
     if clients[names[0]]["y"].dtype.kind == "i":
@@ -204,7 +204,7 @@ def federation(clients: Mapping[str, Client]) -> wafl.Federation:
 
 
 EVERYONE: list[wafl.Federation] = []
-"""What :func:`everyone` gives; a test puts its own there."""
+"""What :func:`everyone` returns; a test appends its own."""
 
 
 def everyone() -> wafl.Federation:
@@ -218,7 +218,7 @@ def double(clients: Any) -> nn.Module:
 
 @dataclass(frozen=True)
 class Remembering(Plain):
-    """A local step with everything that one may have: scalars, memory, vectors of the server, vectors to send."""
+    """A local step with all that one may have: scalars, memory, the server's vectors, and vectors to send."""
 
     pull: float = 0.5
 
@@ -256,14 +256,14 @@ class Remembering(Plain):
 
 
 def remembering(pull: float = 0.5, gamma: float = 2.0) -> wafl.Method:
-    """A method of a user's own, with a robust loss."""
+    """A user's own method, with a robust loss."""
     adversary = wafl.adversaries.wasserstein(gamma=gamma)
     return wafl.Method("remembering", adversary, wafl.weights.by_examples(), local=Remembering(pull))
 
 
 @dataclass(frozen=True)
 class Median:
-    """A server that needs each client's model: their median, one coordinate at a time."""
+    """A server that needs each client's model: their median, coordinate by coordinate."""
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         return {}
@@ -273,7 +273,7 @@ class Median:
 
 
 class Halved(Plain):
-    """A plain class: two of them are never equal."""
+    """Two of these are never equal."""
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -306,7 +306,7 @@ def write(folder: Path, clients: Mapping[str, Client]) -> Path:
 
 
 def flat(experiment: Mapping[str, Any], seed: int = 0, **own: Any) -> dict[str, Any]:
-    """The run config as a node and the server get it: dotted keys, in no order."""
+    """The run config as nodes and the server get it: dotted keys, in random order."""
     values = flatten_dict({**to_run_config(parse_experiment({**experiment, "engine": "flower"}, "here")), **own})
     keys = list(values)
     random.Random(seed).shuffle(keys)
@@ -323,7 +323,7 @@ def make_grid(
     node: type[Node] = Node,
     first: int = 0,
 ) -> Grid:
-    """A node for every list of names, with a folder of its own."""
+    """One node per list of names, each with its own folder."""
     hosts: list[Host] = []
     for part, names in enumerate(layout, first):
         folder = place / f"node-{part}"
@@ -340,7 +340,7 @@ def train(grid: Grid, experiment: Mapping[str, Any], folder: Path) -> None:
 
 
 def tensor(content: RecordDict, record: str, name: str) -> Tensor:
-    """One array of a message, as it says that it is."""
+    """One array of a message, with the shape and type that it claims."""
     array = content[record][name]
     return read_array(content, record, name, tuple(array.shape), getattr(torch, array.dtype))
 

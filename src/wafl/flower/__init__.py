@@ -1,4 +1,4 @@
-"""The same algorithms on Flower: a ServerApp and a ClientApp, a Strategy, and a helper for clients of one's own."""
+"""The same algorithms on Flower: a ServerApp and a ClientApp, and for your own app a Strategy and a training step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ require("flwr", extra="flower", what="wafl.flower")
 
 
 def __getattr__(name: str) -> Any:
-    # A fresh process answers every message to a client: it must not wait for what it does not need.
+    # Every message to a client starts a process, which must not wait for imports that it does not need.
     if name == "WAFL":
         from wafl.flower.strategy import WAFL
 

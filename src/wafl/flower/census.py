@@ -1,4 +1,4 @@
-"""Which clients there are and which node holds each: asked of every node that comes, at the start or later."""
+"""Which clients there are and which node holds each: every node that connects is asked, at the start or later."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wafl.flower.post import POLL, Post, Sent
 from wafl.flower.wire import LARGEST, Reader, WireError, check_refusal, config_only, short
 from wafl.runs.config import Flower
 
-log = getLogger("flwr").log  # what Flower shows of a run
+log = getLogger("flwr").log  # what Flower shows of a Flower run
 OFTEN = 0.5
 """Seconds between two looks for nodes."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What a node says of itself; ``classes`` is 0 for a regression, and sizes are told only if asked for."""
+    """What a node says about itself; ``classes`` is 0 for a regression, and sizes are sent only if asked for."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...] | None
@@ -54,19 +54,19 @@ class Hello:
         read = Reader(content, "reply")
         names = read.different("names")
         if not names:
-            raise WireError("names=[] must be at least one")
+            raise WireError("names is empty: a node must hold at least one client")
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
         shape = tuple(read.many("shape", int, None, 1, LARGEST))
         numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
         classes, outputs = read.one("classes", int, 0, 10**9), read.one("outputs", int, 1, 10**9)
         if not shape:
-            raise WireError("there is no shape of an example")
+            raise WireError("shape is empty: an example must have at least one dimension")
         if bounds is not None and not bounds[0] < bounds[1]:
-            raise WireError(f"bounds={bounds} must ascend")
+            raise WireError(f"bounds={bounds} must be (low, high) with low < high")
         if classes not in (0, outputs):
-            raise WireError(f"classes={classes} must be outputs={outputs}, or 0 in a regression")
+            raise WireError(f"classes={classes} must equal outputs={outputs}, or be 0 for a regression")
         if numbers is not None and len(set(numbers)) != len(numbers):
-            raise WireError(f"numbers={short(numbers)} must be different ones")
+            raise WireError(f"numbers={short(numbers)} must all differ")
         return cls(
             names,
             None if numbers is None else tuple(numbers),
@@ -81,9 +81,9 @@ class Hello:
 
 
 class Census:
-    """Keeps the roster: clients stay in their place, and those that come later stand behind them.
+    """Keeps the roster: clients stay in their places, and those that join later come after them.
 
-    With ``closed`` nobody is let in later. ``on_roster`` is told of every roster before it is used.
+    With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Census:
         return self._roster
 
     def gather(self) -> Roster:
-        """Wait for the nodes that are wanted, not for ever; the clients of those that came are the roster."""
+        """Wait for as many nodes as the settings say, but not forever; the clients of those nodes are the roster."""
         settings = self._settings
         deadline = time.monotonic() + settings.wait
         log(INFO, "waiting up to %g s for %d nodes", settings.wait, settings.nodes)
@@ -117,17 +117,17 @@ class Census:
             time.sleep(POLL)
         if len(self._present) < settings.min_nodes:
             raise TooFewRepliesError(
-                f"{len(self._present)} nodes with usable data came within {settings.wait:g} s, "
-                f"{settings.min_nodes} are wanted: start more SuperNodes, raise flower.wait, or lower flower.min_nodes"
+                f"{len(self._present)} nodes with usable data connected within {settings.wait:g} s, "
+                f"{settings.min_nodes} are needed: start more SuperNodes, raise flower.wait, or lower flower.min_nodes"
             )
         self._enroll()
         log(INFO, "%d nodes hold %s", len(self._present), self.roster)
         return self.roster
 
     def look(self) -> None:
-        """Greet nodes that have come, hear what they said, and forget those that have gone; waits for nobody.
+        """Greet nodes that have connected, read their replies, and forget nodes that have gone; waits for nobody.
 
-        However often it is called, the SuperLink is asked only now and then.
+        However often it is called, it asks the SuperLink only now and then.
         """
         if time.monotonic() < self._looked + OFTEN:
             return
@@ -136,11 +136,11 @@ class Census:
         self._enroll()
 
     def doubt(self, node: int) -> None:
-        """A node that did not answer is asked nothing more until it answers a greeting."""
+        """A node that did not reply is asked nothing more until it replies to a greeting."""
         self._present.pop(node, None)
 
     def homes(self) -> dict[str, int]:
-        """The node of each client that can be reached; of two that claim it, the one that came last."""
+        """The node of each client that can be reached; if two nodes claim a client, the one that connected last."""
         return {name: node for node, hello in self._present.items() for name in hello.names}
 
     def tested(self) -> set[str]:
@@ -149,9 +149,9 @@ class Census:
 
     def _greet(self) -> None:
         here = self._post.nodes()
-        self._refused &= here  # who comes back may have mended it
+        self._refused &= here  # a node that reconnects may have been fixed
         for node in [node for node in self._present if node not in here]:
-            log(WARNING, "node %d is gone, and with it %s", node, _some(self._present.pop(node).names))
+            log(WARNING, "node %d has left, and with it %s", node, _some(self._present.pop(node).names))
         fresh = here - self._present.keys() - self._refused - set(self._greeted.values())
         if fresh:
             hello = config_only("query", sizes=self._with_sizes)
@@ -167,16 +167,16 @@ class Census:
                     log(WARNING, "node %d takes over from another: %s", node, _some(twice))
                 self._present[node] = hello
             except WireError as error:
-                # One that could not answer may have been cut off: it is greeted anew if it comes back.
+                # A node that could not reply may have been cut off: it is greeted again when it reconnects.
                 if isinstance(reply, str):
-                    log(INFO, "node %d did not answer: %s", node, error)
+                    log(INFO, "node %d did not reply: %s", node, error)
                 else:
                     self._refused.add(node)
                     log(WARNING, "node %d takes no part: %s", node, error)
         self._greeted = {message: node for message, node in self._greeted.items() if node in here}
 
     def _checked(self, hello: Hello) -> Hello:
-        """Refuse a node whose examples are of another kind than those of the others."""
+        """Refuse a node whose examples differ in kind from those of the other nodes."""
         other = next(iter(self._present.values()), None)
         roster = self._roster
         if roster is not None:
@@ -191,11 +191,11 @@ class Census:
         mine = (hello.shape, hello.unit, hello.bounds, hello.classes > 0)
         for name, own, common in zip(("shape", "unit", "bounds", "classification"), mine, agreed, strict=True):
             if own != common:
-                raise WireError(f"its examples have {name} {own}, those of the others {common}: all must agree")
+                raise WireError(f"its examples have {name} {own}, those of other nodes {common}: all nodes must agree")
         return hello
 
     def _enroll(self) -> None:
-        """Put clients behind those of the roster that are not in it yet."""
+        """Add new clients to the end of the roster."""
         known = self._roster
         names = () if known is None else known.names
         found: dict[str, tuple[int, str, int]] = {}

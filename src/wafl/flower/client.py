@@ -1,4 +1,4 @@
-"""The ClientApp: lets the node answer each message, with nothing but its own data and the run's experiment."""
+"""The ClientApp: the node answers each message, knowing only its own data and the experiment of the Flower run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ client_app = ClientApp()
 
 @lru_cache(maxsize=1)
 def _open(node_config: str, run_config: str) -> Node:
-    """In a simulation one process answers many messages."""
+    """Cached, because in a simulation one process answers many messages."""
     return Node.of(json.loads(node_config), json.loads(run_config))
 
 

@@ -1,4 +1,4 @@
-"""Finding the clients of a study, and keeping the list of them in its folder: a resume must know them again."""
+"""Finds the clients of a study, and keeps the list of them in the study's folder, so that a resume knows them again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from wafl.weights import Fixed, LearnedWeights
 
 
 class Finder:
-    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder."""
+    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder.
+
+    ``known`` is the roster of a study that was begun earlier; ``with_sizes`` asks for sizes whatever the methods need.
+    """
 
     def __init__(
         self,
@@ -60,12 +63,12 @@ class Finder:
         self._keep(self.clients.roster)
 
     def _keep(self, roster: Roster) -> None:
-        if (self._folder / "config.toml").exists():  # and so not before the study has its folder
+        if (self._folder / "config.toml").exists():  # not before the study has its folder
             write_whole(self._folder / "roster.json", sealed({**vars(roster)}))
 
 
 def _check_means(entries: Sequence[Entry]) -> None:
-    """Refuse methods that a node's mean says too little to."""
+    """Refuse methods whose server needs more than a node's mean."""
     for entry in entries:
         method = entry.method
         if not isinstance(method.server, Averaging):
@@ -75,8 +78,8 @@ def _check_means(entries: Sequence[Entry]) -> None:
             )
         if method.local.sends and isinstance(method.client_weights, LearnedWeights):
             raise ConfigError(
-                f"flower.partial_sums: {entry.name} learns its client weights, and by these its server weights what "
-                f"clients send ({', '.join(method.local.sends)}), not by those of the cohort: leave partial_sums out"
+                f"flower.partial_sums: {entry.name} learns its client weights and weights by them what clients send "
+                f"({', '.join(method.local.sends)}), but a node's mean has the cohort's weights: leave partial_sums out"
             )
 
 

@@ -1,4 +1,4 @@
-"""Clients on Flower's nodes: every query goes to the nodes that hold the asked clients, one message each."""
+"""Clients on Flower's nodes: each query goes to the nodes that hold the clients it is for, one message per node."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Exchange(Protocol[T_co]):
 
 
 class GridClients:
-    """Clients of a federation on Flower; ``entries`` are the runs of each method of the study, by its name.
+    """Clients of a federation on Flower; ``entries`` are the runs of each method of the study, by the method's name.
 
-    ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back.
-    ``attacks`` says whether tests are under attack too.
+    ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back. ``attacks``
+    says whether models are also tested under attack.
     """
 
     device = torch.device("cpu")
@@ -79,13 +79,13 @@ class GridClients:
         return self._census.roster
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
-        """Refuse what needs no examples to be told; each node checks the model on its own, with the first query."""
+        """Refuse what can be refused without examples; each node checks the model on its own with the first query."""
         for adversary in adversaries:
             if isinstance(adversary, Wasserstein):
                 check_strict(adversary, task, start)
 
     def digest(self) -> bytes:
-        """Nothing: a server does not know its clients' examples, and may have other clients later."""
+        """Empty: a server does not know its clients' examples, and may have other clients later."""
         return b""
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
@@ -93,7 +93,7 @@ class GridClients:
         return Tolerant(_Nodes(self, self._entry(specs), needs_sizes), self._tolerance)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
-        """What nodes know these runs by."""
+        """The name by which nodes know these runs."""
 
         def entries(same: Callable[[Spec, Spec], bool]) -> list[str]:
             return [
@@ -116,7 +116,7 @@ class GridClients:
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         """Every client tests the model on its own examples; the attack is the experiment's, which nodes know.
 
-        Each tells how it fares clean and attacked, so that every share of attacked clients takes one message a node.
+        Each reports its clean and its attacked score, so one message per node serves every share of attacked clients.
         """
         params = torch.cat([value.reshape(-1) for value in run.params.values()])
         key = (sha256(params.numpy().tobytes()).hexdigest(), seed)
@@ -151,7 +151,7 @@ class GridClients:
     def survey(
         self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int
     ) -> SurveyReplies:
-        """What every client reports at ``params``: all must."""
+        """What every client reports at ``params``; none may be missing."""
         everyone, names = list(range(self.roster.num_clients)), self.roster.names
 
         def query(numbers: Sequence[int]) -> SurveyQuery:
@@ -180,9 +180,9 @@ class GridClients:
     def _ask_all(
         self, kind: str, clients: Sequence[int], query: Callable[[Sequence[int]], Exchange[T]], *, everyone: bool = True
     ) -> list[tuple[list[int], T]]:
-        """What each node says of those of the clients that it holds; asked again where it fails.
+        """What each node replies about those of the clients that it holds; nodes that fail are asked again.
 
-        In the end it is an error if replies are missing, or, unless ``everyone`` must reply, if all are.
+        In the end, missing replies are an error; unless ``everyone`` must reply, only if all are missing.
         """
         replies: list[tuple[list[int], T]] = []
         names, missing = self.roster.names, dict.fromkeys(clients, "no node holds it")
@@ -209,7 +209,7 @@ class GridClients:
             return replies
         number, why = next(iter(missing.items()))
         raise TooFewRepliesError(
-            f"{kind}: no usable reply of {len(missing)} clients, {self._tolerance.attempts} times over; "
+            f"{kind}: no usable reply from {len(missing)} clients in {self._tolerance.attempts} attempts; "
             f"{names[number]}: {why}"
         )
 
@@ -222,12 +222,12 @@ class GridClients:
         return reply
 
     def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
-        """The nodes of these clients; it waits for one, or for ``everyone``'s, but not for ever."""
+        """The nodes of these clients; waits until one can be reached, or with ``everyone`` all, but not forever."""
         self._census.look()
         deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
         while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:
             if time.monotonic() > deadline:
-                log(WARNING, "%d of %d clients came back within %g s", len(homes), len(names), self._settings.wait)
+                log(WARNING, "%d of %d clients could be reached in %g s", len(homes), len(names), self._settings.wait)
                 return homes
             time.sleep(POLL)
             self._census.look()
@@ -277,12 +277,12 @@ class GridClients:
 
 
 def _alike(one: Spec, other: Spec) -> bool:
-    """Equal but for parts of a user's own that were made twice and cannot be compared."""
+    """Equal except for a user's own parts, which were made twice and may not be comparable."""
     return (one.method.name, one.schedule, one.point) == (other.method.name, other.schedule, other.point)
 
 
 class _Nodes:
-    """A source of replies: the nodes that hold the asked clients."""
+    """A source of replies: the nodes that hold the clients asked."""
 
     def __init__(self, clients: GridClients, entry: str, needs_sizes: bool) -> None:
         self._clients, self._entry, self._needs_sizes = clients, entry, needs_sizes
@@ -290,7 +290,7 @@ class _Nodes:
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         if attempt > 0:
             log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
-        # Who was silent once may be about to come back: before it is too late, it is waited for.
+        # A node that was silent once may be about to reconnect: the second attempt waits for it.
         replies, sent, missing = self._clients.ask_nodes(
             queries, runs, self._entry, self._needs_sizes, everyone=attempt > 0
         )
@@ -308,5 +308,5 @@ class _Nodes:
         ]
 
     def undo(self, runs: Sequence[int]) -> None:
-        """Nodes keep what they kept before a round until a later one is asked for."""
+        """Nothing to do: a node that is asked for a round again begins with what it kept before that round."""
         log(INFO, "too few replies for %d of the runs", len(runs))

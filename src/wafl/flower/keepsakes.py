@@ -1,4 +1,7 @@
-"""What an adversary lets clients keep between rounds, in files of their node: Flower would lose it with the run."""
+"""What clients keep between rounds, such as FedRobust's maps and SCAFFOLD's control variates, in files on their node.
+
+Flower's own state would be lost with the Flower run.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +16,34 @@ from wafl.engine.progress import ClientState
 
 
 def state_folder(node_config: Mapping[str, Any]) -> Path:
-    """``state`` of the node's configuration, or $WAFL_STATE, or below Flower's own folder."""
+    """``state`` in the node's configuration, otherwise $WAFL_STATE, otherwise a folder in Flower's own."""
     named = node_config.get("state") or os.environ.get("WAFL_STATE")
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     return Path(str(named)) if named else home / "wafl"
 
 
 class Keepsakes:
-    """What a client keeps, per run and round; a round that is asked again finds what was kept before it."""
+    """What a client keeps, per run and round; if a round is asked for again, what was kept before it is still there."""
 
     def __init__(self, folder: Path, training: str, entry: str) -> None:
         self._folder = folder / sha256(f"{training}\n{entry}".encode()).hexdigest()[:32]
 
     def before(self, run: int, name: str, round: int) -> ClientState | None:
-        """What the client kept last, before this round."""
+        """What the client kept in its last round before this one."""
         from safetensors.torch import load
 
         earlier = [number for number in self._rounds(run, name) if number < round]
         return load(self._file(run, name, earlier[-1]).read_bytes()) if earlier else None
 
     def keep(self, run: int, name: str, round: int, kept: ClientState, saved: int) -> None:
-        """After this round; what no resume from round ``saved`` could ask for any more is removed."""
+        """Keep this after the round; files that no resume from round ``saved`` on could need are removed."""
         from safetensors.torch import save
 
         self._folder.mkdir(parents=True, exist_ok=True)
         tensors = {part: value.detach().cpu().contiguous() for part, value in kept.items()}
         write_whole(self._file(run, name, round), save(tensors))
         rounds = self._rounds(run, name)
-        undone = [number for number in rounds if number > round]  # by a server that has gone back
+        undone = [number for number in rounds if number > round]  # the server has gone back
         for number in [*[number for number in rounds if number <= saved][:-1], *undone]:
             self._file(run, name, number).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What a node does when it is asked: the embedded engine, on the clients that it holds."""
+"""What a node does with a query: it runs the embedded engine on the clients that it holds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from wafl.weights import Learned, LearnedWeights
 
 @contextmanager
 def _one_thread() -> Generator[None, None, None]:
-    """Threads that share a product of few lanes sum in another order than those that have a lane each."""
+    """Threads that share a product of few lanes sum in a different order than threads with one lane each."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -46,7 +46,7 @@ def _one_thread() -> Generator[None, None, None]:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a node sizes the model by: its own examples, and the classes of all clients."""
+    """What the model is sized for: the shape of this node's examples, and the classes of all clients."""
 
     input_shape: tuple[int, ...]
     num_outputs: int
@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Tested:
-    """One client's test: how many examples, their mean loss, and the share that is classified right."""
+    """One client's test: how many examples, their mean loss, and the share classified correctly."""
 
     num_examples: int
     loss: float
@@ -63,7 +63,7 @@ class Tested:
 
 
 class Node:
-    """The clients of one node, and the experiment that they take part in."""
+    """The clients of one node, and the experiment they take part in."""
 
     def __init__(self, site: Site, experiment: Experiment, state: Path) -> None:
         self.site, self.experiment, self._state = site, experiment, state
@@ -74,18 +74,18 @@ class Node:
         return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config))
 
     def model(self, num_outputs: int) -> nn.Module:
-        """The model that the experiment names, for these examples and the labels of all clients."""
+        """The experiment's model, for examples of this shape and the labels of all clients."""
         clients = self.site.federation
         if clients.num_classes is not None and clients.num_classes > num_outputs:
             raise WireError(
-                f"this node has labels up to {clients.num_classes - 1}, the model {num_outputs} outputs: "
-                "all nodes must know of all labels when training starts"
+                f"this node has labels up to {clients.num_classes - 1}, the model {num_outputs} outputs: a node with "
+                "the largest label must be there when training starts"
             )
         classes = None if clients.num_classes is None else num_outputs
         return make_model(self.experiment.model, Shape(clients.input_shape, num_outputs, classes))
 
     def task(self, num_outputs: int) -> tuple[Task, Tensor]:
-        """The model's task, and parameters of its kind."""
+        """The model's task and its initial parameters."""
         clients, experiment = self.site.federation, self.experiment
         task = make_task(self.model(num_outputs), experiment.model.loss, find_device(experiment.device))
         start = task.initial()
@@ -94,11 +94,11 @@ class Node:
         return task, start
 
     def check(self, outline: Outline, like: Tensor) -> Spec:
-        """What the asked runs have in common; refuses names that are not those of their method."""
+        """What the runs have in common; refuses names that their method does not have."""
         spec, trains = self._spec(outline), outline.kind == "train"
         adversary, local = spec.method.adversary, spec.method.local
         if not trains and not _reports(spec):
-            raise WireError(f"kind='loss': the clients of {outline.entry} report no losses")
+            raise WireError(f"kind='loss': {outline.entry} does not ask clients for their losses")
         moved = () if adversary is None else adversary.scalars()
         needed = {
             "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
@@ -109,18 +109,18 @@ class Node:
             if set(getattr(outline, name)) != wanted:
                 raise WireError(f"{name}={short(getattr(outline, name))} must be {sorted(wanted)}")
         if outline.iterates and not (trains and _reports(spec) and outline.iterates == (SNAPSHOT,)):
-            raise WireError(f"iterates={short(outline.iterates)} are not what {outline.entry} asks for")
+            raise WireError(f"iterates={short(outline.iterates)}: {outline.entry} does not ask clients for these")
         return spec
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
-        """The replies of this node's clients to one query of each run."""
+        """The replies of this node's clients, one query per run."""
         first, method, adversary = query.queries[0], spec.method, spec.method.adversary
         device, rows = query.queries[0].params.device, self.rows(query.names)
         keepsakes = Keepsakes(self._state, query.training, query.entry)
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[Place, ClientState]()
         examples = self.site.federation.train.to(device)
-        # Padded as the largest client of all would need, for equal rounding; but nobody pays for a giant elsewhere.
+        # Padded for the largest client anywhere, so that rounding is the same; but not for one that is far too large.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
         largest = query.largest if query.largest is None or query.largest <= bearable else 0
         client_task = ClientTask(task, adversary, spec.schedule.local_work, examples, largest, method.local)
@@ -129,7 +129,7 @@ class Node:
             kept = keepsakes.before(run, query.names[client], number)
             if kept is not None:
                 memory[run, client] = kept
-        # A linear model rounds alike in any company, and without an adversary nothing makes a last digit grow.
+        # A linear model rounds the same next to any lanes, and without an adversary rounding errors do not grow.
         linear = task.linear(query.queries[0].params[None]) is not None
         pair = query.pair and adversary is not None and not linear
         lanes = Lanes(client_task, None, memory, rows, pair)
@@ -143,7 +143,7 @@ class Node:
     def survey(
         self, names: Sequence[str], params: Tensor, task: Task, adversary: Adversary | None, settings: Any, seed: int
     ) -> SurveyReplies:
-        """What the adversary makes of each client's training examples, for each of its settings."""
+        """The adversary's value and cost on each client's training examples, for each of its settings."""
         train, rows = self.site.federation.train, self.rows(dict(enumerate(names)))
         chosen = [torch.arange(*train.offsets[row : row + 2].tolist()) for row in rows.values()]
         sizes = torch.tensor([0, *(len(part) for part in chosen)])
@@ -152,7 +152,7 @@ class Node:
         return Survey(task, params, examples, adversary).ask(settings, seed)
 
     def test(self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool) -> list[Tested]:
-        """Each client's own test examples, if ``attacked`` moved by the experiment's attack."""
+        """The model on each client's test examples; with ``attacked``, moved by the experiment's attack."""
         clients, problem = self.site.federation, Problem(task, params[None])
         held = list(self.rows(dict(enumerate(names))).values())
         attack = make_attack(self.experiment.attack, clients.bounds) if attacked else None
@@ -166,29 +166,31 @@ class Node:
         ]
 
     def rows(self, names: Mapping[int, str]) -> dict[int, int]:
-        """Where in the federation each of these clients is."""
+        """The row of each of these clients in the federation."""
         unknown = [name for name in names.values() if name not in self.site.rows]
         if unknown:
             raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
         return {number: self.site.rows[name] for number, name in names.items()}
 
     def _spec(self, outline: Outline) -> Spec:
-        """What the asked runs have in common, and numbers of the first of them."""
+        """What the runs have in common, with the numbers of the first one."""
         entries = {
             entry.name: entry for entry in (make_entry(m, self.experiment.schedule) for m in self.experiment.methods)
         }
         if outline.entry not in entries:
-            raise WireError(f"method {short(outline.entry)} is none of the experiment's: {', '.join(entries)}")
+            raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(entries)}")
         specs = entries[outline.entry].specs(self.experiment.seeds)
         if max(outline.runs) >= len(specs):
-            raise WireError(f"runs={short(outline.runs)} are not all of the {len(specs)} of {outline.entry}")
+            raise WireError(
+                f"runs={short(outline.runs)} must lie in [0, {len(specs) - 1}], the runs of {outline.entry}"
+            )
         chosen = [specs[run] for run in outline.runs]
         if len({spec.shape() for spec in chosen}) != 1:
-            raise WireError(f"runs={short(outline.runs)} of {outline.entry} do not train together")
+            raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
         return chosen[0]
 
 
 def _reports(spec: Spec) -> bool:
-    """Whether clients are asked for their losses at a snapshot."""
+    """Whether clients are asked for a snapshot, and for their losses at the mean of the snapshots."""
     rule = spec.method.client_weights
     return isinstance(rule, LearnedWeights) and getattr(type(rule), "loss_query", None) is not Learned.loss_query

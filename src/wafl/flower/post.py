@@ -1,4 +1,4 @@
-"""Messages to nodes and what comes back of them in time."""
+"""Messages to nodes, and the replies that come back in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sent = dict[str, int]
 
 
 class Post:
-    """One message a node; a reply is its content, or in words what went wrong."""
+    """One message per node; a reply is its content, or what went wrong, in words."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -36,7 +36,7 @@ class Post:
         }
 
     def pull(self, sent: Collection[str]) -> dict[str, RecordDict | str]:
-        """What has come so far, by the message that it answers."""
+        """The replies so far, by the message that each belongs to."""
         found: dict[str, RecordDict | str] = {}
         for reply in self._grid.pull_messages(list(sent)) if sent else ():
             what = f"{reply.error.reason} (error {reply.error.code})" if reply.has_error() else reply.content
@@ -51,7 +51,7 @@ class Post:
         group: str = "",
         meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[int, RecordDict | str]:
-        """The reply of every node, with those that did not come in time in words; ``meanwhile`` while it waits."""
+        """The reply of every node, or why there is none; ``meanwhile`` is called while waiting."""
         deadline = time.monotonic() + timeout
         waiting = self.send(kind, contents, timeout, group)
         replies: dict[int, RecordDict | str] = dict.fromkeys(contents, "the message could not be sent")

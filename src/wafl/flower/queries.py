@@ -1,4 +1,4 @@
-"""What a node can be asked, each question with both its ends: work, a test, a survey, midpoints."""
+"""What a node can be asked, and how it replies: clients' work, a test, a survey, midpoints."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.private import Side
 
 MOST_SETTINGS = 10_000
-"""Of the adversary, in one survey."""
+"""Settings of the adversary in one survey."""
 
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
-    """Which clients this node holds, and what a model for them must take; how many examples only if asked."""
+    """Which clients this node holds and what a model for them must take; their sizes only if asked for."""
     clients, rows = node.site.federation, node.site.rows
     with_sizes = Reader(content, "query").one("sizes", bool)
     numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
@@ -59,7 +59,7 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 
 
 def work(node: Node, content: RecordDict) -> RecordDict:
-    """To train, lines 3 to 8 of the paper's Algorithm 1, or to report the loss at given parameters."""
+    """Training, lines 3 to 8 of the paper's Algorithm 1, or a report of the loss at given parameters."""
     task, start = node.task(num_outputs(content))
     spec = node.check(read_outline(content), start)
     query = decode_query(content, start)
@@ -73,7 +73,7 @@ def _params(content: RecordDict, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TestQuery:
-    """Test these clients at ``params``: on clean examples, and with ``attacked`` also on attacked ones."""
+    """Test the model at ``params`` on these clients' test examples; with ``attacked``, under attack as well."""
 
     names: tuple[str, ...]
     attacked: bool
@@ -88,12 +88,12 @@ class TestQuery:
         return content
 
     def read(self, reply: RecordDict) -> list[tuple[Tested, Tested]]:
-        """Each client clean and attacked."""
+        """Each client's clean and attacked test."""
         count, read = len(self.names), Reader(reply, "reply")
         sizes = read.many("sizes", int, count, 1, LARGEST)
         losses, right = read.many("losses", float, 2 * count), read.many("right", float, None, 0.0, 1.0)
         if right and len(right) != 2 * count:
-            raise WireError(f"{len(right)} accuracies of {count} clients, clean and attacked")
+            raise WireError(f"right has {len(right)} values: {count} clients, clean and attacked, have {2 * count}")
         found = [Tested(sizes[i % count], losses[i], right[i] if right else None) for i in range(2 * count)]
         return list(zip(found[:count], found[count:], strict=True))
 
@@ -116,7 +116,7 @@ def test(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class SurveyQuery:
-    """Report at ``params``, in double precision, the mean loss; with ``norm`` that of an upper bound of phi_gamma."""
+    """Report the mean loss at ``params`` in double precision; with ``norm``, that of an upper bound of phi_gamma."""
 
     names: tuple[str, ...]
     params: Tensor
@@ -170,9 +170,9 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class MidpointsQuery:
-    """Carry each client's reference, ``[clients, points, dimension]``, to ``points`` examples of the client's own.
+    """Return midpoints between each client's reference ``[clients, points, dimension]`` and ``points`` of its examples.
 
-    ``numbers`` are the clients' places among all: which examples are drawn depends on them and on the seed.
+    ``numbers`` are the clients' places among all clients; they and the seed decide which examples are drawn.
     """
 
     names: tuple[str, ...]
@@ -218,12 +218,12 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.survey": survey,
     "query.midpoints": midpoints,
 }
-"""By the type of the message."""
+"""What handles each type of message."""
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
-    """What the node replies; what it cannot or must not do is said in words."""
+    """The node's reply; if it cannot or must not do what it is asked, a refusal that says why."""
     try:
         return HANDLERS[kind](node(), content)
-    except Exception as error:  # a node that fails says why, whatever it is
+    except Exception as error:  # whatever it is, the server must hear of it
         return refusal(f"{type(error).__name__}: {error}")

@@ -12,23 +12,24 @@ from wafl.runs.method_keys import MethodTable
 from wafl.runs.read import parse_experiment
 
 OWN = {"task": "train", "folder": "", "output": "runs", "radii": "[0.1, 0.3, 1.0]", "norm": 2.0, "target": ""}
-"""What a ServerApp of ours is told beside the experiment; see :mod:`wafl.flower.server`."""
+"""What our ServerApp is told in addition to the experiment; see :mod:`wafl.flower.server`."""
 
 QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
-"""How a string begins that holds something as TOML."""
+"""How a string that holds TOML begins, and what it holds."""
 
 
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
-    """Nested tables of plain values: a list is a string that holds it as TOML, and a method has a table by its name.
+    """Nested tables of plain values: each method has a table under its name, and lists are strings that hold TOML.
 
-    So is a table among the options of your own method or part, and a text that could be taken for one of these. What
-    a schedule leaves open is an empty string, so that it can be set when a run is started; so can the tolerance.
+    So are tables among the options of your own methods and parts, and text that could be mistaken for one of these.
+    What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
+    is always written for the same reason.
     """
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
     for table, method in zip(experiment.methods, content.pop("methods"), strict=True):
         name = table.label
-        key = name.replace(".", "-")  # a dot would begin a table of its own
+        key = name.replace(".", "-")  # a dot would begin another table
         while key in methods:
             key += "-"
         methods[key] = method
@@ -38,7 +39,7 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
 
 
 def from_run_config(values: Mapping[str, Any]) -> Experiment:
-    """The experiment that dotted keys describe; its clients are on nodes."""
+    """The experiment that dotted keys describe, with its clients on nodes."""
     content: dict[str, Any] = {}
     for key, value in values.items():
         if key in OWN or (value == "" and key.startswith("schedule.")):
@@ -48,12 +49,12 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
         for part in path:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"run config: {key} stands inside a value")
+                raise ConfigError(f"run config: {key} is set, but a key that it begins with is a value and not a table")
         target[last] = _read(key, value)
     tables: Any = content.pop("methods", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ConfigError("run config: methods must be tables, such as methods.wafl.method = 'WAFL'")
-    # What travels as a map has lost its order.
+    # A map that has traveled has lost its order.
     methods = [_named(name, table) for name, table in sorted(tables.items())]
     return parse_experiment({"engine": "flower", **content, "methods": methods}, "run config")
 
@@ -68,10 +69,12 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of any kind: what is nested in them may have keys with dots, or be empty, and so stays in one piece."""
+    """Values of any kind. A nested table stays in one piece: its keys may have dots, and it may be empty."""
     for name in values:
         if not name.isidentifier():
-            raise ConfigError(f"options: {name!r} cannot be the name of an argument: use letters, digits and '_'")
+            raise ConfigError(
+                f"options: {name!r} is not an argument's name: use letters, digits and '_', and no digit first"
+            )
     return {name: _inline(value) if isinstance(value, Mapping) else _write(value) for name, value in values.items()}
 
 

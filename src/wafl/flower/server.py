@@ -1,6 +1,6 @@
-"""The ServerApp: a study whose clients are on nodes, a certificate that they compute together, or their distances.
+"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates or distances together.
 
-The run config says which (``task``: train, certify or distances) and has the experiment; see docs/flower.md.
+The run config says which (``task``: train, certify or distances) and holds the experiment; see docs/flower.md.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from wafl.weights.transport.private import Side, distance_bounds
 log = getLogger("flwr").log
 server_app = ServerApp()
 POINTS = 1000
-"""Examples that a distance is at most between, as of :func:`wafl.weights.nearest`."""
+"""The most examples of each side of a distance, as in :func:`wafl.weights.nearest`."""
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """What ``task`` names."""
+    """Do what ``task`` says."""
     values = {**OWN, **context.run_config}
     tasks = {"train": train, "certify": certify, "distances": distances}
     try:
@@ -59,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def train(post: Post, values: Mapping[str, Any]) -> None:
-    """Train and test every method of the experiment; ``folder`` goes on with a study, or names a new one."""
+    """Train and test every method of the experiment; ``folder`` is a study to resume, or a new one."""
     folder = Path(str(values["folder"])) if values["folder"] else None
     begun = folder is not None and folder.exists()
     experiment = StudyFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
@@ -84,7 +84,10 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def certify(post: Post, values: Mapping[str, Any]) -> None:
-    """How large the loss can be within each of ``radii``, of the run saved in ``folder``: certificates.json there."""
+    """Certify how large the loss can be within each of ``radii``, for the run saved in ``folder``.
+
+    The result is ``certificates.json`` in that folder.
+    """
     folder, norm = Path(str(values["folder"])), float(values["norm"])
     check_norm(norm)
     radii = check_radii(_numbers("radii", values["radii"]))
@@ -93,7 +96,9 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     clients = Finder(post, experiment, folder, known=roster)([])
     weights = run.client_weights.double() / run.client_weights.double().sum()
     if len(weights) != clients.roster.num_clients:
-        raise ConfigError(f"the run has {len(weights)} clients, here are {clients.roster.num_clients}: start them all")
+        raise ConfigError(
+            f"the run has {len(weights)} clients, but {clients.roster.num_clients} are here: start all of its nodes"
+        )
     task, params = task_of(run)
 
     def means(adversary: UpperBound | None, settings: Sequence[Mapping[str, float]]) -> Means:
@@ -103,7 +108,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     known = data_free_constants(task, params, math.prod(clients.roster.input_shape), norm)
     if len(known) < 2:
         raise ConfigError(
-            "no bound of this model's L_zz is known without its clients' examples: certify a linear model"
+            "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
     found = certificates_of(means, radii, norm, clients.roster.unit, known["L_z"], known["L_zz"])
     write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
@@ -111,7 +116,10 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def distances(post: Post, values: Mapping[str, Any]) -> None:
-    """Upper bounds of W_2^2 from each client to the examples ``x`` in the file ``target``: distances.json."""
+    """Bound W_2^2 between each client and the examples ``x`` in the file ``target`` from above.
+
+    The result is ``NAME-distances.json`` in ``output``.
+    """
     target, experiment = Path(str(values["target"])), from_run_config(values)
     try:
         with np.load(target, allow_pickle=False) as content:
@@ -133,7 +141,7 @@ def distances(post: Post, values: Mapping[str, Any]) -> None:
 
 
 class _Remote:
-    """Clients as sides of distances."""
+    """Clients as one side of each distance."""
 
     def __init__(self, clients: GridClients, shape: tuple[int, int], seed: int) -> None:
         self._clients, self.shape, self._seed = clients, shape, seed
@@ -143,7 +151,7 @@ class _Remote:
 
 
 class _Narrator(Callback):
-    """Says of every round how it went."""
+    """Logs how every round went."""
 
     def __init__(self, clients: GridClients) -> None:
         self._clients = clients
@@ -156,7 +164,10 @@ class _Narrator(Callback):
 
 
 def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
-    """The study's experiment, waiting as the run config says; refused if that, which nodes go by, is of another."""
+    """The study's experiment, with the run config's settings for nodes.
+
+    Nodes train by the run config, so one of another experiment is refused.
+    """
     free = {"engine", "flower", "tolerance", "checkpoint_every", "trackers", "methods"}
     one, other = (each.model_dump(exclude=free) for each in (begun, given))
     for each, about in ((begun, one), (given, other)):
@@ -164,8 +175,8 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
     for key in sorted({*one, *other}):
         if one.get(key) != other.get(key):
             raise ConfigError(
-                f"{folder} was begun with another {key}: {one.get(key)}, the run config has {other.get(key)}; give the "
-                "same, or another folder"
+                f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same, "
+                "or another folder"
             )
     return begun.model_copy(update={"flower": given.flower, "tolerance": given.tolerance})
 

@@ -1,4 +1,4 @@
-"""A node's own data: a folder or a function that its own configuration names, never the server."""
+"""A node's own data: a folder or a function, named by the node's own configuration and never by the server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wafl.runs.plan import imported, make_clients
 
 @dataclass(frozen=True)
 class Site:
-    """The clients that a node holds: by name, where in ``federation`` each is.
+    """The clients that a node holds: ``rows`` says, by name, where each is in ``federation``.
 
-    ``numbers`` is their place among all clients, where the node knows it.
+    ``numbers`` are their places among all clients, if the node knows them.
     """
 
     federation: Federation
@@ -28,9 +28,9 @@ class Site:
 
 
 def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
-    """What the node's configuration says: ``data`` is a folder or ``module:function``.
+    """The data that the node's configuration names: ``data`` is a folder or ``module:function``.
 
-    Without it, ``partition-id`` of ``num-partitions`` takes its part of the experiment's data set: for simulations.
+    Without it, the node takes part ``partition-id`` of ``num-partitions`` of the experiment's data set (simulations).
     """
     source = node_config.get("data")
     if source is None:
@@ -42,7 +42,7 @@ def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
 
 
 def read_folder(folder: Path) -> Federation:
-    """One client a file ``NAME.npz`` with arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` if it can be tested."""
+    """One client per file ``NAME.npz``, with arrays ``x`` and ``y``, and for tests ``x_test`` and ``y_test``."""
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise ConfigError(f"node config: data={str(folder)!r} holds no .npz file: give each client one, with x and y")
@@ -50,7 +50,9 @@ def read_folder(folder: Path) -> Federation:
     names = [file.stem for file in files]
     tested = [name for name, part in zip(names, parts, strict=True) if len(part) == 4]
     if tested and len(tested) != len(names):
-        raise ConfigError(f"{folder}: {', '.join(tested)} have x_test and y_test, the others not: give all or none")
+        raise ConfigError(
+            f"{folder}: {', '.join(tested)} have x_test and y_test, the others do not: give them to all or none"
+        )
     pairs = [(part["x"], part["y"]) for part in parts]
     if not tested:
         return Federation.from_arrays(pairs, test_fraction=0.0, names=names)
@@ -66,7 +68,7 @@ def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             found = {name: content[name] for name in wanted if name in content.files}
-    except Exception as error:  # what reading a damaged archive may raise
+    except Exception as error:  # a damaged archive may raise anything
         raise ConfigError(f"{file} cannot be read: {error}") from error
     if set(found) not in ({"x", "y"}, set(wanted)):
         has = ", ".join(found) or "none"
@@ -85,13 +87,13 @@ def _part(node_config: Mapping[str, Any], data: Data) -> Site:
     part, parts = node_config.get("partition-id"), node_config.get("num-partitions")
     if not isinstance(part, int) or not isinstance(parts, int) or not 0 <= part < parts:
         raise ConfigError(
-            f"node config has no data: give data='FOLDER' or data='module:function' (partition-id={part!r} of "
-            f"num-partitions={parts!r} takes a part of the experiment's data set, for trials)"
+            f"node config has no data: give data='FOLDER' or data='module:function'; for trials, give partition-id and "
+            f"num-partitions for a part of the experiment's data set (partition-id={part!r}, num-partitions={parts!r})"
         )
     federation = make_clients(data)
     rows = {name: row for row, name in enumerate(federation.names) if row % parts == part}
     if not rows:
         raise ConfigError(
-            f"{parts} nodes for {federation.num_clients} clients leave partition {part} without any: use fewer nodes"
+            f"{parts} nodes for {federation.num_clients} clients leave partition {part} empty: use fewer nodes"
         )
     return Site(federation, rows, rows)

@@ -1,4 +1,4 @@
-"""WAFL as a Flower strategy: FedAvg whose clients are told what :func:`wafl.flower.train` needs."""
+"""WAFL as a Flower strategy: FedAvg that tells its clients what :func:`wafl.flower.train` needs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,38 @@ from wafl.adversaries import Wasserstein
 from wafl.core.options import options_of
 from wafl.flower.training import COST, PREFIX, array_fault
 
-log = getLogger("flwr").log  # what Flower shows of a run
+log = getLogger("flwr").log  # what Flower shows of a Flower run
 
 
 class WAFL(FedAvg):
     """FedAvg on ``phi_gamma``; clients must return :func:`wafl.flower.train`.
 
-    The options are those of :func:`wafl.adversaries.wasserstein` and of FedAvg. Without gamma and radius, gamma is
-    0.5. With a radius, gamma is found as training goes: ``strategy.gamma`` is the current one, and each round's
-    metrics have the one it used. The costs it is found from are not private: with Flower's differential privacy, give
-    gamma. A reply that is not finite or does not fit the model is left out.
+    All arguments are keyword arguments. With a radius, gamma is found during training: ``strategy.gamma`` is the
+    current one, and each round's metrics have the one that was sent. The costs it is found from are not private: with
+    Flower's differential privacy, give gamma. Replies that are not finite or do not fit the model are left out.
+
+    Args:
+        gamma: the price of transport; a smaller gamma is a larger ball. Without gamma and radius it is 0.5.
+        radius: the size of the ball, instead of gamma.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself.
+        bounds: a box ``(low, high)`` that moved examples stay in.
+        strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
+            linear model. ``strategy.gamma`` may then be below the gamma that clients used.
+        fraction_train: FedAvg's share of nodes that train in a round.
+        fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
+        min_train_nodes: FedAvg's least number of nodes that train.
+        min_evaluate_nodes: FedAvg's least number of nodes that evaluate.
+        min_available_nodes: FedAvg's least number of connected nodes.
+        weighted_by_key: the metric by which FedAvg weights replies, by default ``num-examples``.
+        arrayrecord_key: what FedAvg calls the record of arrays.
+        configrecord_key: what FedAvg calls the record of the train config.
+        train_metrics_aggr_fn: FedAvg's function that averages the metrics of training.
+        evaluate_metrics_aggr_fn: FedAvg's function that averages the metrics of evaluation.
 
     >>> WAFL(gamma=0.5, fraction_train=0.5).gamma
     0.5
@@ -64,14 +86,14 @@ class WAFL(FedAvg):
         metrics["gamma"] = self.gamma
         if self.adversary.radius is not None:
             self.gamma = self.adversary.next_gamma(self.gamma, self._mean_cost(counted))
-        # A mean of whole numbers is none: what clients do not train, such as counters and masks, stays as it was.
+        # A mean of whole numbers is not whole: what clients do not train, such as counters and masks, stays as it was.
         same = {
             name: value if value.dtype == self._sent[name].dtype else self._sent[name] for name, value in arrays.items()
         }
         return ArrayRecord(same), metrics
 
     def _told(self) -> dict[str, float | int]:
-        """The adversary in plain values, with the present gamma; None is left out, a box is two numbers."""
+        """The adversary in plain values, with the current gamma; None is left out, and a box is two numbers."""
         told: dict[str, Any] = {name: getattr(self.adversary, name) for name in options_of(Wasserstein)}
         told["gamma"] = self.gamma
         bounds = told.pop("bounds")
@@ -81,7 +103,7 @@ class WAFL(FedAvg):
         return {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
 
     def _usable(self, replies: list[Message]) -> list[Message]:
-        """The replies whose arrays and metrics can be averaged; the others are logged."""
+        """The replies whose arrays and metrics can be averaged; the others are logged and left out."""
         sound: list[Message] = []
         for reply in replies:
             if reply.has_error():
@@ -91,7 +113,7 @@ class WAFL(FedAvg):
                 sound.append(reply)
             else:
                 _leave_out(reply, fault)
-        # FedAvg averages metrics by name, and stops where these differ: one odd client shall not end a run.
+        # FedAvg averages metrics by name and fails if the names differ: one odd client must not end the Flower run.
         usual = Counter(_form(reply.content) for reply in sound).most_common(1)
         for reply in sound:
             if _form(reply.content) != usual[0][0]:
@@ -102,7 +124,7 @@ class WAFL(FedAvg):
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
             return (
                 f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords, "
-                "asked for one of each"
+                "expected one of each"
             )
         (arrays,), (metrics,) = content.array_records.values(), content.metric_records.values()
         fault = array_fault(arrays, self._sent)
@@ -130,7 +152,7 @@ def _leave_out(reply: Message, reason: str) -> None:
 
 
 def _form(content: RecordDict) -> tuple[str, str, frozenset[tuple[str, int]]]:
-    """The names of a reply's records and of its metrics, and how long these are."""
+    """The names of a reply's records and metrics, and the length of each metric."""
     ((arrays, _),), ((name, metrics),) = content.array_records.items(), content.metric_records.items()
     lengths = ((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items())
     return arrays, name, frozenset(lengths)

@@ -1,4 +1,4 @@
-"""A client's round in a Flower app: its examples move, the model learns from where they went."""
+"""A client's round in your own Flower app: its examples are moved, and the model learns from where they went."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wafl.core.task import Loss, Problem, Task, make_task
 from wafl.engine.watch import lowest_gamma
 
 PREFIX = "wafl-"
-"""What the strategy tells clients stands in the train config under names that start so."""
+"""The strategy tells clients its options in the train config, under names that start with this."""
 
 COST = "transport-cost"
 """The metric from which the gamma of a radius is found."""
 
 HEADER = 1024
-"""Bytes by which numpy's headers may differ."""
+"""By how many bytes numpy's headers may differ."""
 
 _INPUTS, _LABELS, _RATES = ("image", "img", "x"), ("label", "y"), ("lr", "learning-rate")
 
@@ -42,11 +42,21 @@ def train(
     loss: Loss = "cross_entropy",
     device: torch.device | str | None = None,
 ) -> Message:
-    """Train the model from the message's arrays on phi_gamma, and return the reply.
+    """Train the model on phi_gamma, starting from the message's arrays, with one step of plain SGD per batch.
 
-    Batches are ``(x, y)``, or dicts with image, img or x and label or y. Each is one step of plain SGD. ``lr`` is by
-    default "lr" or "learning-rate" of the train config or the run config, ``local_epochs`` the run config's
-    "local-epochs", or 1. The reply's train_loss and transport-cost are means over all examples and epochs.
+    Args:
+        model: the model; it is changed in place.
+        loader: gives batches ``(x, y)``, or dicts with image, img or x, and label or y.
+        message: from a server whose strategy is :class:`wafl.flower.WAFL`.
+        context: Flower's context of the ClientApp.
+        lr: the learning rate; by default "lr" or "learning-rate" of the train config or of the run config.
+        local_epochs: how often the loader is gone through; by default "local-epochs" of the run config, or 1.
+        loss: "cross_entropy", "squared_error", or your own loss.
+        device: where to train; by default where the model is.
+
+    Returns:
+        The reply: the arrays, and the metrics train_loss and transport-cost, means over all examples and epochs, and
+        num-examples.
     """
     arrays = _only(message.content.array_records, "ArrayRecord")
     config = _only(message.content.config_records, "ConfigRecord")
@@ -72,22 +82,22 @@ def train(
             model.get_parameter(name).copy_(value)
 
     state = model.state_dict()
-    # In the order of the arrays that came: Flower's clipping goes by position.
+    # In the order of the message's arrays: Flower's clipping goes by position.
     trained = ArrayRecord({name: state[name] for name in arrays})
     return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
 
 
 def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
-    """What keeps arrays from standing where others of the same names, shapes and types stood."""
+    """What keeps ``arrays`` from taking the place of ``like``: other names, shapes or types, or non-finite values."""
     if arrays.keys() != like.keys():
         return f"names that only one of them has: {', '.join(sorted(arrays.keys() ^ like.keys()))}"
     for name, wanted in like.items():
         if len(arrays[name].data) > len(wanted.data) + HEADER:
-            return f"array {name!r} takes {len(arrays[name].data)} bytes, at most {len(wanted.data)} were expected"
+            return f"array {name!r} takes {len(arrays[name].data)} bytes, expected at most {len(wanted.data)}"
         try:
             value = arrays[name].numpy()
             shape, dtype = tuple(value.shape), str(value.dtype)
-        except Exception as error:  # what reading bytes of any kind may raise
+        except Exception as error:  # reading bytes of any kind may raise anything
             return f"array {name!r} cannot be read ({error})"
         if shape != tuple(wanted.shape) or dtype != wanted.dtype:
             return f"array {name!r} is {dtype} of shape {shape}, not {wanted.dtype} of shape {tuple(wanted.shape)}"
@@ -111,7 +121,7 @@ def _descend(
     epochs: int,
     key: Key,
 ) -> tuple[Tensor, MetricRecord]:
-    """Algorithm 1, lines 3 to 8, as :func:`wafl.engine.local.local_update` has it, on batches that others draw."""
+    """Algorithm 1, lines 3 to 8, as in :func:`wafl.engine.local.local_update`, on batches that the loader draws."""
     step = seen = 0
     price = params.new_full((1,), gamma)
     loss = cost = 0.0
@@ -128,7 +138,7 @@ def _descend(
             loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
             step, seen = step + 1, seen + size
         if seen == before:
-            raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: give a DataLoader or a list")
+            raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: use a DataLoader or a list")
     return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
 
 
@@ -139,7 +149,7 @@ def _only(records: Mapping[str, Record], kind: str) -> Record:
 
 
 def _adversary(config: ConfigRecord) -> tuple[Wasserstein, float]:
-    """The adversary, and its present gamma: that of a radius changes from round to round."""
+    """The adversary and the current gamma, which changes from round to round if it is found for a radius."""
     own: dict[str, Any] = {
         name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)
     }
@@ -174,7 +184,7 @@ def _epochs(local_epochs: int | None, context: Context) -> int:
 
 
 def _key(config: ConfigRecord, context: Context, device: torch.device) -> Key:
-    """For the restarts: other draws in every round, client and step."""
+    """For the restarts: different draws for every round, client and step."""
     client = context.node_config.get("partition-id", context.node_id)
     numbers = (int(cast(int, value)) & WORD for value in (0, config.get("server-round", 0), client, 0))
     return Key(*(torch.tensor([number], device=device) for number in numbers))
@@ -187,10 +197,10 @@ def _examples(batch: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
             f"a batch has inputs of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}: "
-            "the loader must give as many of each, at least one"
+            "the loader must give as many labels as inputs, and at least one"
         )
     if not bool(torch.isfinite(x).all()):
-        raise ValueError("a batch holds NaN or infinity: clean the data, or fill in what is missing")
+        raise ValueError("a batch holds NaN or infinity: clean the data, or fill in missing values")
     return x[None], y[None].to(like.dtype if y.is_floating_point() else torch.int64)
 
 

@@ -1,4 +1,4 @@
-"""What travels between a server and its nodes, checked on arrival: plain values and arrays, nothing that could run."""
+"""What travels between a server and its nodes: plain values and arrays, no code; all of it is checked on arrival."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from wafl.algorithms.messages import PARAMS
 
 FORMAT = 2
 RAW = "wafl.raw"
-"""How arrays are written: their numbers, little-endian, row by row."""
+"""How arrays are written: their numbers only, little-endian, row by row."""
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 LARGEST = 2**62
 LONGEST = 1000
-"""Characters of what a node says when it refuses."""
+"""Characters of a refusal."""
 T = TypeVar("T", int, float, str, bool)
 
 
 class WireError(ValueError):
-    """A message that is not what was agreed on; nothing of it is used."""
+    """A message that is not what was agreed on; none of it is used."""
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,19 @@ def read_outline(content: RecordDict) -> Outline:
     """The outline of what :func:`encode_query` wrote; refuses empty and repeated names, and that of the parameters."""
     read = Reader(content, "query")
     if read.one("format", int, 0, LARGEST) != FORMAT:
-        raise WireError(f"messages of format {read.one('format', int)}, this version reads {FORMAT}: update wafl-learn")
+        raise WireError(
+            f"the message has format {read.one('format', int)}, this version reads {FORMAT}: update wafl-learn"
+        )
     kind = read.one("kind", str)
     if kind not in ("train", "loss"):
         raise WireError(f"kind={short(kind)} must be 'train' or 'loss'")
     runs = read.many("runs", int, None, 0, LARGEST)
     if not runs or len(set(runs)) != len(runs):
-        raise WireError(f"runs={short(runs)} must be different ones, at least one")
+        raise WireError(f"runs={short(runs)} must be one or more different numbers")
     scalars, vectors, iterates, sends = map(read.names, ("scalars", "vectors", "iterates", "sends"))
     for name, found in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
         if PARAMS in found or len(set(found)) != len(found):
-            raise WireError(f"{name}={short(found)} must be different names, and {PARAMS!r} is taken")
+            raise WireError(f"{name}={short(found)} must be different names other than {PARAMS!r}")
     return Outline(kind, read.one("entry", str), tuple(runs), scalars, vectors, iterates, sends)
 
 
@@ -138,7 +140,7 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
     numbers = read.many("numbers", int, None, 0, LARGEST)
     names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
     if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
-        raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must be different ones")
+        raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must all differ")
     counts = read.many("counts", int, count, 1, len(numbers))
     clients = read.many("clients", int, sum(counts))
     weights = read.many("weights", float, sum(counts), 0.0)
@@ -155,7 +157,7 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
     for place, size in enumerate(counts):
         asked = tuple(clients[begin : begin + size])
         if not set(asked) <= names.keys() or len(set(asked)) != size:
-            raise WireError(f"clients={short(asked)} must be different ones of {short(sorted(names))}")
+            raise WireError(f"clients={short(asked)} must be different clients among {short(sorted(names))}")
         query = Query(
             outline.kind,
             number,
@@ -190,7 +192,7 @@ def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]
 
 
 def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
-    """One row a client; with partial sums one a run, the mean of the sound ones by their weights."""
+    """One row per client; with partial sums one per run, the weighted mean of the clients whose numbers are finite."""
     if query.partial_sums:
         replies = [_averaged(each, reply) for each, reply in zip(query.queries, replies, strict=True)]
     numbers = arrays(
@@ -205,7 +207,7 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
 
 
 def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
-    """One reply a client and query. Whether they are finite is not said here: one client's fault is its own."""
+    """One reply per client and run; they may be non-finite, because that is one client's fault and not the node's."""
     check_refusal(content)
     Reader(content, "reply").one("format", int, FORMAT, FORMAT)
     sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
@@ -229,7 +231,7 @@ def refusal(why: str) -> RecordDict:
 
 
 def check_refusal(content: RecordDict) -> None:
-    """Raise what a node has refused, in its own words."""
+    """Raise a node's refusal, in its own words."""
     if "refused" in content:
         raise WireError(Reader(content, "refused").one("why", str)[:LONGEST])
 
@@ -252,16 +254,16 @@ def config_only(record: str, /, **values: Any) -> RecordDict:
 def read_arrays(
     content: RecordDict, record: str, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """The arrays of a record, which must be exactly these; see :func:`read_array`."""
+    """All arrays of a record, which must have exactly these names; see :func:`read_array`."""
     found = content.get(record)
     sent = set(found) if isinstance(found, ArrayRecord) else set[str]()
     if sent != set(names):
-        raise WireError(f"{record} holds the arrays {short(sorted(sent))}, asked for {short(sorted(names))}")
+        raise WireError(f"{record} holds the arrays {short(sorted(sent))}, expected {short(sorted(names))}")
     return {name: read_array(content, record, name, shape, dtype) for name in names}
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An array that must be of this shape and type and just as large: its bytes are numbers, nothing is parsed."""
+    """An array of exactly this shape, type and size in bytes; its bytes are numbers, and nothing is parsed."""
     found = content.get(record)
     array = found.get(name) if isinstance(found, ArrayRecord) else None
     if array is None:
@@ -271,12 +273,12 @@ def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ..
     expected = DTYPES[dtype]
     if array.stype != RAW or array.dtype != expected or tuple(array.shape) != shape:
         raise WireError(
-            f"{name} is {short(array.dtype)} of shape {short(tuple(array.shape))} ({short(array.stype)}), asked for "
+            f"{name} is {short(array.dtype)} of shape {short(tuple(array.shape))} ({short(array.stype)}), expected "
             f"{expected} of {shape}"
         )
     size = math.prod(shape) * dtype.itemsize
     if len(array.data) != size:
-        raise WireError(f"{name} takes {len(array.data)} bytes, {size} were expected")
+        raise WireError(f"{name} takes {len(array.data)} bytes, expected {size}")
     values = np.frombuffer(array.data, np.dtype(expected).newbyteorder("<")).astype(expected)
     return torch.from_numpy(values).view(shape)
 
@@ -288,7 +290,7 @@ def finite(name: str, values: Tensor) -> Tensor:
 
 
 class Reader:
-    """The plain values of a message; what is missing, of another type or out of range is said with its name."""
+    """The plain values of a message; names each one that is missing, of the wrong type or out of range."""
 
     def __init__(self, content: RecordDict, record: str) -> None:
         found = content.get(record)
@@ -312,10 +314,10 @@ class Reader:
         return [self._checked(name, value, kind, low, high) for value in values]
 
     def different(self, name: str) -> tuple[str, ...]:
-        """Strings of which no two are equal."""
+        """Strings that all differ."""
         found = self.many(name, str)
         if len(set(found)) != len(found):
-            raise WireError(f"{name}={short(found)} must be different ones")
+            raise WireError(f"{name}={short(found)} must all differ")
         return tuple(found)
 
     def names(self, name: str) -> tuple[str, ...]:
@@ -350,7 +352,7 @@ def _averaged(query: Query, replies: Replies) -> Replies:
     def mean(part: Tensor) -> Tensor:
         return (weights.to(part) @ torch.where(sound[:, None], part, 0.0))[None]
 
-    loss = torch.where(sound, replies.loss, torch.nan)  # so that the server leaves these clients out
+    loss = torch.where(sound, replies.loss, torch.nan)  # which tells the server to leave these clients out
     return replace(replies, loss=loss, vectors={name: mean(part) for name, part in replies.vectors.items()})
 
 

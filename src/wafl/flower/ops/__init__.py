@@ -1,1 +1,1 @@
-"""What operators need of Flower: processes, keys and certificates, apps, simulations."""
+"""For operators of Flower: processes, keys and certificates, apps, simulations."""

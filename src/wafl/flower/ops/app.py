@@ -1,4 +1,4 @@
-"""A Flower app of an experiment: a folder that ``flwr run`` starts."""
+"""An experiment as a Flower app: a folder that ``flwr run`` starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SERVER, CLIENT = "wafl.flower.server:server_app", "wafl.flower.client:client_app
 
 
 def write_app(folder: Path, experiment: Experiment, source: Path | None = None) -> list[Path]:
-    """Write the app and return its files; modules in ``source`` that it names go with it, except that of its data."""
+    """Write the app into a new or empty folder and return its files.
+
+    Modules in ``source`` that the experiment names are copied with it, except the module of its data.
+    """
     import tomlkit
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -50,7 +53,7 @@ def write_app(folder: Path, experiment: Experiment, source: Path | None = None) 
 
 
 def trial_experiment() -> Experiment:
-    """FedAvg and WAFL, all clients in every round; on nodes without data of their own, parts of digits."""
+    """FedAvg and WAFL, all clients in every round; nodes without their own data get parts of digits."""
     content = {
         "name": "trial",
         "data": {"num_clients": 20, "labels_per_client": 3},
@@ -62,6 +65,6 @@ def trial_experiment() -> Experiment:
 
 
 def _project_name(name: str) -> str:
-    """Flower wants letters, digits and hyphens, a letter first."""
+    """Flower takes letters, digits and hyphens, and a letter first."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return plain if plain[:1].isalpha() else f"run-{plain}".rstrip("-")
+    return plain if plain[:1].isalpha() else f"study-{plain}".rstrip("-")

@@ -21,7 +21,7 @@ HOSTS = ("localhost", "127.0.0.1")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 MOST_DAYS = 36500
-CLOCKS = timedelta(hours=1)  # how far a client's clock may be behind
+CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Certificates:
 
     @property
     def ca(self) -> Path:
-        """What every node gets: it trusts the server by it."""
+        """What every node gets, and trusts the server by."""
         return self.folder / "ca.crt"
 
     @property
@@ -61,7 +61,7 @@ class Certificates:
         return self.folder / "keys" / name
 
     def node_pub(self, name: str) -> Path:
-        """What the server is told: ``flwr supernode register`` takes it."""
+        """What the server gets, by ``flwr supernode register``."""
         return self.folder / "keys" / f"{name}.pub"
 
 
@@ -72,9 +72,16 @@ def make_certificates(
     nodes: Sequence[str] = (),
     days: int = 365,
 ) -> Certificates:
-    """A CA, a server certificate for these hosts, and a key pair a node; to a folder that has them, only key pairs.
+    """Make a CA, a server certificate for these hosts, and one key pair per node.
 
-    Nothing is overwritten: when the certificates expire, new ones are made in a new folder.
+    In a folder that has certificates, only key pairs are added. Nothing is overwritten: when the certificates expire,
+    make new ones in a new folder.
+
+    Args:
+        folder: where the files go.
+        hosts: the names and addresses by which nodes reach the server.
+        nodes: the names of nodes that get a key pair.
+        days: how long the certificates are valid.
     """
     require("cryptography", extra="flower", what="wafl flower certificates")
     _check(hosts, nodes, days)
@@ -100,7 +107,9 @@ def _check(hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
         raise ValueError("hosts is empty: give the name or the address by which nodes reach the server")
     for host in hosts:
         if not _is_address(host) and not _is_name(host):
-            raise ValueError(f"host {host!r} is no DNS name or IP address: give one such as fl.example.org or 10.0.0.5")
+            raise ValueError(
+                f"host {host!r} is not a DNS name or an IP address: give one such as fl.example.org or 10.0.0.5"
+            )
     for name in nodes:
         if not NODE.fullmatch(name) or name.endswith(".pub"):
             raise ValueError(f"node {name!r}: give 1 to 64 letters, digits, '.', '_' and '-', and no .pub at the end")
@@ -118,7 +127,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """A DNS name; one of digits only is an address gone wrong."""
+    """Whether it is a DNS name; if its last label is all digits, it is a misspelled address."""
     labels = host.split(".")
     return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdigit()
 
@@ -129,7 +138,7 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
     certificates = () if made else (files.ca_key, files.server_key, files.server_cert)
     for file in certificates:
         if file.exists():
-            raise FileExistsError(f"{file} exists, but no {files.ca.name} beside it: choose another folder")
+            raise FileExistsError(f"{file} exists, but {files.ca.name} does not: choose another folder")
     for name in nodes:
         for file in (files.node_key(name), files.node_pub(name)):
             if file.exists():
@@ -143,7 +152,7 @@ def _refuse_other_hosts(files: Certificates, hosts: Sequence[str]) -> None:
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     known = [str(name.value) for name in names]
     if new := [host for host in hosts if host not in known]:
-        has = f"{files.server_cert} is for {', '.join(known)} and stays as it is"
+        has = f"{files.server_cert} is for {', '.join(known)}"
         raise FileExistsError(f"{has}, not for {new[0]}: choose another folder")
 
 
@@ -174,7 +183,7 @@ def _write_certificates(files: Certificates, hosts: Sequence[str], days: int) ->
 
 
 def _write_node(files: Certificates, name: str) -> None:
-    """The formats of ``ssh-keygen -t ecdsa -b 384``, which Flower wants."""
+    """In the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -240,6 +249,6 @@ def _private(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """A new file, never an old one."""
+    """Write a new file; fail if it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

@@ -44,10 +44,15 @@ Node = Program
 class Loopback:
     """A SuperLink on 127.0.0.1 with the SuperNodes that are added to it; all end with the ``with`` block.
 
-    With certificates it speaks TLS and wants a registered key of every node; without, neither. All its programs have
-    the variables of ``environment``. ``in_memory`` does without the database, which locks when twenty nodes reply at
-    once; a restart then forgets the nodes. The folder has the
-    logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own commands talk to it.
+    The folder holds the logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own
+    commands talk to this SuperLink.
+
+    Args:
+        folder: where all files go.
+        certificates: with them, the SuperLink speaks TLS and requires a registered key of every node.
+        simulation: simulate the nodes instead of starting them.
+        environment: variables that all programs get.
+        in_memory: do without the database, which locks when twenty nodes reply at once; a restart forgets the nodes.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class Loopback:
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             self._stack = stack
-            # Ray's sockets need a short path, and an own one keeps it from joining a cluster that runs already.
+            # Ray's sockets need a short path, and its own one keeps it from joining a cluster that is already running.
             self._temporary = stack.enter_context(TemporaryDirectory(prefix="wafl-", ignore_cleanup_errors=True))
             self.link = self._start_link()
             self._stack = stack.pop_all()
@@ -88,9 +93,9 @@ class Loopback:
         register: bool = True,
         wait: bool = False,
     ) -> Node:
-        """Start a SuperNode; ``wait`` until it is connected.
+        """Start a SuperNode; with ``wait``, return when it is connected.
 
-        It shows the key pair of the name ``key``, which the SuperLink is told of first unless ``register`` is false.
+        It identifies itself by the key pair named ``key``; with ``register``, the SuperLink is told of it first.
         """
         if not NAME.fullmatch(name) or name in self.nodes:
             raise ValueError(f"node {name!r}: give a new name of letters, digits, '.', '_' and '-'")
@@ -112,25 +117,25 @@ class Loopback:
         return node
 
     def nodes_online(self) -> int:
-        """How many SuperNodes the SuperLink counts as connected; one that was killed counts for a while more."""
+        """How many SuperNodes the SuperLink counts as connected; one that was killed still counts for a while."""
         return sum(node["status"] == "online" for node in self.flwr("supernode", "list")["nodes"])
 
     def wait_for_nodes(self, count: int, timeout: float = PATIENCE) -> None:
-        """Wait until that many SuperNodes are connected; a ProgramError if too few run."""
+        """Wait until that many SuperNodes are connected; raises ProgramError if fewer are running."""
         deadline = time.monotonic() + timeout
         while True:
             running = [node for node in self.nodes.values() if node.returncode() is None]
             if len(running) < count:
                 ended = [node for node in self.nodes.values() if node not in running]
                 complaints = [node.complaint(f"ended with status {node.returncode()}") for node in ended]
-                raise ProgramError("\n".join([f"{count} nodes are wanted, {len(running)} run", *complaints]))
-            # To read the logs costs nothing, Flower's command a second of a core that the nodes need to start.
+                raise ProgramError("\n".join([f"{count} nodes are needed, {len(running)} are running", *complaints]))
+            # Reading the logs costs nothing; Flower's command takes a second of a core that starting nodes need.
             connected = sum(re.search(CONNECTED, node.said()) is not None for node in running)
             if connected >= count and self.nodes_online() >= count:
                 return
             if time.monotonic() > deadline:
                 found = f"{connected} connected within {timeout:g} s"
-                raise TimeoutError(f"{count} nodes are wanted, {found}: see the logs in {self.folder}")
+                raise TimeoutError(f"{count} nodes are needed, {found}: see the logs in {self.folder}")
             time.sleep(POLL)
 
     def submit(
@@ -139,7 +144,7 @@ class Loopback:
         config: Mapping[str, object] | None = None,
         federation: Mapping[str, object] | None = None,
     ) -> RunHandle:
-        """Run the app in that folder with these values for its run config and for the simulation."""
+        """Start a Flower run of the app in that folder, with these values for its run config and for the simulation."""
         options = [f"--run-config={pair}" for pair in settings(config or {})]
         options += [f"--federation-config={pair}" for pair in settings(federation or {})]
         name = f"run-{next(self._runs)}"
@@ -147,7 +152,7 @@ class Loopback:
         return RunHandle(self, command, int(command.wait_for(SUBMITTED, PATIENCE)[1]))
 
     def kill_link(self) -> None:
-        """End the SuperLink at once, and the ServerApps with it."""
+        """End the SuperLink at once, with its ServerApps."""
         self.link.kill()
 
     def restart_link(self) -> None:
@@ -205,7 +210,7 @@ class Loopback:
         return program
 
     def _environment(self, home: str) -> dict[str, str]:
-        """Flower's home is each program's own, as on machines of their own."""
+        """Each program has its own home for Flower, as if it were on its own machine."""
         inherited = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         own = {"FLWR_HOME": str(self.folder / home), "RAY_TMPDIR": self._temporary, "PATH": path}
@@ -219,7 +224,7 @@ class Loopback:
                 raise
 
     def _reserve_port(self) -> int:
-        """A free port that stays ours: while a socket is bound to it, nobody else is given it by chance."""
+        """A free port that stays ours: while a socket is bound to it, no other program is given it."""
         held = self._stack.enter_context(socket.socket())
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, 0))
@@ -227,7 +232,7 @@ class Loopback:
 
 
 class RunHandle:
-    """A run that was submitted."""
+    """A Flower run that was submitted."""
 
     def __init__(self, loopback: Loopback, command: Program, id: int) -> None:
         self.id = id
@@ -239,22 +244,22 @@ class RunHandle:
         return run["status"]
 
     def done(self) -> bool:
-        """Whether its log has ended, and so the run or the SuperLink."""
+        """Whether its log has ended, and with it the Flower run or the SuperLink."""
         return self._command.returncode() is not None
 
     def wait(self, timeout: float) -> str:
-        """The status it finished with; a TimeoutError if it has not by then, a ProgramError if no SuperLink answers."""
+        """Its status when finished; raises TimeoutError if it takes longer, ProgramError if no SuperLink answers."""
         deadline = time.monotonic() + timeout
         with suppress(subprocess.TimeoutExpired):
-            self._command.process.wait(timeout)  # it streams the log while there are a run and a SuperLink
+            self._command.process.wait(timeout)  # it streams the log while the Flower run and the SuperLink last
         while not (status := self.status()).startswith("finished"):
             if time.monotonic() > deadline:
-                raise TimeoutError(self._command.complaint(f"has a run that is {status} after {timeout:g} s"))
+                raise TimeoutError(self._command.complaint(f"has a Flower run that is {status} after {timeout:g} s"))
             time.sleep(PAUSE)
         return status
 
     def log(self) -> str:
-        """What its ServerApp has said so far."""
+        """What its ServerApp has logged so far."""
         return self._command.said()
 
     def stop(self) -> None:
@@ -262,7 +267,7 @@ class RunHandle:
 
 
 def settings(values: Mapping[str, object]) -> list[str]:
-    """``key=value`` pairs as Flower reads them: TOML, but a quote always ends a string.
+    """``key=value`` pairs as Flower reads them: TOML, except that a quote always ends a string.
 
     >>> settings({"rounds": 3, "name": 'a "b"', "eta": 1e-5, "robust": True})
     ['rounds=3', 'name="a \\\\u0022b\\\\u0022"', 'eta=1e-05', 'robust=true']
@@ -288,7 +293,7 @@ def _value(key: str, value: object) -> str:
 
 
 def _tool(name: str) -> str:
-    """Flower's command of this Python, or else the first one on the path."""
+    """Flower's command next to this Python, otherwise the first one on the path."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""A study whose clients are simulated nodes of Flower, all on this machine."""
+"""A study whose clients are on nodes that Flower simulates on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wafl.runs.study import Study
 
 PAUSE = 0.5
 Show = Callable[[str, int], None]
-"""Told the name of a method, and how many rounds of all its runs are done."""
+"""Called with the name of a method and how many rounds of all its runs are done."""
 
 
 def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     """Run the study in a Flower simulation; returns what ``results.json`` holds.
 
-    The study's folder is the server's: what was done when a simulation ends too early is kept, and gone on with.
+    The server works in the study's folder: if a simulation ends early, what is done is kept, and can be resumed.
     """
     require("ray", extra="flower", what="engine = 'flower-sim'")
     experiment, folder = study.plan.experiment, study.folder
@@ -38,18 +38,18 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     pending = [entry.name for entry in study.pending()]
     state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
     with _terminating(), Loopback(place, simulation=True, environment=state) as loopback:
-        run = loopback.submit(
+        flower_run = loopback.submit(
             place / "app",
             {"folder": str(folder.path.resolve())},
             {"num-supernodes": nodes, "client-resources-num-cpus": 1},
         )
-        while not run.done():
+        while not flower_run.done():
             _report(study, pending, show)
             time.sleep(PAUSE)
-        status = run.wait(60.0)
+        status = flower_run.wait(60.0)
         _report(study, pending, show)
         if status != "finished:completed":
-            said = [line for line in run.log().splitlines() if "Error: " in line]
+            said = [line for line in flower_run.log().splitlines() if "Error: " in line]
             why = said[-1].partition("Error: ")[2] if said else f"see {place}"
             raise TooFewRepliesError(f"the simulation ended as {status.removeprefix('finished:')}: {why}")
     return folder.read_results()
@@ -68,7 +68,7 @@ def _report(study: Study, methods: Sequence[str], show: Show | None) -> None:
 
 @contextmanager
 def _terminating() -> Generator[None, None, None]:
-    """Let a SIGTERM end the block, so that the processes it has started end too."""
+    """Let SIGTERM end the block, so that the processes it has started end too."""
 
     def end(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
