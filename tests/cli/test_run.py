@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
+from wafl.cli.method_options import method_options
+from wafl.core.options import options_of
 
 SEVEN = ["WAFL", "FedAvg", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"]
 QUICK = ("--rounds", "2", "--seeds", "2")
@@ -91,7 +95,21 @@ def test_a_second_run_goes_to_a_new_folder_and_a_taken_name_is_refused(tmp_path:
     ("arguments", "message"),
     [
         (("--method", "fedsgd"), "unknown method 'fedsgd': use one of wafl, fedavg"),
-        (("--method", "fedavg", "--gamma", "1"), "FedAvg has no option 'gamma'"),
+        (
+            ("--method", "fedavg", "--gamma", "1"),
+            "FedAvg has no option 'gamma': choose a method that has it, --method wafl",
+        ),
+        (("-m", "wafl", "-m", "fedpgm", "--gamma", "1"), "FedPGM has no option 'gamma'"),
+        (("--mu", "1"), "WAFL has no option 'mu': choose a method that has it, --method fedprox"),
+        (("--beta1", "0.5"), "WAFL has no option 'beta1': choose a method that has it, --method fedadam or fedyogi"),
+        (("--rate", "0.5"), "WAFL has no option 'rate'"),
+        (("-m", "fedprox", "--mu", "-1"), "mu=-1.0 must be finite and at least 0"),
+        (("-m", "fedpgm", "--norm", "1"), "norm=1 must be 2 or inf"),
+        (("-m", "fedpgm", "--steps", "0"), "steps=0 must be at least 1"),
+        (("--power", "3"), "power=3 must be one of 1, 2"),
+        (("--bounds", "1", "0"), "bounds=(1.0, 0.0) must be (low, high)"),
+        (("--strict",), "strict=True needs radius="),
+        (("-m", "drfa", "--weights-step", "0"), "weights_step=0.0 must be positive and finite"),
         (("--gamma", "-1"), "gamma=-1.0 must be positive"),
         (("--gamma", "1", "--radius", "1"), "give gamma or radius, not both"),
         (("--norm", "3"), "norm=3 must be one of 1, 2, inf"),
@@ -112,6 +130,87 @@ def test_bad_input_is_one_clear_line_and_leaves_no_folder(
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def trained(tmp_path: Path, *arguments: str) -> dict[str, wafl.Run]:
+    """The first seed of each method that one round of ``wafl run`` trained."""
+    result = CliRunner().invoke(app, ["run", "--rounds", "1", "--seeds", "1", "--output", str(tmp_path), *arguments])
+    assert result.exit_code == 0, result.output
+    return {path.parent.name: wafl.load_run(path.parent) for path in tmp_path.rglob("run.json")}
+
+
+def test_a_learning_rate_of_your_own_is_that_of_every_method(tmp_path: Path) -> None:
+    runs = trained(tmp_path, "--learning-rate", "0.25")
+    assert set(runs) == {method.lower() for method in SEVEN}
+    assert {run.settings["schedule"]["learning_rate"] for run in runs.values()} == {0.25}
+
+
+# fmt: off
+FLAGS = {
+    "gamma": ("WAFL", ["0.5"], 0.5), "radius": ("WAFL", ["0.5"], 0.5), "power": ("WAFL", ["1"], 1),
+    "label_cost": ("WAFL", ["inf"], "inf"), "tolerance": ("WAFL", ["0.1"], 0.1), "strict": ("WAFL", [], True),
+    "norm": ("FedPGM", ["2"], 2), "steps": ("FedPGM", ["3"], 3), "restarts": ("FedPGM", ["2"], 2),
+    "bounds": ("FedFGSM", ["-1", "2.5"], [-1.0, 2.5]), "step_size": ("FedRobust", ["0.5"], 0.5),
+    "random_start": ("FedPGM", [], True), "penalty": ("FedRobust", ["3"], 3.0), "weights_step": ("DRFA", ["0.5"], 0.5),
+    "mu": ("FedProx", ["0.5"], 0.5), "rate": ("FedAvgM", ["0.5"], 0.5), "beta": ("FedAvgM", ["0.5"], 0.5),
+    "beta1": ("FedAdam", ["0.5"], 0.5), "beta2": ("FedYogi", ["0.5"], 0.5), "tau": ("FedYogi", ["0.5"], 0.5),
+}
+# fmt: on
+
+
+def test_every_option_of_every_method_is_a_flag_except_those_that_wafl_run_has_itself() -> None:
+    known = {name for preset in wafl.METHODS.values() for name in options_of(preset.options)}
+    assert set(FLAGS) == known - {"client_weights", "server", "local", "epsilon"}
+    for owners in method_options(()).values():
+        kinds = {(option.kind, type(option.limits)) for option in owners.values()}
+        assert len(kinds) == 1, "one flag cannot have two types"
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_reaches_the_method_that_has_it(tmp_path: Path, name: str) -> None:
+    method, texts, expected = FLAGS[name]
+    more = {"strict": ["--radius", "0.5", "--norm", "2"], "restarts": ["--random-start"]}.get(name, [])
+    (run,) = trained(tmp_path, "-m", method, f"--{name.replace('_', '-')}", *texts, *more).values()
+    described = run.settings["method"]
+    parts = [described["adversary"], described["client_weights"], described["server"], described["local"]]
+    values = [part for part in parts if part] + [described["server"].get("optimizer") or {}]
+    own = "step_size" if name == "weights_step" else name
+    assert expected in [part[own] for part in values if own in part]
+
+
+def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
+    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
+    for name, owners in method_options(["epsilon"]).items():
+        (line,) = [line for line in text.splitlines() if re.search(rf" --{name.replace('_', '-')} ", line)]
+        for method, option in owners.items():
+            assert re.search(rf"\b{method}\b", line), (name, method)
+            assert option.doc
+            assert option.doc[1:].split(";")[0] in line
+    assert re.search(r"--epsilon .*Size of the test attack", text), "its meaning is not that of FedPGM's epsilon"
+
+
+def test_flags_of_methods_are_refused_with_a_file(tmp_path: Path) -> None:
+    (tmp_path / "exp.toml").write_text("methods = [{method = 'FedProx', rounds = 1, local_steps = 1}]")
+    for flag in (["--mu", "0.1"], ["--bounds", "0", "1"], ["--strict"], ["--rounds", "3"]):
+        result = CliRunner().invoke(app, ["run", str(tmp_path / "exp.toml"), *flag])
+        assert result.exit_code == 2
+        assert f"{flag[0]} cannot be used with an experiment file: change the file, or use --set" in result.stderr
+
+
+def every_command(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    for name, command in group.commands.items():
+        found |= every_command(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
+    return found
+
+
+def test_every_command_and_every_parameter_has_a_help_text() -> None:
+    commands = every_command(typer.main.get_command(app))
+    assert len(commands) > 10
+    for path, command in commands.items():
+        assert command.help, path
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), (path, parameter.name)
 
 
 @pytest.mark.processes

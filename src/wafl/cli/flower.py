@@ -10,7 +10,7 @@ import typer
 from wafl.cli.shared import one_line_errors
 
 flower_app = typer.Typer(
-    help="The same methods on Flower, where clients are real.", no_args_is_help=True, rich_markup_mode="rich"
+    help="The same methods on Flower, where clients are real.", no_args_is_help=True, rich_markup_mode="markdown"
 )
 
 

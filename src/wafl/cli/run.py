@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wafl.cli.method_options import read_options, with_method_options
 from wafl.cli.progress import train_and_show
-from wafl.cli.shared import one_line_errors, parse_norm
+from wafl.cli.shared import one_line_errors
 
 if TYPE_CHECKING:
     from wafl.runs.config import Experiment
@@ -19,6 +20,7 @@ Changes = Annotated[
 ]
 
 
+@with_method_options
 def run(
     context: typer.Context,
     experiment: Annotated[
@@ -29,14 +31,13 @@ def run(
         list[str] | None,
         typer.Option("--method", "-m", help="Train this method alone; repeat for several. Default: all seven."),
     ] = None,
-    gamma: Annotated[float | None, typer.Option(help="WAFL: the price of transport.")] = None,
-    radius: Annotated[float | None, typer.Option(help="WAFL: the ball's radius, instead of gamma.")] = None,
-    norm: Annotated[str | None, typer.Option(help="WAFL: the ground norm, 1, 2 or inf.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
     cohort: Annotated[int, typer.Option(min=1, help="Clients asked in a round.")] = 10,
     local_epochs: Annotated[int, typer.Option(min=1, help="Passes of a client over its data in a round.")] = 2,
-    batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: each method's own.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples per local step.")] = 64,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Of the clients' steps. Default: tuned for each method.")
+    ] = None,
     model: Annotated[str, typer.Option(help="mlr or cnn.")] = "mlr",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     labels_per_client: Annotated[int, typer.Option(min=1, help="Labels each client knows.")] = 3,
@@ -49,6 +50,8 @@ def run(
     engine: Annotated[
         str | None, typer.Option(help="embedded, or flower-sim: clients on simulated Flower nodes.")
     ] = None,
+    *,
+    options: dict[str, Any],
 ) -> None:
     """Train methods, and see who holds up when clients' data shift.
 
@@ -71,10 +74,9 @@ def run(
         else:
             if changes:
                 raise ValueError("--set changes an experiment file: give one, `wafl config init` writes it")
-            options = {"gamma": gamma, "radius": radius, "norm": None if norm is None else parse_norm(norm)}
             described = demo_experiment(
                 methods=method or [],
-                options={key: value for key, value in options.items() if value is not None},
+                options=read_options(options),
                 learning_rate=learning_rate,
                 rounds=rounds,
                 cohort=cohort,
@@ -100,7 +102,7 @@ def _refuse_options(context: typer.Context) -> None:
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
         option = "--" + given[0].replace("_", "-")
-        raise ValueError(f"{option} does not go with an experiment file: change the file, or use --set KEY=VALUE")
+        raise ValueError(f"{option} cannot be used with an experiment file: change the file, or use --set KEY=VALUE")
 
 
 def _new_folder(output: Path, name: str | None, experiment: Experiment) -> Path:

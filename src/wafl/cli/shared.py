@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from wafl.cli.method_options import parse_choice
+
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
     from wafl.run import Run
@@ -103,7 +105,4 @@ def parse_numbers(name: str, text: str) -> list[float]:
 
 
 def parse_norm(text: str) -> float:
-    names = {"1": 1, "2": 2, "inf": math.inf}
-    if text not in names:
-        raise ValueError(f"norm={text} must be one of {', '.join(names)}")
-    return names[text]
+    return parse_choice("norm", text, (1, 2, math.inf))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wafl.core.checks import check_positive
+from wafl.core.options import options_of
 from wafl.methods import METHODS
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment
@@ -56,7 +57,8 @@ def demo_experiment(
     entries: list[dict[str, Any]] = []
     for name in [_known(method) for method in methods] or list(CHOSEN):
         own = dict(CHOSEN.get(name, {"learning_rate": 0.1}))
-        rate = own.pop("learning_rate") if learning_rate is None else learning_rate
+        tuned = own.pop("learning_rate")
+        rate = tuned if learning_rate is None else learning_rate
         check_positive("learning_rate", rate)
         chosen = _changed(name, own, options) if methods or name == "WAFL" else own
         schedule = schedule_of(name, rounds, min(cohort, clients), local_epochs)
@@ -88,6 +90,13 @@ def _known(name: str) -> str:
 
 def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """A method's options with those of the command line, which it must have."""
-    METHODS[name](**own).with_options(**options)
+    known = options_of(METHODS[name].options)
+    for option, value in options.items():
+        if option not in known:
+            owners = [method.lower() for method in METHODS if option in options_of(METHODS[method].options)]
+            remedy = f"choose a method that has it, --method {' or '.join(owners)}"
+            raise ValueError(f"{name} has no option {option!r}: {remedy}")
+        known[option].check(value)
     kept = {key: value for key, value in own.items() if key != "gamma" or "radius" not in options}
-    return {**kept, **options}
+    METHODS[name](**{**kept, **options})
+    return {**kept, **{option: list(value) if option == "bounds" else value for option, value in options.items()}}
