@@ -1,4 +1,4 @@
-"""Bad input is refused before any work, with the value that was given and the way out."""
+"""Bad input is refused before any work, with the given value and a remedy."""
 
 import math
 
@@ -29,7 +29,7 @@ def images() -> wafl.Federation:
 
 
 def call(function, grid: dict | None = None, **changes):
-    """One valid call, with changes; the first round that ends fails the test."""
+    """A valid call, with changes; the test fails as soon as a round ends."""
 
     def worked(place, record, state):
         pytest.fail("a round was trained before the input was refused")
@@ -41,7 +41,7 @@ def call(function, grid: dict | None = None, **changes):
     return function(model, clients, method, *([grid] if grid is not None else []), **arguments)
 
 
-def test_the_call_is_valid_without_changes():
+def test_the_call_that_the_tests_change_is_valid_itself():
     rounds = []
     call(wafl.fit, on_round=lambda *about: rounds.append(about))
     call(wafl.sweep, {"gamma": [1.0, 2.0]}, on_round=lambda *about: rounds.append(about))
@@ -78,7 +78,7 @@ def changed(x=None, y=None):
         ([GOOD, (np.float64(1.0), np.float64(1.0))], "client 1"),
     ],
 )
-def test_bad_examples(pairs, message):
+def test_examples_that_cannot_be_clients_are_refused(pairs, message):
     with pytest.raises(ValueError, match=message):
         wafl.Federation.from_arrays(pairs)
 
@@ -99,24 +99,24 @@ def test_bad_examples(pairs, message):
         ({"seed": 2**32}, r"seed=4294967296 must lie in 0 \.\. 2\*\*32 - 1"),
     ],
 )
-def test_bad_options_of_a_federation(options, message):
+def test_options_of_a_federation_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         wafl.Federation.from_arrays([GOOD, GOOD], **options)
 
 
-def test_num_classes_of_a_regression():
+def test_a_number_of_classes_for_a_regression_is_refused():
     with pytest.raises(ValueError, match="num_classes is for integer labels"):
         wafl.Federation.from_arrays([changed(y=np.zeros(3))], num_classes=2)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
-def test_bad_seed_of_a_partition(seed):
+def test_a_seed_of_a_partition_out_of_range_is_refused(seed):
     x, y = torch.zeros(4, 1, 1, 1), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(ValueError, match=f"seed={seed} must lie in"):
         wafl.Dataset("one", x, y, x, y, 1).partition(2, labels_per_client=1, seed=seed)
 
 
-def test_unknown_dataset():
+def test_an_unknown_data_set_is_refused_with_a_suggestion():
     with pytest.raises(ValueError, match="unknown data set 'mnits': did you mean 'mnist'"):
         wafl.load_dataset("mnits")
 
@@ -163,7 +163,7 @@ def test_unknown_dataset():
         (lambda: wafl.weights.fixed([0, 0]), "all client weights are 0"),
     ],
 )
-def test_bad_method(make, message):
+def test_options_of_methods_and_attacks_out_of_range_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -174,13 +174,18 @@ def test_bad_method(make, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rounds": 0}, "rounds=0 must be a whole number, at least 1"),
+        ({"rounds": 0}, "rounds=0 must be at least 1"),
         ({"rounds": 1.5}, "rounds=1.5 must be a whole number, at least 1"),
-        ({"cohort": 0}, "cohort=0 must be a whole number, at least 1"),
+        ({"rounds": True}, "rounds=True must be a whole number, at least 1"),
+        ({"rounds": None}, "rounds=None must be a whole number, at least 1"),
+        ({"cohort": 0}, "cohort=0 must be at least 1"),
         ({"cohort": 4}, "cohort=4 is larger than the number of clients, 3: lower it"),
         ({"local_steps": 0}, "local_steps=0 must be"),
-        ({"local_steps": None}, r"give local_steps or local_epochs, one of them \(local_steps=None, local_epochs=None"),
-        ({"local_epochs": 2}, r"give local_steps or local_epochs, one of them \(local_steps=1, local_epochs=2"),
+        (
+            {"local_steps": None},
+            r"give local_steps or local_epochs, exactly one of them \(local_steps=None, local_epochs=None",
+        ),
+        ({"local_epochs": 2}, r"give local_steps or local_epochs, exactly one of them \(local_steps=1, local_epochs=2"),
         ({"batch_size": 0}, "batch_size=0 must be"),
         ({"learning_rate": 0}, "learning_rate=0 must be positive and finite"),
         ({"learning_rate": -0.1}, "learning_rate=-0.1 must be positive and finite"),
@@ -189,6 +194,7 @@ def test_bad_method(make, message):
         ({"learning_rate": lambda t: NAN}, "learning_rate=nan"),
         ({"method": wafl.AFL(weights_step=lambda t: -0.1)}, "=-0.1 .*must be positive"),
         ({"method": wafl.DRFA(weights_step=lambda t: NAN)}, "=nan .*must be positive"),
+        ({"learning_rate": "0.1"}, "learning_rate='0.1' must be a number and be positive and finite"),
         ({"momentum": 1.0}, r"momentum=1.0 must lie in \[0, 1\)"),
         ({"weight_decay": -1}, "weight_decay=-1 must be finite and at least 0"),
         ({"server_learning_rate": 0}, "server_learning_rate=0 must be positive"),
@@ -205,15 +211,19 @@ def test_bad_method(make, message):
         ({"client_weights": wafl.weights.fixed([0.5, 0.5])}, "2 client weights for 3 clients: give one per client"),
     ],
 )
-def test_bad_schedule(changes, message):
+def test_a_schedule_that_cannot_be_trained_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         call(wafl.fit, **changes)
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers():
-    run = call(wafl.fit, rounds=np.int64(1), batch_size=np.int64(2), seed=np.int64(3), on_round=None)
+def test_numbers_of_numpy_are_as_good_as_plain_ones(tmp_path):
+    given = {"rounds": np.int64(1), "batch_size": np.int64(2), "seed": np.int64(3), "learning_rate": np.float32(0.5)}
+    method = wafl.WAFL(gamma=np.float32(0.5), steps=np.int64(4), norm=np.float64(2))
+    run = call(wafl.fit, method=method, **given, on_round=None)
     assert len(run.history) == 1
-    assert run.settings["schedule"]["seed"] == 3
+    settings = wafl.load_run(run.save(tmp_path)).settings
+    assert {name: settings["schedule"][name] for name in given} == given
+    assert [settings["method"]["adversary"][name] for name in ("gamma", "steps", "norm")] == [0.5, 4, 2]
 
 
 @pytest.mark.parametrize("weights", [[0.2, 0.3, 0.5], "uniform"])
@@ -226,7 +236,7 @@ def test_plain_values_as_client_weights_point_to_the_rules(weights):
 
 @pytest.mark.parametrize("method", ["WAFL", None, wafl.WAFL])
 @pytest.mark.parametrize(("function", "grid"), [(wafl.fit, None), (wafl.sweep, {"seed": [1]})])
-def test_unknown_method(function, grid, method):
+def test_what_is_not_a_method_is_refused_with_the_list_of_methods(function, grid, method):
     with pytest.raises(TypeError, match=r"unknown method .*use one of wafl\.WAFL\(\.\.\.\), .*wafl\.DRFA"):
         call(function, grid, method=method)
 
@@ -239,7 +249,7 @@ def test_unknown_method(function, grid, method):
         ({"gamma": 1.0}, {}, "gamma"),
         ({"epsilon": [0.1]}, {}, "WAFL has no option 'epsilon'; it has: gamma"),
         ({"gamma": [1.0], "radius": [0.1]}, {}, "not both"),
-        # The bad value comes last, in a batch of its own: the good ones must not be trained first.
+        # The bad value comes last, in its own batch: the good ones must not be trained first.
         ({"gamma": [1.0, -1.0]}, {}, "gamma=-1.0 must be positive"),
         ({"norm": [2, 3]}, {}, "norm=3 must be 1, 2 or inf"),
         ({"batch_size": [4, 0]}, {}, "batch_size=0 must be"),
@@ -250,7 +260,7 @@ def test_unknown_method(function, grid, method):
         ({"local_steps": [1, 2]}, {"method": wafl.AFL()}, "exactly one step per round: pass local_steps=1"),
     ],
 )
-def test_bad_grid(grid, changes, message):
+def test_a_grid_that_cannot_be_trained_is_refused(grid, changes, message):
     if "clients" in changes:
         clients = changes["clients"]()
         changes = {"clients": clients, "model": changes["model"](clients)}
@@ -258,7 +268,7 @@ def test_bad_grid(grid, changes, message):
         call(wafl.sweep, grid, **changes)
 
 
-def test_unknown_argument_of_a_sweep_is_named():
+def test_an_unknown_argument_of_a_sweep_is_named():
     with pytest.raises(TypeError, match="roundz"):
         call(wafl.sweep, {"gamma": [1.0]}, roundz=3)
 
@@ -298,12 +308,12 @@ def mean_loss(outputs, y):
         (nn.Flatten(), "Flatten has no trainable parameters"),
     ],
 )
-def test_bad_model(model, message):
+def test_a_model_that_cannot_be_trained_is_refused_with_a_remedy(model, message):
     with pytest.raises(ValueError, match=message):
         call(wafl.fit, model=model, method=wafl.FedAvg())
 
 
-def test_layers_without_hidden_state_are_welcome():
+def test_layers_without_hidden_state_are_accepted():
     model = nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Dropout(0.0), nn.LayerNorm(6), nn.Linear(6, 3))
     call(wafl.fit, model=model, method=wafl.FedAvg(), on_round=None)
 
@@ -339,8 +349,8 @@ def hooked() -> nn.Module:
     ],
     ids=["layer", "last layer", "sequence", "parametrized", "hook"],
 )
-def test_a_forward_of_ones_own_is_not_taken_for_a_linear_layer(make):
-    """One step of FedAvg with one client and all its examples is one step of gradient descent on ``model(x)``."""
+def test_a_linear_layer_with_your_own_forward_is_not_treated_as_linear(make):
+    """One FedAvg step with one client and all its examples is one step of gradient descent on ``model(x)``."""
     model, clients = make(), classes(test_fraction=0)
     x, y = clients.train.of(0)
     alone = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
@@ -352,7 +362,7 @@ def test_a_forward_of_ones_own_is_not_taken_for_a_linear_layer(make):
         torch.testing.assert_close(run.params[name], (value - 0.5 * value.grad).detach(), atol=1e-5, rtol=1e-5)
 
 
-def test_a_cnn_needs_images():
+def test_a_cnn_for_examples_that_are_not_images_is_refused():
     with pytest.raises(ValueError, match=r"cnn wants images .*not \(4,\): use mlr"):
         wafl.models.cnn(classes())
 
@@ -372,7 +382,7 @@ def test_a_cnn_needs_images():
     ],
 )
 @pytest.mark.parametrize("model", [None, "deep"])
-def test_bad_loss(clients, loss, message, model):
+def test_a_loss_that_does_not_fit_the_labels_is_refused(clients, loss, message, model):
     clients = clients()
     outputs = clients.num_classes or 1
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, outputs)) if model else None
@@ -380,7 +390,7 @@ def test_bad_loss(clients, loss, message, model):
         call(wafl.fit, model=net, clients=clients, loss=loss, method=wafl.FedAvg())
 
 
-def test_one_target_an_output():
+def test_a_regression_with_fewer_targets_than_outputs_is_refused():
     with pytest.raises(ValueError, match="got 2 outputs, 1 targets"):
         call(wafl.fit, model=nn.Linear(4, 2), clients=targets(), loss="squared_error")
 
@@ -395,19 +405,19 @@ def test_one_target_an_output():
         ({"1.weight": torch.zeros(3, 4), "1.bias": torch.full((3,), INF)}, "starting parameters hold NaN or infinity"),
     ],
 )
-def test_bad_start(init, message):
+def test_starting_parameters_that_do_not_fit_are_refused(init, message):
     with pytest.raises(ValueError, match=message):
         call(wafl.fit, init=init)
 
 
-def test_cuda_where_there_is_none(monkeypatch):
+def test_cuda_is_refused_if_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for function, grid in ((wafl.fit, None), (wafl.sweep, {"gamma": [1.0]})):
         with pytest.raises(ValueError, match=r"device='cuda' asks for CUDA.*use device='cpu'"):
             call(function, grid, device="cuda")
 
 
-def test_unknown_device_is_named():
+def test_an_unknown_device_is_named():
     with pytest.raises((RuntimeError, ValueError), match="abacus"):
         call(wafl.fit, device="abacus")
 
@@ -424,24 +434,24 @@ def test_unknown_device_is_named():
         wafl.FedFGSM(bounds=(0.0, 0.5)),
     ],
 )
-def test_examples_outside_the_adversarys_bounds(method):
+def test_examples_outside_the_bounds_of_the_adversary_are_refused(method):
     with pytest.raises(ValueError, match=r"lie in \[0\.\d+, 0\.9\d+\], outside bounds=\(0.0, 0.5\): widen them"):
         call(wafl.fit, method=method)
 
 
-def test_bounds_may_be_a_list():
+def test_bounds_may_be_given_as_a_list():
     run = call(wafl.fit, method=wafl.WAFL(gamma=1.0, bounds=[0.0, 1.0]), on_round=None)
     assert run.settings["method"]["adversary"]["bounds"] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("bounds", [(0.0,), 1.0, (0.0, 0.5, 1.0), (0.0, NAN)])
 @pytest.mark.parametrize("make", [wafl.WAFL, wafl.FedPGM, wafl.FedFGSM])
-def test_bounds_that_are_no_pair(make, bounds):
+def test_bounds_that_are_not_a_pair_are_refused(make, bounds):
     with pytest.raises((TypeError, ValueError), match="bounds"):
         make(bounds=bounds)
 
 
-def test_power_one_without_bounds_needs_a_linear_classifier():
+def test_power_one_without_bounds_is_refused_except_for_a_linear_classifier():
     clients = images()
     message = r"power=1 without bounds .*give bounds=\(low, high\)"
     with pytest.raises(ValueError, match=message):
@@ -450,13 +460,13 @@ def test_power_one_without_bounds_needs_a_linear_classifier():
         call(wafl.fit, clients=targets(), loss="squared_error", method=wafl.WAFL(power=1))
 
 
-def test_power_one_with_too_small_a_gamma_is_unbounded():
+def test_power_one_with_too_small_a_gamma_is_an_error_with_a_remedy():
     init = {"1.weight": torch.eye(3, 4), "1.bias": torch.zeros(3)}
     with pytest.raises(wafl.UnboundedError, match=r"round 0, client 0: .*power=1 and gamma=0.5 .*raise gamma"):
         call(wafl.fit, method=wafl.WAFL(power=1, gamma=0.5), init=init)
 
 
-def test_label_cost_in_a_regression():
+def test_a_label_cost_too_small_for_a_regression_or_its_loss_is_refused():
     with pytest.raises(ValueError, match=r"gamma \* label_cost = 0.5 must exceed 1.*raise label_cost"):
         call(wafl.fit, clients=targets(), loss="squared_error", method=wafl.WAFL(gamma=1.0, label_cost=0.5))
     with pytest.raises(ValueError, match="label_cost needs classes or loss='squared_error'"):
@@ -468,8 +478,8 @@ def test_label_cost_in_a_regression():
         )
 
 
-def test_regression_data_of_another_precision_than_the_model():
-    """Arrays of numpy are float64 and models of torch float32."""
+def test_regression_data_may_have_another_precision_than_the_model():
+    """Numpy's arrays are float64, and torch's models float32."""
     rng = np.random.default_rng(0)
     clients = wafl.Federation.from_arrays([(rng.random((5, 4)), rng.random(5))] * 2)
     for method in (wafl.FedAvg(), wafl.WAFL(gamma=5.0), wafl.WAFL(gamma=5.0, label_cost=2.0), wafl.FedPGM()):
@@ -491,12 +501,12 @@ def test_a_model_that_predicts_nan_is_not_blamed_on_the_learning_rate():
     assert "learning_rate" not in str(caught.value), "no step was taken yet"
 
 
-def test_an_update_that_overflows_is_not_returned():
+def test_an_update_that_overflows_is_an_error_and_not_a_model():
     with pytest.raises(wafl.DivergedError, match=r"round 0, client 0: .*learning_rate=1e\+300 is likely too large"):
         call(wafl.fit, method=wafl.FedAvg(), learning_rate=1e300)
 
 
-def test_divergence_has_the_round_the_client_and_the_cause():
+def test_divergence_is_reported_with_the_round_the_client_and_the_cause():
     with pytest.raises(wafl.DivergedError, match=r"round \d+, client \d: .*learning_rate=1000 is likely too large"):
         call(
             wafl.fit,
@@ -523,13 +533,13 @@ def test_divergence_has_the_round_the_client_and_the_cause():
         ({"loss": mean_loss}, "one loss per example"),
     ],
 )
-def test_bad_evaluation(options, message):
+def test_an_evaluation_with_options_out_of_range_is_refused(options, message):
     clients = classes()
     with pytest.raises(ValueError, match=message):
         wafl.evaluate(wafl.models.mlr(clients), clients, attack=wafl.FGSM(epsilon=0.1), **options)
 
 
-def test_evaluation_needs_test_examples():
+def test_an_evaluation_without_test_examples_is_refused():
     clients = classes(test_fraction=0)
     with pytest.raises(ValueError, match=r"no client has test examples: .*test_fraction > 0"):
         wafl.evaluate(wafl.models.mlr(clients), clients)
@@ -544,7 +554,7 @@ def test_evaluation_needs_test_examples():
         (classes, Broken(), "NaN|not finite"),
     ],
 )
-def test_evaluation_of_a_model_that_does_not_suit(clients, model, message):
+def test_an_evaluation_of_a_model_that_does_not_fit_the_data_is_refused(clients, model, message):
     with pytest.raises((ValueError, wafl.DivergedError), match=message):
         wafl.evaluate(model, clients())
 
@@ -559,12 +569,12 @@ def test_evaluation_of_a_model_that_does_not_suit(clients, model, message):
         (torch.zeros(1, 4), torch.tensor([-1]), "label"),
     ],
 )
-def test_bad_examples_of_a_robust_loss(x, y, message):
+def test_a_robust_loss_of_unusable_examples_is_refused(x, y, message):
     with pytest.raises(ValueError, match=message):
         wafl.robust_loss(nn.Linear(4, 3), x, y, gamma=1.0)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
-def test_bad_seed_of_a_robust_loss(seed):
+def test_a_robust_loss_with_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(ValueError, match=f"seed={seed} must lie in"):
         wafl.robust_loss(nn.Linear(4, 3), torch.zeros(1, 4), torch.tensor([0]), gamma=1.0, restarts=1, seed=seed)

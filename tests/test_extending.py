@@ -1,7 +1,8 @@
-"""Parts that a user wrote work like ours: in sweeps, with checkpoints, and named in an experiment file."""
+"""Parts that a user writes work like the built-in ones: in sweeps, with checkpoints, and in an experiment file."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Nudge:
 
 @dataclass(frozen=True)
 class Everyone:
-    """A user's fixed rule, made of nothing but the protocol: later clients count more."""
+    """A user's fixed rule that implements only the protocol: later clients count more."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         weights = torch.arange(1.0, len(num_examples) + 1, dtype=torch.float64)
@@ -146,7 +147,7 @@ class InterruptError(Exception):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_resumed_run_with_parts_of_ones_own_ends_with_the_same_bits(
+def test_a_resumed_run_with_your_own_parts_ends_with_the_same_bits(
     clients: wafl.Federation, name: str, tmp_path: Path
 ) -> None:
     def interrupt(moment: Any) -> None:
@@ -171,30 +172,15 @@ def test_a_resumed_run_with_parts_of_ones_own_ends_with_the_same_bits(
         ("learned rule", {"client_weights": [Greedy(0.1), Everyone(), wafl.weights.snapshot(0.1)]}),
     ],
 )
-def test_each_run_of_a_sweep_over_parts_of_ones_own_equals_the_run_alone(
+def test_each_run_of_a_sweep_over_your_own_parts_equals_the_same_run_alone(
     clients: wafl.Federation, name: str, grid: dict[str, list[Any]]
 ) -> None:
     model, method = wafl.models.mlr(clients), OWN[name]
-    for run in wafl.sweep(model, clients, method, grid, **SCHEDULE):
-        point = {key: grid[key] for key in grid}
-        options = [dict(zip(point, values, strict=True)) for values in _product(point)]
-        alone = [
-            wafl.fit(
-                model,
-                clients,
-                method.with_options(**{key: value for key, value in chosen.items() if key != "seed"}),
-                **{**SCHEDULE, "seed": chosen.get("seed", 0)},
-            )
-            for chosen in options
-        ]
-        assert any(equal(run, other) for other in alone)
-
-
-def _product(grid: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = [()]
-    for values in grid.values():
-        rows = [(*row, value) for row in rows for value in values]
-    return rows
+    runs = wafl.sweep(model, clients, method, grid, **SCHEDULE)
+    for run, values in zip(runs, itertools.product(*grid.values()), strict=True):
+        options = dict(zip(grid, values, strict=True))
+        schedule = {**SCHEDULE, "seed": options.pop("seed", 0)}
+        assert equal(run, wafl.fit(model, clients, method.with_options(**options), **schedule))
 
 
 def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.Federation) -> None:
@@ -231,7 +217,7 @@ def test_a_server_learning_rate_is_shorthand_for_a_server(clients: wafl.Federati
     assert not equal(short, wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE))
 
 
-def test_a_server_and_a_server_learning_rate_are_refused_together(clients: wafl.Federation) -> None:
+def test_a_server_and_a_server_learning_rate_together_are_refused(clients: wafl.Federation) -> None:
     with pytest.raises(ValueError, match=r"server_learning_rate=0.5 and server=.* are both given: .* leave one"):
         wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAdam(), server_learning_rate=0.5, **SCHEDULE)
 
@@ -248,7 +234,7 @@ def test_a_server_and_a_server_learning_rate_are_refused_together(clients: wafl.
         (lambda: Schedule(rounds=1, local_steps=1, clip_norm=0), "clip_norm=0 must be positive and finite"),
     ],
 )
-def test_an_option_out_of_its_range_is_refused_with_the_range(options: Any, message: str) -> None:
+def test_an_option_out_of_range_is_refused_with_the_range(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         options()
 
@@ -267,7 +253,7 @@ def test_a_clip_norm_that_nothing_reaches_changes_no_bit(clients: wafl.Federatio
 
 
 def test_scaffold_finds_the_optimum_where_fedavg_drifts() -> None:
-    """Two clients ``(w - t)^2`` weighted by curvature: many local steps pull FedAvg off the optimum, not SCAFFOLD."""
+    """Two clients ``c^2 (w - t)^2`` with unequal curvature: many local steps pull FedAvg, but not SCAFFOLD, away."""
     pairs = [([[1.0]] * 4, [1.0] * 4), ([[3.0]] * 4, [-3.0] * 4)]
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
     model = torch.nn.Linear(1, 1, bias=False).double()
@@ -282,8 +268,6 @@ def test_scaffold_finds_the_optimum_where_fedavg_drifts() -> None:
 
 
 MODULE = """
-from dataclasses import replace
-
 import wafl
 from tests.test_extending import Everyone, Greedy, Inertia, Nudge, SignSGD
 
@@ -328,13 +312,13 @@ kind = "none"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "own_parts.py").write_text(MODULE)
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     return tmp_path
 
 
-def test_an_experiment_file_names_methods_and_parts_of_ones_own(folder: Path) -> None:
+def test_an_experiment_file_can_name_your_own_methods_and_parts(folder: Path) -> None:
     experiment = read_experiment(folder / "experiment.toml")
     study = Study.create(experiment, folder / "study", folder)
     results = study.run()
@@ -357,17 +341,17 @@ def test_an_experiment_file_names_methods_and_parts_of_ones_own(folder: Path) ->
     [
         ("methods.0.method=own_parts:missing", "own_parts:missing' cannot be imported"),
         ("methods.0.method=own_parts:nothing", "unexpected keyword argument 'gamma'"),
-        ("methods.0.method=own_parts:number", "is no function"),
+        ("methods.0.method=own_parts:number", "is not a function"),
         ("methods.wafl.server={kind='adm'}", "server"),
         ("methods.wafl.server={kind='adam', rate=0}", "rate"),
         ("methods.wafl.server={kind='adam', speed=1}", "speed"),
         ("methods.wafl.local={kind='prox', mu=-1.0}", "mu"),
-        ("methods.wafl.client_weights=own_parts:number", "is no function"),
+        ("methods.wafl.client_weights=own_parts:number", "is not a function"),
         ("methods.wafl.client_weights=unifrm", "client_weights"),
         ("methods.fedadam.server={kind='sgd'}", "server"),
     ],
 )
-def test_a_wrong_part_in_an_experiment_file_is_one_error_before_any_work(
+def test_a_wrong_part_in_an_experiment_file_is_an_error_before_any_work(
     folder: Path, change: str, message: str
 ) -> None:
     with pytest.raises((ConfigError, ValueError, TypeError), match=message):

@@ -1,5 +1,6 @@
-"""Each named method is the adversary and the client weights that its paper says."""
+"""Each named method has the parts that its paper says, and options reach the part that they belong to."""
 
+import inspect
 import math
 
 import pytest
@@ -21,26 +22,26 @@ from wafl.adversaries import Affine, BoundedAscent, Wasserstein
         (wafl.DRFA(), "DRFA", None, weights.Learned),
     ],
 )
-def test_presets(method, name, adversary, client_weights):
+def test_each_named_method_has_the_adversary_and_the_weights_of_its_paper(method, name, adversary, client_weights):
     assert method.name == name
     assert method.adversary is None if adversary is None else isinstance(method.adversary, adversary)
     assert isinstance(method.client_weights, client_weights)
     assert wafl.METHODS[name] is getattr(wafl, name)
 
 
-def test_all_presets_are_listed():
+def test_every_preset_is_listed_and_public():
     papers = {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
     assert set(wafl.METHODS) == papers | {"FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
     assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
 
 
-def test_learned_weights_know_their_rule():
+def test_afl_and_drfa_learn_by_their_own_rules():
     assert wafl.AFL(weights_step=0.3).client_weights == weights.agnostic(0.3)
     assert wafl.DRFA(weights_step=0.3).client_weights == weights.snapshot(0.3)
     assert weights.agnostic(0.3) != weights.snapshot(0.3)
 
 
-def test_options_reach_the_adversary():
+def test_the_options_of_a_method_reach_its_adversary():
     options = {"norm": 1, "power": 1, "label_cost": 4.0, "steps": 3, "tolerance": 0.1, "restarts": 2, "bounds": (0, 1)}
     given = wafl.WAFL(gamma=3.0, **options).adversary
     assert {name: getattr(given, name) for name in options} == options
@@ -60,32 +61,32 @@ def test_options_reach_the_adversary():
     assert (affine.penalty, affine.step_size) == (5.0, 0.2)
 
 
-def test_papers_defaults():
+def test_the_defaults_are_those_of_the_papers():
     assert wafl.WAFL().adversary.gamma == 0.5
     assert wafl.WAFL().adversary.norm == 2
     assert wafl.WAFL().adversary.label_cost == math.inf
     assert wafl.FedPGM().adversary.norm == math.inf
 
 
-def test_pgm_can_cross_its_whole_ball():
+def test_the_default_steps_of_fedpgm_can_cross_its_whole_ball():
     scalars = wafl.FedPGM(epsilon=0.3, steps=40).adversary.scalars()
     assert 40 * scalars["step_size"] >= 2 * 0.3
 
 
 @pytest.mark.parametrize("make", [wafl.FedAvg, wafl.WAFL, wafl.FedPGM, wafl.FedFGSM, wafl.FedRobust])
-def test_any_adversary_goes_with_any_weights(make):
+def test_any_adversary_works_with_any_weights(make):
     assert make(client_weights=weights.snapshot(0.5)).client_weights == weights.snapshot(0.5)
     assert make(client_weights=weights.fixed([1, 2])).client_weights == weights.fixed([1, 2])
 
 
 @pytest.mark.parametrize("make", [wafl.WAFL, adversaries.wasserstein])
-def test_gamma_and_radius_exclude_each_other(make):
+def test_gamma_and_radius_together_are_refused(make):
     with pytest.raises(ValueError, match=r"give gamma or radius, not both \(gamma=0.5, radius=0.1\)"):
         make(gamma=0.5, radius=0.1)
 
 
 @pytest.mark.parametrize("make", [lambda: wafl.WAFL().adversary, adversaries.wasserstein, Wasserstein])
-def test_without_gamma_and_radius_gamma_is_the_papers(make):
+def test_without_gamma_and_radius_gamma_is_that_of_the_paper(make):
     assert (make().gamma, make().radius) == (0.5, None)
 
 
@@ -107,13 +108,13 @@ def test_with_options_changes_only_what_it_is_told(method, changes):
     assert method.with_options() == method
 
 
-def test_with_options_changes_the_weights_step():
+def test_with_options_changes_the_step_of_learned_weights():
     assert wafl.AFL(weights_step=0.1).with_options(weights_step=0.7) == wafl.AFL(weights_step=0.7)
     both = wafl.WAFL(gamma=1.0, client_weights=weights.snapshot(0.1)).with_options(gamma=2.0, weights_step=0.7)
     assert both == wafl.WAFL(gamma=2.0, client_weights=weights.snapshot(0.7))
 
 
-def test_with_options_goes_from_radius_to_gamma_and_back():
+def test_with_options_replaces_a_radius_by_a_gamma_and_back():
     assert wafl.WAFL(radius=0.3).with_options(gamma=2.0).adversary.radius is None
     assert wafl.WAFL(gamma=2.0).with_options(radius=0.3).adversary.radius == 0.3
 
@@ -132,13 +133,37 @@ def test_with_options_refuses_gamma_and_radius_together():
         (wafl.AFL(), "gamma", "weights_step"),
     ],
 )
-def test_unknown_option_is_named_beside_the_known(method, name, known):
+def test_an_unknown_option_is_an_error_that_lists_the_known_ones(method, name, known):
     with pytest.raises(ValueError, match=f"{method.name} has no option '{name}'; it has: .*{known}"):
         method.with_options(**{name: 1.0})
 
 
-def test_with_options_checks_the_values():
+def test_with_options_refuses_values_out_of_range():
     with pytest.raises(ValueError, match="gamma=-1"):
         wafl.WAFL().with_options(gamma=-1)
     with pytest.raises(ValueError, match=r"=0 .*positive"):
         wafl.DRFA().with_options(weights_step=0)
+
+
+@pytest.mark.parametrize("name", wafl.METHODS)
+def test_the_help_of_a_preset_lists_each_of_its_arguments_with_its_type_and_purpose(name):
+    preset = wafl.METHODS[name]
+    lines = inspect.getdoc(preset).splitlines()
+    for argument, parameter in inspect.signature(preset).parameters.items():
+        (line,) = [line for line in lines if line.startswith(f"    {argument}: ")]
+        assert line.endswith(".")
+        assert "Annotated" not in str(parameter)
+        assert parameter.default is not inspect.Parameter.empty
+
+
+def test_with_options_replaces_a_part_and_options_of_the_new_part_at_once():
+    method = wafl.FedAvg().with_options(server=wafl.servers.adam(0.1), rate=0.5, local=wafl.local.prox(0.1), mu=0.2)
+    assert method == wafl.FedAvg(server=wafl.servers.adam(0.5), local=wafl.local.prox(0.2))
+    with pytest.raises(ValueError, match="FedAvg has no option 'beta1'; it has: rate, client_weights, server, local"):
+        wafl.FedAvg(server=wafl.servers.adam(0.1)).with_options(server=wafl.servers.sgd(), beta1=0.5)
+
+
+def test_the_step_of_learned_weights_is_named_as_the_user_names_it():
+    for make in (wafl.AFL, wafl.DRFA):
+        with pytest.raises(ValueError, match=r"^weights_step=-1 must be positive and finite"):
+            make(weights_step=-1)

@@ -1,4 +1,4 @@
-"""What is saved comes back exactly, and what is damaged is refused."""
+"""A saved run comes back exactly, and a damaged one is refused."""
 
 import json
 import math
@@ -76,14 +76,14 @@ def partly_frozen(clients: wafl.Federation) -> nn.Module:
     ],
     ids=["mlr", "drfa", "radius", "fedrobust", "float64", "cnn", "frozen", "regression", "targets", "fixed"],
 )
-def test_round_trip_is_exact(make, tmp_path):
+def test_a_saved_run_loads_exactly_as_it_was(make, tmp_path):
     clients, model, options = make()
     run = train(clients, model, **options)
     assert run.save(tmp_path / "deep" / "run") == tmp_path / "deep" / "run"
     assert_same(wafl.load_run(tmp_path / "deep" / "run"), run, clients.train.x)
 
 
-def test_runs_of_a_sweep_keep_what_varied(tmp_path):
+def test_saved_runs_of_a_sweep_say_what_varied(tmp_path):
     clients = classes()
     grid = {"gamma": [1.0, 2.0], "seed": [3]}
     runs = wafl.sweep(wafl.models.mlr(clients), clients, wafl.WAFL(), grid, rounds=1, local_steps=1)
@@ -93,7 +93,7 @@ def test_runs_of_a_sweep_keep_what_varied(tmp_path):
         assert loaded.settings["sweep"] == {"gamma": [1.0, 2.0][index], "seed": 3}
 
 
-def test_settings_say_what_was_done(run):
+def test_the_settings_of_a_run_are_those_of_its_training_as_plain_values(run):
     assert run.settings["method"]["adversary"]["gamma"] == 1.0
     assert run.settings["method"]["adversary"]["label_cost"] == "inf"
     assert run.settings["schedule"]["learning_rate"] == 0.1
@@ -101,7 +101,7 @@ def test_settings_say_what_was_done(run):
     assert json.loads(json.dumps(run.settings, allow_nan=False)) == run.settings
 
 
-def test_predictions():
+def test_predictions_are_the_largest_outputs_or_the_outputs_of_a_regression():
     clients = classes()
     run = train(clients)
     logits = clients.test.x.float().numpy() @ run.params["1.weight"].numpy().T + run.params["1.bias"].numpy()
@@ -111,14 +111,14 @@ def test_predictions():
     assert torch.equal(regression.predict(clients.test.x), regression.outputs(clients.test.x))
 
 
-def test_a_saved_run_starts_the_next(run, tmp_path):
+def test_training_continues_from_a_saved_run_as_from_the_run_itself(run, tmp_path):
     clients = classes()
     loaded = wafl.load_run(run.save(tmp_path))
     again, straight = (train(clients, init=params) for params in (loaded.params, run.params))
     assert torch.equal(again.params["1.weight"], straight.params["1.weight"])
 
 
-def test_training_leaves_the_given_model_alone():
+def test_training_does_not_change_the_given_model():
     clients = classes()
     model = wafl.models.mlr(clients)
     run = train(clients, model)
@@ -127,16 +127,16 @@ def test_training_leaves_the_given_model_alone():
     assert torch.equal(run.model[1].weight, run.params["1.weight"])
 
 
-def test_a_model_of_ones_own_is_passed_again(tmp_path):
+def test_a_run_with_your_own_model_needs_the_model_to_load(tmp_path):
     clients = classes()
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     run = train(clients, model, wafl.FedAvg())
     run.save(tmp_path)
-    with pytest.raises(ValueError, match=r"model that wafl did not build: pass it, load_run\(path, model=...\)"):
+    with pytest.raises(ValueError, match=r"model that wafl did not build: pass it as load_run\(path, model=...\)"):
         wafl.load_run(tmp_path)
     fresh = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     assert_same(wafl.load_run(tmp_path, model=fresh), run, clients.train.x.float())
-    assert not torch.equal(fresh[0].weight, run.params["0.weight"]), "the module handed in stays as it was"
+    assert not torch.equal(fresh[0].weight, run.params["0.weight"]), "the given module stays as it was"
 
 
 @pytest.mark.parametrize(
@@ -155,24 +155,24 @@ def test_a_model_that_does_not_fit_is_refused(model, tmp_path):
         wafl.load_run(tmp_path, model=model)
 
 
-def test_a_loss_of_ones_own_is_passed_again(tmp_path):
+def test_a_run_with_your_own_loss_needs_the_loss_to_load(tmp_path):
     clients = targets()
     run = train(clients, loss=absolute_error, method=wafl.FedAvg())
     run.save(tmp_path)
-    with pytest.raises(ValueError, match=r"a loss of its own: pass it, load_run\(path, loss=...\)"):
+    with pytest.raises(ValueError, match=r"your own loss: pass it as load_run\(path, loss=...\)"):
         wafl.load_run(tmp_path)
     loaded = wafl.load_run(tmp_path, loss=absolute_error)
     assert_same(loaded, run, clients.train.x)
     assert wafl.evaluate(loaded, clients).loss == wafl.evaluate(run, clients).loss
 
 
-def test_missing_folder(tmp_path):
+def test_a_folder_that_does_not_exist_is_not_a_saved_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere is not a saved run"):
         wafl.load_run(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["run.json", "params.safetensors"])
-def test_missing_file_is_named(run, tmp_path, name):
+def test_a_missing_file_of_a_saved_run_is_named(run, tmp_path, name):
     run.save(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"is not a saved run: it has no {name}"):
@@ -181,7 +181,7 @@ def test_missing_file_is_named(run, tmp_path, name):
 
 @pytest.mark.parametrize("keep", [0, 4, 40, -1])
 @pytest.mark.parametrize("name", ["run.json", "params.safetensors"])
-def test_truncated_file_is_refused(run, tmp_path, name, keep):
+def test_a_truncated_file_is_refused(run, tmp_path, name, keep):
     run.save(tmp_path)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[:keep])
@@ -192,7 +192,7 @@ def test_truncated_file_is_refused(run, tmp_path, name, keep):
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe\x00", b"[1, 2]", b"null", b'"run"'], ids=["bytes", "list", "null", "text"]
 )
-def test_json_that_is_no_run_is_refused(run, tmp_path, content):
+def test_json_that_is_not_a_run_is_refused(run, tmp_path, content):
     run.save(tmp_path)
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(ValueError, match=str(tmp_path)):
@@ -200,7 +200,7 @@ def test_json_that_is_no_run_is_refused(run, tmp_path, content):
 
 
 @pytest.mark.parametrize("key", ["model", "history"])
-def test_json_that_lacks_a_part_is_refused(run, tmp_path, key):
+def test_json_without_one_of_its_keys_is_refused(run, tmp_path, key):
     run.save(tmp_path)
     about = unsealed((tmp_path / "run.json").read_bytes())
     del about[key]
@@ -209,7 +209,7 @@ def test_json_that_lacks_a_part_is_refused(run, tmp_path, key):
         wafl.load_run(tmp_path)
 
 
-def test_parameters_that_lack_one_are_refused(run, tmp_path):
+def test_a_file_that_lacks_a_parameter_is_refused(run, tmp_path):
     run.save(tmp_path)
     params = load_file(tmp_path / "params.safetensors")
     del params["1.bias"]
@@ -218,7 +218,7 @@ def test_parameters_that_lack_one_are_refused(run, tmp_path):
         wafl.load_run(tmp_path)
 
 
-def test_newer_format_asks_for_an_update(run, tmp_path):
+def test_a_newer_format_asks_for_an_update(run, tmp_path):
     run.save(tmp_path)
     about = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**about, "format": 99}))
@@ -226,7 +226,7 @@ def test_newer_format_asks_for_an_update(run, tmp_path):
         wafl.load_run(tmp_path)
 
 
-def test_saving_over_a_run_replaces_it_whole(tmp_path):
+def test_saving_over_a_run_replaces_it_completely(tmp_path):
     clients = classes()
     train(clients, method=wafl.FedAvg(), rounds=1).save(tmp_path)
     second = train(clients, rounds=3, learning_rate=0.5)
@@ -244,7 +244,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_one(run, tmp_path):
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_crash_while_saving_never_mixes_two_runs(run, tmp_path, monkeypatch, failing):
-    """Whatever loads afterwards is the old run or the new one; a refusal is fine too."""
+    """What loads afterwards is the old run or the new one; an error is fine too."""
     run.save(tmp_path)
     other = train(classes(), method=wafl.FedAvg(), rounds=3, learning_rate=0.5)
     calls = []
@@ -266,7 +266,7 @@ def test_a_crash_while_saving_never_mixes_two_runs(run, tmp_path, monkeypatch, f
     assert_same(loaded, whole, classes().train.x)
 
 
-def test_history_columns_and_repr(run):
+def test_the_history_of_a_run_has_columns_and_a_short_repr(run):
     assert run.history.column("round") == [0, 1]
     assert run.history.column("gamma") == [1.0, 1.0]
     assert run.history.column("client_weights") == [None, None]
@@ -274,7 +274,7 @@ def test_history_columns_and_repr(run):
     assert repr(run) == f"Run(WAFL, History(2 rounds, last loss {run.history[-1].loss:.4g}))"
 
 
-def test_loading_warns_of_nothing(run, tmp_path):
+def test_loading_and_predicting_gives_no_warning(run, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         wafl.load_run(run.save(tmp_path)).predict(np.zeros((1, 4)))

@@ -1,4 +1,4 @@
-"""A method is an adversary, client weights, a server and a local step; the named ones are presets of these.
+"""A method is an adversary, client weights, a server and a local step; the named methods are presets of these four.
 
 A preset is a dataclass that inherits the options of its parts, so each option is written once, where it is used. The
 experiment file, the command line and the schema are made from the same fields (:func:`wafl.core.options.options_of`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Annotated, Any, Generic, ParamSpec, Protocol
+from typing import Annotated, Any, Generic, ParamSpec, Protocol, get_type_hints
 
 from wafl.adversaries import Adversary, Affine, BoundedAscent, ProjectedAscent, Wasserstein
 from wafl.algorithms.choices import Served, Stepped, Weighted, part
@@ -20,11 +20,13 @@ from wafl.algorithms.servers import Optimizer, Server, averaging
 from wafl.algorithms.servers.adam import FedAdam as FedAdamOptions
 from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
 from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
-from wafl.core.options import EachRound, Positive
+from wafl.core.options import EachRound, Positive, check_options, options_of
 from wafl.weights import ClientWeights, Learned, StepSize, agnostic, by_examples, snapshot
 
 P = ParamSpec("P")
 AVERAGING, DESCENT = averaging(), sgd()
+PARTS = ("client_weights", "server", "local")
+"""The parts of a method that can be replaced as a whole."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class Method:
     """Any adversary with any client weights, any server and any local step.
 
     Args:
-        name: what results call it.
+        name: what results call the method.
         adversary: moves each example before the gradient is taken (:mod:`wafl.adversaries`); None moves none.
         client_weights: where the ball is centered (:mod:`wafl.weights`).
-        server: what becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given the clients' mean.
+        server: what becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given their mean.
         local: what clients do with a gradient (:mod:`wafl.local`).
 
     >>> import wafl
@@ -65,81 +67,96 @@ class Method:
             raise TypeError(f"adversary={self.adversary!r} cannot be called: use one of wafl.adversaries, or None")
 
     def options(self) -> list[str]:
-        """What :func:`wafl.sweep` may vary of this method."""
-        return list(dict.fromkeys([*self._owners(), "client_weights", "server", "local"]))
+        """What :func:`wafl.sweep` may vary: the options of the method's parts, and the parts themselves."""
+        return list(dict.fromkeys([*self._owners(), *PARTS]))
 
     def with_options(self, **changes: Any) -> Method:
-        """The same method with other options of its parts, or other parts."""
-        owners, parts = self._owners(), dict[str, dict[str, Any]]()
-        whole = {name: value for name, value in changes.items() if name in ("client_weights", "server", "local")}
+        """The same method with other parts, or other options of its parts.
+
+        Args:
+            changes: the new values, by the names that :meth:`options` lists; options apply to the new parts.
+        """
+        method = replace(self, **{name: value for name, value in changes.items() if name in PARTS})
+        owners = method._owners()
+        grouped: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
-            if name not in self.options():
-                raise ValueError(f"{self.name} has no option {name!r}; it has: {', '.join(self.options())}")
-            if name not in whole:
-                slot, own = owners[name]
-                parts.setdefault(slot, {})[own] = value
-        changed = {slot: _changed(self._part(slot), options) for slot, options in parts.items()}
+            if name in PARTS:
+                continue
+            if name not in owners:
+                raise ValueError(f"{self.name} has no option {name!r}; it has: {', '.join(method.options())}")
+            slot, own_name = owners[name]
+            grouped.setdefault(slot, {})[own_name] = value
+        changed = {slot: _changed(method._part(slot), options) for slot, options in grouped.items()}
         if "optimizer" in changed:
-            changed["server"] = replace(self.server, optimizer=changed.pop("optimizer"))  # pyright: ignore
-        return replace(self, **{**changed, **whole})
+            changed["server"] = replace(method.server, optimizer=changed.pop("optimizer"))  # pyright: ignore
+        return replace(method, **changed)
 
     def _part(self, slot: str) -> Any:
         return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)
 
     def _owners(self) -> dict[str, tuple[str, str]]:
-        """By the name of each option: the part that has it, and what the part calls it."""
+        """For each option, by name: the part that has it, and what the part calls it."""
         found: dict[str, tuple[str, str]] = {}
         for slot in ("adversary", "local", "optimizer"):
-            part = self._part(slot)
-            for field in fields(part) if is_dataclass(part) else ():
+            owner = self._part(slot)
+            for field in fields(owner) if is_dataclass(owner) else ():
                 found.setdefault(field.name, (slot, field.name))
         if isinstance(self.client_weights, Learned):
             found["weights_step"] = ("client_weights", "step_size")
         return found
 
 
-def _changed(part: Any, options: dict[str, Any]) -> Any:
-    """A part may have rules for its own options, as :meth:`Wasserstein.changed` has for gamma and radius."""
-    own = getattr(part, "changed", None)
-    return replace(part, **options) if own is None else own(**options)
+def _changed(owner: Any, options: dict[str, Any]) -> Any:
+    """A part with other options; it may have its own rules for them, as :meth:`Wasserstein.changed` does."""
+    own = getattr(owner, "changed", None)
+    return replace(owner, **options) if own is None else own(**options)
 
 
 class Options(Protocol):
-    """A dataclass of a method's options."""
+    """A dataclass of a preset's options."""
 
     def parts(self) -> dict[str, Any]:
-        """The parts of the method that these options decide."""
+        """The parts of the method that the preset decides, by their names in :class:`Method`."""
         ...
 
 
 class Preset(Generic[P]):
-    """A named method: called with its options, it gives a :class:`Method`."""
+    """A named method: called with its options, it gives a :class:`Method`.
+
+    Its signature and the ``Args`` of its docstring are made from the fields of the options.
+    """
 
     def __init__(self, options: Any) -> None:
         self.options: type[Options] = options
         self.__name__ = self.__qualname__ = options.__name__
-        self.__doc__ = options.__doc__
-        self.__signature__ = inspect.signature(options).replace(return_annotation=Method)
+        hints, signature = get_type_hints(options), inspect.signature(options)
+        arguments = [f"    {name}: {options_of(options)[name].doc}" for name in signature.parameters]
+        self.__doc__ = "\n".join([inspect.cleandoc(options.__doc__), "", "Args:", *arguments])
+        plain = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+        self.__signature__ = signature.replace(parameters=plain, return_annotation=Method)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
         options = self.options(*args, **kwargs)
-        chosen = {slot: getattr(options, slot, None) for slot in ("client_weights", "server", "local")}
-        parts: dict[str, Any] = {"adversary": None, "client_weights": by_examples()}
-        parts |= {slot: value for slot, value in chosen.items() if value is not None}
-        return Method(self.__name__, **{**parts, **options.parts()})
+        chosen = {slot: value for slot in PARTS if (value := getattr(options, slot, None)) is not None}
+        usual: dict[str, Any] = {"adversary": None, "client_weights": by_examples()}
+        return Method(self.__name__, **{**usual, **chosen, **options.parts()})
 
     def __repr__(self) -> str:
         return f"wafl.{self.__name__}{self.__signature__}"
 
 
 def preset(options: Callable[P, Options]) -> Preset[P]:
+    """The preset of a dataclass of options, as a decorator that keeps their types."""
     return Preset(options)
 
 
 @preset
 @dataclass(frozen=True)
 class FedAvg(Weighted, Served, Stepped):
-    """Federated averaging: no adversary, and clients weighted by their examples."""
+    """Federated averaging: no adversary, and clients weighted by their examples.
+
+    McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
+    """
 
     def parts(self) -> dict[str, Any]:
         return {}
@@ -148,10 +165,9 @@ class FedAvg(Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class WAFL(Wasserstein, Weighted, Served, Stepped):
-    """Wasserstein-robust federated learning: FedAvg on ``phi_gamma``.
+    """Wasserstein-robust federated learning: FedAvg on ``phi_gamma`` (see :class:`wafl.adversaries.Wasserstein`).
 
-    The options are those of :class:`wafl.adversaries.Wasserstein`. Without gamma and radius, gamma is 0.5, the paper's
-    choice for MNIST.
+    If you give neither gamma nor radius, gamma is 0.5, the paper's choice for MNIST.
     """
 
     def parts(self) -> dict[str, Any]:
@@ -161,7 +177,7 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
-    """FedAvg with adversarial training by projected gradient ascent; see :class:`wafl.adversaries.ProjectedAscent`."""
+    """FedAvg with adversarial training by projected gradient ascent (see :class:`wafl.adversaries.ProjectedAscent`)."""
 
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, ProjectedAscent)}
@@ -170,7 +186,7 @@ class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
-    """FedAvg with adversarial training by one gradient step; see :class:`wafl.adversaries.BoundedAscent`."""
+    """FedAvg with adversarial training by one gradient step (see :class:`wafl.adversaries.BoundedAscent`)."""
 
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, BoundedAscent)}
@@ -179,7 +195,7 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class FedRobust(Affine, Weighted, Served, Stepped):
-    """FedAvg against an affine shift of each client's inputs, ascended along with the model."""
+    """FedAvg against an affine shift of each client's inputs (see :class:`wafl.adversaries.Affine`)."""
 
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, Affine)}
@@ -188,9 +204,12 @@ class FedRobust(Affine, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class AFL(Served, Stepped):
-    """Agnostic federated learning: the worst mixture of the clients, all of them, one step per round."""
+    """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
 
     weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.1
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         return {"client_weights": agnostic(self.weights_step)}
@@ -202,6 +221,9 @@ class DRFA(Served, Stepped):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
 
     weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.01
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         return {"client_weights": snapshot(self.weights_step)}

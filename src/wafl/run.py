@@ -1,4 +1,4 @@
-"""A finished training: parameters, model and history, on disk as safetensors and JSON."""
+"""A trained model with its history; on disk it is safetensors and JSON."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ FORMAT = 1
 class Run:
     """What :func:`wafl.fit` returns.
 
-    ``settings`` is everything the training was told, as plain values; ``model`` is a copy of the module that
-    was handed in, with the trained parameters in it.
+    Args:
+        method: the name of the method.
+        params: the trained parameters, by name.
+        model: a copy of the given module that holds the trained parameters.
+        history: what happened, round by round.
+        client_weights: the final weight of each client.
+        settings: all settings of the training, as plain values.
+        num_classes: the number of classes; None for a regression.
+        loss: what clients minimized.
     """
 
     method: str
@@ -45,18 +52,33 @@ class Run:
         return self.history.diverged
 
     def outputs(self, x: Any) -> Tensor:
-        """The model's outputs (for classes: logits) for an array of examples."""
+        """The model's outputs (logits, if there are classes) for an array of examples.
+
+        Args:
+            x: the examples ``[N, ...]``, an array or nested lists.
+        """
         first = next(iter(self.params.values()))
         with torch.no_grad():
             return self.model(torch.as_tensor(x).to(first))
 
     def predict(self, x: Any) -> Tensor:
-        """Classes, or the outputs themselves for a regression."""
+        """The predicted classes, or the outputs themselves for a regression.
+
+        Args:
+            x: the examples ``[N, ...]``, an array or nested lists.
+        """
         outputs = self.outputs(x)
         return outputs.argmax(-1) if self.num_classes is not None else outputs
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the folder ``path``: ``params.safetensors`` and ``run.json``."""
+        """Write ``params.safetensors`` and ``run.json``, from which :func:`wafl.load_run` restores the run.
+
+        Args:
+            path: the folder to write; it is created if it does not exist.
+
+        Returns:
+            The folder.
+        """
         from safetensors.torch import save
 
         folder = Path(path)
@@ -86,8 +108,10 @@ class Run:
 def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
     """Read a folder written by :meth:`Run.save`.
 
-    A model from :mod:`wafl.models` is built anew; for a model of your own pass the module, for a loss of your own
-    the function.
+    Args:
+        path: the folder.
+        model: the module, if it is your own; a model from :mod:`wafl.models` is built from the folder.
+        loss: the loss, if it is your own.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -114,16 +138,16 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         raise ValueError(f"{folder} is damaged: {error}") from error
     if model is None:
         if architecture is None:
-            raise ValueError(f"{folder} holds a model that wafl did not build: pass it, load_run(path, model=...)")
+            raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
         model = models.build(architecture)
     loss = loss if loss is not None else own_loss
     if loss is None:
-        raise ValueError(f"{folder} was trained with a loss of its own: pass it, load_run(path, loss=...)")
+        raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
     return Run(method, params, with_params(model, saved), history, weights, settings, num_classes, loss)
 
 
 def has_own_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a saved run holds a model that wafl did not build, which must be handed in to load it."""
+    """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
     try:
         return unsealed((Path(path) / "run.json").read_bytes()).get("model") is None
     except (OSError, ValueError):
@@ -131,7 +155,7 @@ def has_own_model(path: str | os.PathLike[str]) -> bool:
 
 
 def saved_history(path: str | os.PathLike[str]) -> History:
-    """What happened round by round in a saved run, whose files are checked, without building its model."""
+    """The history of a saved run; its files are checked, but its model is not built."""
     folder = Path(path)
     try:
         about = unsealed((folder / "run.json").read_bytes())
@@ -143,12 +167,12 @@ def saved_history(path: str | os.PathLike[str]) -> History:
 
 
 def with_params(model: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the model that holds these parameters, all of its own and no others."""
+    """A copy of the model that holds these parameters, which must be exactly those of the model."""
     model = copy.deepcopy(model)
     own = dict(model.named_parameters())
     for name in own.keys() ^ params.keys():
         raise ValueError(
-            f"parameter {name} is in {'the model' if name in own else 'the file'} alone: pass the model that was saved"
+            f"parameter {name} is only in {'the model' if name in own else 'the file'}: pass the model that was saved"
         )
     for name, value in params.items():
         if own[name].shape != value.shape:
