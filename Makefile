@@ -1,9 +1,13 @@
 # Everything a machine with Python and make needs: `make demo`, `make check` while you work, `make test` before you push.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+PIP := pip install -q --disable-pip-version-check --no-compile
+# What pip does on one core, on two.
+COMPILE := bin/python -W ignore -m compileall -q -j 2 -x '/tests/|/databricks/' lib > /dev/null 2>&1 || true
 # One thread per process: idle threads of numpy's libraries would spin while others have work.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+# Many processes import the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 # Side by side, but each with its output in one piece, if this make can.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
@@ -62,8 +66,9 @@ LOWEST := autoattack,data,mlflow,onnx,parquet,tensorboard,transport
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
-	.venv-lowest/bin/pip install -q --disable-pip-version-check --no-compile -c .venv-lowest/constraints.txt \
+	.venv-lowest/bin/$(PIP) -c .venv-lowest/constraints.txt \
 		-e '.[$(LOWEST)]' foolbox hypothesis onnxruntime pytest pytest-xdist
+	cd .venv-lowest && $(COMPILE)
 	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case \
 		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
 		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py
@@ -92,11 +97,13 @@ hooks: .venv/installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
-	$(PIP) -e .
+	$(BIN)/$(PIP) -c constraints.txt -e .
+	cd .venv && $(COMPILE)
 	touch $@
 
 .venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/pip
-	$(PIP) -e '.[dev]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
+	cd .venv && $(COMPILE)
 	touch .venv/installed $@
 
 clean:
