@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -385,6 +386,35 @@ def sent(grid: Grid) -> dict[str, set[str]]:
     for seen in grid.seen:
         found.setdefault(seen.kind, set()).update(keys(seen.reply))
     return found
+
+
+OPTIONAL = {"reply.bounds", "reply.numbers"}
+"""What only some nodes have to say when they connect."""
+SURVEY, MIDPOINTS = {"reply.count", "numbers.value", "numbers.cost"}, {"reply.lengths", "numbers.midpoints"}
+
+
+def documented(method: str) -> dict[str, set[str]]:
+    """What the page on Flower says a node sends: the keys by message, in the rows for all methods or for this one."""
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    table = page.partition("## What leaves a client")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    found: dict[str, set[str]] = {}
+    for message, sent, _, methods in rows[2:]:
+        if methods.startswith("all") or re.search(rf"\b{method}\b", methods):
+            found.setdefault(re.findall("`(.*?)`", message)[0], set()).update(re.findall("`(.*?)`", sent))
+    return found
+
+
+@pytest.mark.parametrize("method", wafl.METHODS)
+def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -> None:
+    """The list is :data:`SENT`, which the next tests compare with what nodes send."""
+    listed = documented(method)
+    assert listed["query.hello"] >= OPTIONAL
+    assert {kind: sent - OPTIONAL for kind, sent in listed.items()} == SENT[method]
+    assert {kind: sent for kind, sent in documented("none").items() if kind not in SENT["DRFA"]} == {
+        "query.survey": SURVEY,
+        "query.midpoints": MIDPOINTS,
+    }
 
 
 CONTROL = {"local": {"kind": "control_variates"}}
@@ -891,9 +921,7 @@ def test_certificates_equal_those_computed_from_all_examples_in_one_place(
     for row, other in zip(found["certificates"], expected["certificates"], strict=True):
         assert_near(row, other)
     assert_near(found["loss"], expected["loss"])
-    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == {
-        "reply.count", "numbers.value", "numbers.cost",
-    }  # fmt: skip
+    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
 
 
 def test_a_certificate_needs_a_finite_reply_from_every_client(
@@ -928,9 +956,7 @@ def test_distances_equal_those_computed_from_all_examples_in_one_place(
     expected = wafl.weights.nearest(fakes.federation(larger), aim, private=True, seed=5)
     assert found["distances"] == dict(zip(sorted(larger), expected.distances, strict=True))
     assert found["points"] == 4
-    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.midpoints"} == {
-        "reply.lengths", "numbers.midpoints",
-    }  # fmt: skip
+    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.midpoints"} == MIDPOINTS
 
 
 def test_examples_of_a_larger_target_are_drawn_as_in_one_place(

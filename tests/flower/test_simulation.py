@@ -43,6 +43,24 @@ method = "AFL"
 momentum = 0.0
 [[methods]]
 method = "DRFA"
+[[methods]]
+method = "FedProx"
+[[methods]]
+method = "SCAFFOLD"
+[[methods]]
+method = "FedAdam"
+[[methods]]
+method = "own:method"
+options = { mu = [0.5, 2.0], name = "[mine]" }
+"""
+OWN = """
+import wafl
+
+
+def method(mu: float, name: str) -> wafl.Method:
+    assert name == "[mine]"
+    adversary = wafl.adversaries.wasserstein(gamma=1.0)
+    return wafl.Method("own", adversary, wafl.weights.uniform(), local=wafl.local.prox(mu))
 """
 FILE = """
 name = "study"
@@ -75,6 +93,7 @@ def both(folder: Path, **parts: Any) -> tuple[Path, Path]:
     """The folders of two studies of the same file, embedded and simulated."""
     file = folder / "experiment.toml"
     file.write_text(FILE.format(**{"model": "mlr", "rounds": 3, "flower": "", "methods": FEW, **parts}))
+    (folder / "own.py").write_text(OWN)
     for engine in ("embedded", "flower-sim"):
         command = [WAFL, "run", str(file), "--engine", engine, "--output", str(folder), "--name", engine]
         done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
