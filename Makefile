@@ -71,7 +71,8 @@ test-lowest:
 	cd .venv-lowest && $(COMPILE)
 	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case \
 		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
-		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py
+		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/flower_matrix.py \
+		--ignore-glob='tests/oracles/flower*'
 
 # Built, installed with what it declares and nothing else, and run.
 wheel: .venv/installed-dev
