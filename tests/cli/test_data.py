@@ -1,4 +1,4 @@
-"""``wafl data``: what is here, fetch one, look at one."""
+"""``wafl data``: list the data sets, download one, look at one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wafl.data.sources import SOURCES
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No network, no data folder of this user's, a terminal of a usual width."""
+    """No network, no data folder of this user, and a terminal of the usual width."""
 
     def refuse(*_: Any) -> Path:
         raise sources.DownloadError("  http://nowhere: no connection")
@@ -62,10 +62,10 @@ def test_list_says_what_is_here_and_what_is_not(tmp_path: Path) -> None:
     assert row(result.stdout, "fashion-mnist") == "fashion-mnist no † (31 MB) (60,000) (10,000) MIT"
     assert row(result.stdout, "svhn") == "svhn no † (246 MB) (73,257) (26,032) non-commercial use only"
     assert row(result.stdout, "femnist") == "femnist bring your own none stated"
-    assert "† We could not try these addresses ourselves" in result.stdout
+    assert "† Downloading these is untested; what arrives is checked against its published MD5." in result.stdout
 
 
-def test_list_names_other_layouts_and_broken_files_and_goes_on(tmp_path: Path) -> None:
+def test_list_names_other_layouts_and_shows_a_broken_file_without_stopping(tmp_path: Path) -> None:
     for name in ("usps.bz2", "usps.t.bz2", "cifar10.npz"):
         (tmp_path / name).write_bytes(b"what it is does not matter here")
     batches = tmp_path / "MNIST" / "raw"
@@ -79,7 +79,7 @@ def test_list_names_other_layouts_and_broken_files_and_goes_on(tmp_path: Path) -
     assert row(result.stdout, "cifar10").startswith("cifar10 cifar10.npz (broken) 0.0 MB")
 
 
-def test_list_of_a_folder_that_is_not_there_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_a_missing_folder_does_not_create_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAFL_DATA", str(tmp_path / "later"))
     result = wafl_data("list")
     assert result.exit_code == 0, result.output
@@ -93,7 +93,7 @@ def test_fetch_says_where_it_is_its_license_and_what_to_cite(tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert f"svhn: here already, 124 + 62 images, {path}" in result.stdout
     assert "License: non-commercial use only. Cite: Netzer" in result.stdout
-    assert "nothing to fetch" in wafl_data("fetch", "digits").stdout
+    assert "nothing to download" in wafl_data("fetch", "digits").stdout
 
 
 @pytest.mark.parametrize("command", ["fetch", "show"])
@@ -105,7 +105,7 @@ def test_fetch_says_where_it_is_its_license_and_what_to_cite(tmp_path: Path) -> 
         ("femnist", "there is no file to download for it"),
     ],
 )
-def test_errors_are_plain_words_and_leave_nothing(command: str, name: str, message: str, tmp_path: Path) -> None:
+def test_errors_are_plain_words_and_leave_no_file(command: str, name: str, message: str, tmp_path: Path) -> None:
     result = wafl_data(command, name, "--data-dir", str(tmp_path / "data"))
     assert result.exit_code == 2
     assert message in result.stderr
@@ -148,7 +148,7 @@ def test_the_sheet_shows_each_class_in_its_row_pixel_for_pixel(shape: tuple[int,
     path = contact_sheet(images, labels, ("a", "b", "c"), tmp_path / "sheet.png", title="three classes")
     with Image.open(path) as image:
         pixels = np.asarray(image.convert("L"))
-    tile = 84  # eight pixels, each ten times as large, and a frame of two on either side
+    tile = 84  # eight pixels, each ten times as large, with a frame of two on either side
     corner = (pixels.shape[0] - 12 - 3 * tile, pixels.shape[1] - 12 - 10 * tile)
     for label, count in enumerate((10, 4, 1)):
         for place in range(10):
@@ -158,7 +158,7 @@ def test_the_sheet_shows_each_class_in_its_row_pixel_for_pixel(shape: tuple[int,
             assert pixels[top, left] == (190 if place < count else 255)
 
 
-def test_many_classes_stand_side_by_side(tmp_path: Path) -> None:
+def test_a_sheet_of_many_classes_is_wide_rather_than_tall(tmp_path: Path) -> None:
     labels = np.arange(62)
     images = np.zeros((62, 28, 28), np.uint8)
     classes = SOURCES["femnist"].classes

@@ -28,7 +28,7 @@ def invoke(*arguments: str) -> str:
     return result.stdout
 
 
-def test_it_makes_the_clients_again_and_equals_evaluate(study: Path, tmp_path: Path) -> None:
+def test_scores_equal_those_of_wafl_evaluate_on_the_same_clients(study: Path, tmp_path: Path) -> None:
     text = invoke(
         str(study), "--epsilon", "0.1,0.3", "--attacked", "0.4,0.8", "--steps", "5", "--output", str(tmp_path)
     )
@@ -57,7 +57,7 @@ def test_it_makes_the_clients_again_and_equals_evaluate(study: Path, tmp_path: P
         ("--attack", "shot_noise"),
     ],
 )
-def test_every_kind_of_attack(study: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_every_kind_of_attack_writes_its_comparison(study: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     invoke(str(study / "wafl"), *options, "--attacked", "0.5", "--output", str(tmp_path))
     assert (tmp_path / "comparison.csv").exists()
 
@@ -65,7 +65,7 @@ def test_every_kind_of_attack(study: Path, tmp_path: Path, options: tuple[str, .
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere",), "nowhere is not a folder: give a saved run"),
+        (("nowhere",), "nowhere is not a folder: give a study, such as runs/digits, or one of its runs"),
         (("{study}", "--attack", "magic"), "unknown attack 'magic'"),
         (("{study}", "--attacked", "0.2;0.4"), "must be numbers with commas between them"),
         (("{study}", "--attacked", "1.5"), "attacked=1.5 is a share of the clients"),

@@ -1,4 +1,4 @@
-"""``wafl flower``: apps and certificates from the command line, and what is refused."""
+"""``wafl flower``: apps and certificates from the command line, and what it refuses."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def flat(table: dict[str, object], before: str = "") -> dict[str, object]:
-    """As Flower hands a run config on: dotted keys, in no order."""
+    """A run config as Flower passes it on: dotted keys in no particular order."""
     found: dict[str, object] = {}
     for key, value in table.items():
         found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
     return dict(sorted(found.items(), reverse=True))
 
 
-def test_an_app_says_what_the_file_says(tmp_path: Path) -> None:
+def test_an_app_describes_the_same_experiment_as_its_file(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(EXPERIMENT)
     (tmp_path / "mine.py").write_text("def build(clients): ...\n")
@@ -67,7 +67,7 @@ def test_an_app_says_what_the_file_says(tmp_path: Path) -> None:
     assert by_name == {method.name or method.method: method for method in here.methods}
 
 
-def test_without_a_file_it_is_a_trial_that_every_node_can_take_part_in(tmp_path: Path) -> None:
+def test_an_app_without_a_file_is_a_trial_that_asks_every_client(tmp_path: Path) -> None:
     assert run("app", str(tmp_path / "app"))[0] == 0
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     trial = from_run_config(flat(project["tool"]["flwr"]["app"]["config"]))
@@ -85,9 +85,7 @@ def test_without_a_file_it_is_a_trial_that_every_node_can_take_part_in(tmp_path:
         (["certificates", "{new}", "--host", "not a host"], "not a host"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, arguments: list[str], message: str) -> None:
     full = tmp_path / "full"
     full.mkdir()
     (full / "kept.txt").write_text("mine")
@@ -100,7 +98,7 @@ def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("command", ["app", "certificates"])
-def test_without_flower_it_is_said_in_a_line_how_to_get_it(
+def test_without_flower_the_error_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "flwr" or name.startswith("wafl.flower")]:
@@ -130,8 +128,8 @@ def test_certificates_are_made_once_and_nodes_added_later(tmp_path: Path) -> Non
 
 
 @pytest.mark.processes
-def test_a_superlink_in_plain_text_must_be_asked_for(tmp_path: Path) -> None:
-    """Flower's own rule, on which the closed doors rest."""
+def test_a_superlink_without_certificates_refuses_to_start(tmp_path: Path) -> None:
+    """Closed deployments rely on this rule of Flower."""
     command = [_tool("flower-superlink"), "--host", "127.0.0.1", "--port", "1"]
     done = subprocess.run(
         command, env={**QUIET, "FLWR_HOME": str(tmp_path), "PATH": ""}, capture_output=True, text=True, timeout=60

@@ -1,4 +1,4 @@
-"""The command as a person uses it: real processes, real files."""
+"""``wafl run`` as a person uses it: real processes, real files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.processes
-def test_run_trains_all_seven_and_prints_one_table(finished: tuple[Path, str]) -> None:
+def test_run_trains_all_seven_methods_and_prints_one_table(finished: tuple[Path, str]) -> None:
     _, text = finished
     for method in SEVEN:
         assert re.search(rf"^ *{method} .*±", text, re.MULTILINE)
@@ -54,7 +54,7 @@ def test_run_trains_all_seven_and_prints_one_table(finished: tuple[Path, str]) -
 
 
 @pytest.mark.processes
-def test_run_saves_numbers_figure_and_one_run_a_method(finished: tuple[Path, str]) -> None:
+def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path, str]) -> None:
     folder, _ = finished
     results = json.loads((folder / "results.json").read_text())
     assert list(results["methods"]) == SEVEN
@@ -70,7 +70,7 @@ def test_run_saves_numbers_figure_and_one_run_a_method(finished: tuple[Path, str
 
 
 @pytest.mark.processes
-def test_one_method_with_its_own_gamma(tmp_path: Path) -> None:
+def test_gamma_and_norm_of_the_command_line_reach_the_method(tmp_path: Path) -> None:
     result = command(tmp_path, "run", "--method", "wafl", "--gamma", "0.5", "--norm", "2", "--name", "mine", *QUICK)
     assert result.returncode == 0, result.stderr
     assert not (tmp_path / "runs" / "mine" / "fedavg").exists()
@@ -139,7 +139,7 @@ def trained(tmp_path: Path, *arguments: str) -> dict[str, wafl.Run]:
     return {path.parent.name: wafl.load_run(path.parent) for path in tmp_path.rglob("run.json")}
 
 
-def test_a_learning_rate_of_your_own_is_that_of_every_method(tmp_path: Path) -> None:
+def test_a_given_learning_rate_is_used_by_every_method(tmp_path: Path) -> None:
     runs = trained(tmp_path, "--learning-rate", "0.25")
     assert set(runs) == {method.lower() for method in SEVEN}
     assert {run.settings["schedule"]["learning_rate"] for run in runs.values()} == {0.25}
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_what_had_finished(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        # A background job ignores the interrupt, and so would its children.
+        # A background job ignores interrupts, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     done = tmp_path / "runs" / "digits" / "fedavg" / "run.json"
@@ -238,7 +238,7 @@ def test_ctrl_c_keeps_what_had_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_help_and_version() -> None:
+def test_help_describes_the_package_and_version_prints_its_number() -> None:
     result = command(Path.cwd(), "--help")
     assert result.returncode == 0
     assert "holds up when their data shift" in " ".join(result.stdout.split())

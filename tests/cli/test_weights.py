@@ -1,4 +1,4 @@
-"""``wafl weights`` on small files of the cache's format: numbers equal the library's, and a picture."""
+"""``wafl weights`` on small data files: its numbers equal those of the library, and it draws a picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wafl.cli.main import app
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three data sets of flat images, each of its own brightness."""
+    """Three data sets of flat images, each with its own brightness."""
     path = tmp_path_factory.mktemp("data")
     for name, brightness in (("mnist", 20), ("usps", 60), ("svhn", 200)):
         rng = np.random.default_rng(brightness)
@@ -36,7 +36,7 @@ def invoke(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_nearest_and_mixture_are_the_librarys(folder: Path, tmp_path: Path) -> None:
+def test_nearest_and_mixture_equal_those_of_the_library(folder: Path, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "weights.png"
     text = invoke(folder, "-s", "mnist", "-s", "svhn", "-t", "usps", "--sample", "30", "--output", str(picture))
     task = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=4)
@@ -57,7 +57,9 @@ def test_without_a_target_the_sources_are_covered(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("options", [("--private",), ("--label-aware",)])
-def test_private_and_label_aware(folder: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_private_and_label_aware_distances_are_computed_and_explained(
+    folder: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     text = invoke(folder, "-s", "mnist", "-s", "svhn", "-t", "usps", *options, "--output", str(tmp_path / "w.png"))
     if "--private" in options:
         assert "no less than the distance" in text

@@ -1,4 +1,4 @@
-"""An experiment file: what it may say, how it is told what is wrong with it, and that it trains what it says."""
+"""An experiment file: what it may say, how its mistakes are reported, and that it trains what it says."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAN, INF = math.nan, math.inf
 
 @pytest.fixture(autouse=True, scope="module")
 def one_command() -> Generator[None, None, None]:
-    """Typer makes its command anew for every call, which takes longer than most of what is called."""
+    """Typer builds its command again for every call, which takes longer than most commands."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "300")
         patch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command), raising=False)
@@ -59,7 +59,7 @@ def check(path: Path, *changes: str) -> Any:
 
 
 def assert_one_line(result: Any, *parts: str) -> None:
-    """Exit code 2 and one line, which holds each of the parts; no traceback."""
+    """Exit status 2 and one line that holds each of the parts; no traceback."""
     assert result.exit_code == 2, result.output or result.exception
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1, result.stderr
@@ -72,7 +72,7 @@ def assert_one_line(result: Any, *parts: str) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """Values that a field takes, and those it does not, each with what must be said of it."""
+    """Values that a field accepts, and values that it refuses, each with what the error must say."""
 
     good: tuple[Any, ...]
     bad: tuple[tuple[Any, str], ...]
@@ -96,7 +96,7 @@ def one_of(*names: str, typo: str) -> Kind:
 
 
 def swept(kind: Kind) -> Kind:
-    """The same, and a list of values; a fault in it is told with its place."""
+    """The same, and a list of values; an error in the list names the place."""
     inside = tuple(([kind.good[0], bad], message) for bad, message in kind.bad if not isinstance(bad, list))
     return Kind((*kind.good, list(kind.good[:2])), (*kind.bad, ([], "at least 1"), *inside))
 
@@ -160,19 +160,19 @@ OPTIONS = Kind(({}, {"a": 1, "b": [0.5, 2.0], "c": "d"}), ((3, "dictionary"), ("
 
 
 def part(kinds: dict[str, dict[str, Kind]]) -> Kind:
-    """A table whose kind says which part of a method it is; a fault in it is told with its key."""
+    """A table whose kind says which part of a method it is; an error in it names the key."""
     names, first = ", ".join(kinds), next(iter(kinds))
     good: list[Any] = [*({"kind": kind} for kind in kinds), *OWN_PARTS]
     bad: list[tuple[Any, str]] = [
         ({}, f".kind is missing: one of {names}"),
-        ({"kind": "nonsense"}, f".kind = 'nonsense' is none of {names}"),
-        ({"kind": 3}, f".kind = '3' is none of {names}"),
+        ({"kind": "nonsense"}, f".kind = 'nonsense' must be one of {names}"),
+        ({"kind": 3}, f".kind = '3' must be one of {names}"),
         ({"kind": "a b:c"}, ".kind = 'a b:c': String should match pattern"),
         ({"kind": "mine:make", "options": 3}, ".options = 3: should be a valid dictionary"),
         *((wrong, "should be a valid dictionary") for wrong in (first, 3, True, [{"kind": first}])),
     ]
     for kind, own in kinds.items():
-        bad.append(({"kind": kind.upper()}, f".kind = {kind.upper()!r} is none of {names}: did you mean {kind}?"))
+        bad.append(({"kind": kind.upper()}, f".kind = {kind.upper()!r} must be one of {names}: did you mean {kind}?"))
         for name, values in own.items():
             good += [{"kind": kind, name: value} for value in values.good]
             bad += [({"kind": kind, name: value}, message) for value, message in values.bad]
@@ -300,7 +300,7 @@ PLACES = [f"{section}.{name}".lstrip(".").replace("methods.0 ", "") for section,
 
 
 def models() -> dict[str, type[Section]]:
-    """The package's own description of each section of the tables above."""
+    """The model of each section of the tables above."""
     found: dict[str, type[Section]] = {"": config.Experiment}
     for section in SECTIONS:
         if section.startswith("methods.0 "):
@@ -313,7 +313,7 @@ def models() -> dict[str, type[Section]]:
 
 
 def with_value(section: str, name: str, value: Any) -> tuple[dict[str, Any], str]:
-    """An experiment with one value set, and the place at which a message must name it."""
+    """An experiment with one value set, and the place that an error must name."""
     content: dict[str, Any] = {"schedule": {"rounds": 1, "local_steps": 1}, "methods": [{"method": "FedAvg"}]}
     if section.startswith("methods.0 "):
         content["methods"] = [{"method": section.removeprefix("methods.0 "), name: value}]
@@ -324,7 +324,7 @@ def with_value(section: str, name: str, value: Any) -> tuple[dict[str, Any], str
     return content, f"{section}.{name}"
 
 
-def test_the_tables_here_have_every_field_of_every_section() -> None:
+def test_the_tables_of_this_file_cover_every_field_of_every_section() -> None:
     for section, model in models().items():
         sections = set(SECTIONS) | {"methods"} if not section else {"method"}
         assert set(model.model_fields) - sections == set(SECTIONS[section]), section
@@ -338,7 +338,7 @@ def test_the_tables_here_have_every_field_of_every_section() -> None:
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS, ids=PLACES)
-def test_a_value_within_its_range_is_taken(section: str, name: str) -> None:
+def test_a_value_within_its_range_is_accepted(section: str, name: str) -> None:
     for value in SECTIONS[section][name].good:
         experiment = parse_experiment(with_value(section, name, value)[0], "exp.toml")
         place: Any = (
@@ -367,7 +367,7 @@ def test_a_wrong_type_or_range_is_one_line_with_file_key_value_and_range(section
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS, ids=PLACES)
-def test_a_misspelt_key_is_told_with_the_nearest_name(section: str, name: str) -> None:
+def test_the_error_for_a_misspelled_key_suggests_the_closest_name(section: str, name: str) -> None:
     value = SECTIONS[section][name].good[0]
     for typo in (name + name[-1], name[0] + name[2:] if len(name) > 3 else name + "x", name.capitalize()):
         content, place = with_value(section, typo, value)
@@ -377,7 +377,7 @@ def test_a_misspelt_key_is_told_with_the_nearest_name(section: str, name: str) -
 
 
 @pytest.mark.parametrize(("slot", "kinds"), [("server", SERVERS), ("local", LOCAL_STEPS)])
-def test_a_misspelt_key_of_a_server_or_a_local_step_is_told_with_the_nearest_name(
+def test_the_error_for_a_misspelled_key_of_a_server_or_local_step_suggests_the_closest_name(
     slot: str, kinds: dict[str, dict[str, Kind]]
 ) -> None:
     for kind, own in [*kinds.items(), ("mine:make", {"options": OPTIONS})]:
@@ -394,7 +394,7 @@ def test_a_misspelt_key_of_a_server_or_a_local_step_is_told_with_the_nearest_nam
         )
 
 
-def test_a_key_like_no_other_is_told_with_all_there_are() -> None:
+def test_the_error_for_a_key_unlike_any_other_lists_all_keys() -> None:
     for section, kinds in SECTIONS.items():
         content, place = with_value(section, "zzzzz", 1)
         with pytest.raises(ConfigError) as caught:
@@ -405,15 +405,15 @@ def test_a_key_like_no_other_is_told_with_all_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["value", "list"])
-def test_no_key_is_taken_for_something_else(name: str) -> None:
-    """These are what pydantic calls the two branches of a value that may be swept."""
+def test_a_key_named_like_a_branch_of_pydantic_is_still_an_unknown_key(name: str) -> None:
+    """``value`` and ``list`` are what the two branches of a swept value are called internally."""
     for section in SECTIONS:
         content, place = with_value(section, name, 1)
         with pytest.raises(ConfigError, match=rf"^exp\.toml: unknown key {re.escape(place)}: "):
             parse_experiment(content, "exp.toml")
 
 
-def test_a_value_in_place_of_a_section() -> None:
+def test_a_value_in_place_of_a_section_is_one_line() -> None:
     for section in (section for section in SECTIONS if section and " " not in section):
         for value in (3, "a", [1], True):
             content = {"methods": [{"method": "FedAvg"}], section: value}
@@ -430,23 +430,23 @@ def test_a_value_in_place_of_a_section() -> None:
         ({"method": "WAFL"}, "exp.toml: methods: should be a valid list"),
         ([3], "exp.toml: methods.0 = 3: should be a valid dictionary"),
         ([{}], "exp.toml: methods.0.method is missing: one of WAFL, FedAvg"),
-        ([{"method": "FedAvg"}, {"method": "wafl"}], "exp.toml: methods.1.method = 'wafl' is none of"),
+        ([{"method": "FedAvg"}, {"method": "wafl"}], "exp.toml: methods.1.method = 'wafl' must be one of"),
         ([{"method": "wafl"}], "did you mean WAFL?"),
         ([{"method": "FedPMG"}], "did you mean FedPGM?"),
-        ([{"method": 3}], "exp.toml: methods.0.method = '3' is none of"),
-        ([{"method": "FedAvg"}, {"method": "FedAvg"}], "two methods are called 'fedavg': give each a name of its own"),
+        ([{"method": 3}], "exp.toml: methods.0.method = '3' must be one of"),
+        ([{"method": "FedAvg"}, {"method": "FedAvg"}], "two methods are called 'fedavg': give each its own name"),
         ([{"method": "FedAvg", "name": "one"}, {"method": "WAFL", "name": "one"}], "two methods are called 'one'"),
         ([{"method": "FedAvg", "gamma": 1.0}], "exp.toml: unknown key methods.0.gamma"),
     ],
 )
-def test_methods_that_are_none(methods: Any, message: str) -> None:
+def test_an_invalid_list_of_methods_is_one_line(methods: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_experiment({"schedule": {"rounds": 1}, "methods": methods}, "exp.toml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_every_fault_has_a_line_of_its_own() -> None:
+def test_several_mistakes_are_reported_one_per_line() -> None:
     content = {
         "seeds": "all",
         "dta": {},
@@ -509,7 +509,7 @@ def test_a_syntax_error_names_file_and_line(tmp_path: Path, text: str, line: int
     ],
     ids=["binary", "latin-1", "empty", "comment", "deep", "long number", "infinite"],
 )
-def test_a_file_that_is_no_experiment(tmp_path: Path, text: bytes, message: str) -> None:
+def test_a_file_that_is_not_an_experiment_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         read_experiment(path)
@@ -518,27 +518,27 @@ def test_a_file_that_is_no_experiment(tmp_path: Path, text: bytes, message: str)
     assert (result.exit_code, message in result.stderr) == (2, True)
 
 
-def test_a_file_that_is_not_there_or_is_a_folder(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_one_line(tmp_path: Path) -> None:
     assert_one_line(check(tmp_path / "none.toml"), str(tmp_path / "none.toml"), "`wafl config init` writes a starter")
     assert_one_line(check(tmp_path), str(tmp_path), "cannot be read")
 
 
 @pytest.mark.parametrize("key", ['"a\\nb"', '""', '"\\u0000"', '"☃"', '" "', '"a.b"', '"[red]"'])
 @pytest.mark.parametrize("section", ["", "[data]\n", "[model]\n"])
-def test_a_key_that_is_no_word_is_told_in_one_line(tmp_path: Path, section: str, key: str) -> None:
+def test_a_key_that_is_not_a_word_is_reported_in_one_line(tmp_path: Path, section: str, key: str) -> None:
     head, tail = STARTER.split(section, 1) if section else ("", STARTER)
     path = write(tmp_path, f"{head}{section}{key} = 1\n{tail}")
     assert_one_line(check(path), f"{path}: unknown key")
 
 
-def test_windows_may_have_written_it(tmp_path: Path) -> None:
-    """Line ends of its own, and the mark that its editor puts before a file in UTF-8."""
+def test_line_ends_and_byte_order_mark_of_windows_are_accepted(tmp_path: Path) -> None:
+    """Its line ends, and the mark that its editor puts at the start of a file in UTF-8."""
     assert check(write(tmp_path, STARTER.replace("\n", "\r\n"))).exit_code == 0
     assert check(write(tmp_path, b"\xef\xbb\xbf" + STARTER.encode())).exit_code == 0
 
 
 def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
-    """Rich takes words in brackets for styles."""
+    """Rich would read words in brackets as styles."""
     path = tmp_path / "exp[bold][new].toml"
     path.write_text(STARTER)
     result = check(path)
@@ -573,7 +573,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step per round"),
         (["methods.1.method=AFL", "methods.1.cohort=5"], "AFL asks all 20 clients each round"),
         (["model.loss=squared_error"], "loss='squared_error' needs floating-point targets"),
-        (["data.preprocess=zscore", "attack.kind=autoattack"], "'autoattack' wants data with bounds"),
+        (["data.preprocess=zscore", "attack.kind=autoattack"], "'autoattack' needs data with bounds"),
         (["data.test_fraction=0.0"], "test_fraction"),
         (["early_stopping.metric=nonsense"], "nonsense"),
         (["early_stopping.metric=accuracy"], "evaluation.every"),
@@ -585,20 +585,20 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
     ],
     ids=lambda value: "; ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_what_cannot_be_trained_is_said_by_check(tmp_path: Path, changes: list[str], message: str) -> None:
-    """So that a run fails before its folder is made, and not when it has been trained."""
+def test_check_reports_what_cannot_be_trained(tmp_path: Path, changes: list[str], message: str) -> None:
+    """So a study fails before its folder is made, and not after it has been trained."""
     result = check(write(tmp_path, STARTER), *changes)
     assert_one_line(result)
     assert message.lower() in result.stderr.lower()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_device_that_is_not_there_is_said_by_check(tmp_path: Path) -> None:
+def test_check_reports_a_missing_device(tmp_path: Path) -> None:
     assert_one_line(check(write(tmp_path, STARTER), "device=cuda"), "device='cuda'", "use device='cpu'")
 
 
 @pytest.mark.parametrize("alpha", [1e-308, 1e308])
-def test_dirichlet_at_the_ends_of_its_range(tmp_path: Path, alpha: float) -> None:
+def test_extreme_values_of_dirichlet_make_no_traceback(tmp_path: Path, alpha: float) -> None:
     result = check(write(tmp_path, STARTER.replace("labels_per_client = 3", f"dirichlet = {alpha}")))
     assert result.exit_code in (0, 2), result.exception
 
@@ -650,7 +650,7 @@ def changed(*changes: str) -> dict[str, Any]:
         ("name=a=b", lambda c: c["name"] == "a=b"),
     ],
 )
-def test_a_change(change: str, expected: Any) -> None:
+def test_a_change_sets_its_key_and_nothing_else(change: str, expected: Any) -> None:
     content = changed(change)
     assert expected(content)
     untouched = tomllib.loads(STARTER)
@@ -660,7 +660,7 @@ def test_a_change(change: str, expected: Any) -> None:
     }
 
 
-def test_a_named_method_is_meant_by_its_name_and_later_changes_win() -> None:
+def test_a_method_is_changed_by_its_name_and_later_changes_win() -> None:
     content = changed("methods.0.name=near", "methods.near.gamma=2.0", "methods.near.gamma=3.0")
     assert content["methods"][0]["gamma"] == 3.0
     with pytest.raises(ConfigError, match="no entry 'wafl'; there are 2: near, fedavg"):
@@ -720,7 +720,7 @@ def as_toml(value: Any) -> str:
 
 
 def set_in(text: str, section: str, name: str, value: str) -> str:
-    """The text with a key in its section: in place of the one there is, if there is one."""
+    """The text with a key set in its section, replacing one that is there."""
     section, _, method = section.partition(".0 ")
     header = f'[[methods]]\nmethod = "{method}"' if method else f"[{section}]" if section else "\n"
     head, found, tail = text.partition(header)
@@ -733,7 +733,7 @@ def set_in(text: str, section: str, name: str, value: str) -> str:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """The starter, with a few things wrong."""
+    """The starter with a few random mistakes."""
     text = STARTER
     for _ in range(draw(st.integers(1, 4))):
         lines = text.split("\n")
@@ -779,7 +779,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 def is_large(data: bytes) -> bool:
-    """Whether it may be a valid experiment that takes long to check, or wants data from elsewhere."""
+    """Whether it may be a valid experiment that takes long to check, or needs data from elsewhere."""
     try:
         content = tomllib.loads(data.decode())
     except (ValueError, RecursionError):
@@ -801,7 +801,7 @@ def is_large(data: bytes) -> bool:
 
 
 def refuse_or_pass(folder: Path, data: bytes) -> None:
-    """Exit code 0, or 2 and a message that says where; never a traceback."""
+    """Exit status 0, or 2 and a message that says where; never a traceback."""
     path = folder / "exp.toml"
     path.write_bytes(data)
     result = check(path)
@@ -856,7 +856,7 @@ def test_init_writes_a_starter_that_passes_check_and_refuses_to_overwrite(
     assert_one_line(invoke("config", "init", "no/such/folder/x.toml"), "no/such/folder/x.toml")
 
 
-def test_the_starter_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_starter_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoke("config", "init", "mine.toml").exit_code == 0
     result = invoke("run", "mine.toml", "--set", "schedule.rounds=1", "--set", "attack.steps=1")
@@ -868,12 +868,20 @@ def test_the_starter_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_comments_of_the_starter_are_true(tmp_path: Path) -> None:
-    """What it says one may write instead passes too."""
+    """The alternatives that they name are accepted too."""
     alternatives = {
         "labels_per_client = 3": ["dirichlet = 0.5", "iid = true"],
         'preprocess = "unit"': [f'preprocess = "{unit}"' for unit in ("symmetric", "zscore", "zscore_pooled")],
         'kind = "mlr"': ['kind = "cnn"'],
         "local_epochs = 2": ["local_steps = 2"],
+        "# clip_norm = 1.0": ["clip_norm = 1.0"],
+        '# server = { kind = "adam", rate = 0.01 }': [
+            f'server = {{ kind = "{kind}", rate = 0.01 }}' for kind in ("adam", "sgd", "momentum", "yogi")
+        ],
+        '# local = { kind = "prox", mu = 0.1 }': [
+            'local = { kind = "prox", mu = 0.1 }',
+            'local = { kind = "control_variates" }',
+        ],
         "norm = 2": ["norm = 1", "norm = inf"],
         'kind = "pgd"': [f'kind = "{kind}"' for kind in ("fgsm", "wasserstein", "none")],
     }
@@ -891,7 +899,7 @@ def test_the_comments_of_the_starter_are_true(tmp_path: Path) -> None:
 
 
 def conforms(value: Any, schema: dict[str, Any], defs: dict[str, Any]) -> bool:
-    """The part of JSON schema that is used here, after its specification."""
+    """Whether a value conforms to a schema, for the part of JSON schema that is used here."""
     if "$ref" in schema:
         return conforms(value, defs[schema["$ref"].removeprefix("#/$defs/")], defs)
     for union in ("anyOf", "oneOf"):
@@ -939,8 +947,8 @@ def schema() -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def test_the_schema_is_json() -> None:
-    """Strictly: JSON knows no infinity."""
+def test_the_schema_is_strict_json() -> None:
+    """JSON has no infinity."""
     json.loads(invoke("config", "schema").stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
@@ -949,7 +957,7 @@ def all_sections(kind: type[Section]) -> list[type[Section]]:
     return [*below, *(found for each in below for found in all_sections(each))]
 
 
-def test_the_schema_is_whole(schema: dict[str, Any]) -> None:
+def test_the_schema_describes_every_section_and_has_no_loose_ends(schema: dict[str, Any]) -> None:
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["methods"]
@@ -963,7 +971,7 @@ def test_the_schema_is_whole(schema: dict[str, Any]) -> None:
         assert model["additionalProperties"] is False
 
 
-def test_the_schema_takes_the_starter_and_refuses_what_the_reader_refuses(schema: dict[str, Any]) -> None:
+def test_the_schema_accepts_the_starter_and_refuses_what_the_reader_refuses(schema: dict[str, Any]) -> None:
     starter = tomllib.loads(STARTER)
     assert conforms(starter, schema, schema["$defs"])
     for path, value in (
@@ -982,8 +990,8 @@ def test_the_schema_takes_the_starter_and_refuses_what_the_reader_refuses(schema
         assert not conforms(content, schema, schema["$defs"]), (path, value)
 
 
-def test_the_schema_takes_what_the_reader_takes(schema: dict[str, Any]) -> None:
-    """An editor must not mark what is right."""
+def test_the_schema_accepts_what_the_reader_accepts(schema: dict[str, Any]) -> None:
+    """An editor must not flag a valid file."""
     marked = [
         (section, name, value)
         for section, name in FIELDS
@@ -1081,7 +1089,7 @@ def clients() -> wafl.Federation:
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) and "method" in value else "",
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-def test_a_list_is_a_sweep_and_its_runs_are_those_made_by_hand(
+def test_a_list_is_a_sweep_whose_runs_equal_those_made_in_python(
     tmp_path: Path,
     clients: wafl.Federation,
     entry: dict[str, Any],
@@ -1112,7 +1120,7 @@ def test_a_list_is_a_sweep_and_its_runs_are_those_made_by_hand(
             torch.testing.assert_close(saved.params[name], value, rtol=0, atol=1e-5)
 
 
-def test_all_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
+def test_everything_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
     content = {
         **BASE,
         "data": {"num_clients": 6, "dirichlet": 5.0, "preprocess": "symmetric", "test_fraction": 0.5, "seed": 3},
@@ -1149,12 +1157,12 @@ def test_all_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
         ({}, wafl.PGD(epsilon=0.1, steps=40, bounds=(0.0, 1.0))),
     ],
 )
-def test_attacks_by_name(attack: dict[str, Any], expected: Any) -> None:
+def test_an_attack_named_in_a_file_is_the_one_of_the_library(attack: dict[str, Any], expected: Any) -> None:
     experiment = parse_experiment({**BASE, "attack": attack, "methods": [{"method": "FedAvg"}]}, "here")
     assert make_plan(experiment).attack == expected
 
 
-def test_the_schedule_may_be_the_methods_own_alone() -> None:
+def test_a_method_may_have_a_schedule_of_its_own_without_a_shared_one() -> None:
     own = {"method": "FedAvg", "rounds": 3, "local_steps": 1}
     content = {"data": BASE["data"], "methods": [own]}
     assert make_plan(parse_experiment(content, "here")).entries[0].schedule == {"rounds": 3, "local_steps": 1}
@@ -1164,7 +1172,7 @@ def test_the_schedule_may_be_the_methods_own_alone() -> None:
         make_plan(parse_experiment({**content, "data": {"num_clients": 5}}, "here"))
 
 
-# -- Models and data of the user's own ------------------------------------------------------------------------
+# -- Your own models and data ---------------------------------------------------------------------------------
 
 
 OWN = """
@@ -1214,7 +1222,7 @@ attack.steps = 2
 
 @pytest.fixture
 def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
-    """A folder with a module, whose name is no other test's, and an experiment beside it."""
+    """A folder with a module, whose name no other test uses, and an experiment next to it."""
     module = "mine_" + re.sub(r"\W", "_", request.node.name)
     folder = tmp_path / "experiment"
     folder.mkdir()
@@ -1224,7 +1232,7 @@ def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path,
     sys.modules.pop(module, None)
 
 
-def test_a_module_beside_the_file_gives_model_and_data(
+def test_a_module_next_to_the_file_provides_model_and_data(
     own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -1239,7 +1247,7 @@ def test_a_module_beside_the_file_gives_model_and_data(
     assert all(torch.equal(value, saved.params[name]) for name, value in run.params.items())
 
 
-def test_a_function_inside_a_class(own: tuple[Path, str]) -> None:
+def test_a_function_inside_a_class_can_provide_the_data(own: tuple[Path, str]) -> None:
     path, module = own
     assert check(path, f"data.source={module}:Inside.make").exit_code == 0
 
@@ -1258,7 +1266,7 @@ def test_a_function_inside_a_class(own: tuple[Path, str]) -> None:
         ("{module}:.", ""),
     ],
 )
-def test_a_name_that_gives_no_model_or_data_is_one_line(
+def test_a_function_that_provides_no_model_or_data_is_one_line(
     own: tuple[Path, str], key: str, name: str, message: str
 ) -> None:
     path, module = own
@@ -1274,10 +1282,10 @@ def test_a_model_that_does_not_fit_the_data_is_one_line(own: tuple[Path, str]) -
     assert_one_line(result, "the model does not take examples of shape (1, 8, 8)")
 
 
-def test_the_folder_of_the_file_comes_first(
+def test_a_module_next_to_the_file_comes_before_one_of_the_same_name_elsewhere(
     own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module of the same name elsewhere is not taken for it."""
+    """A module of the same name elsewhere is not imported instead."""
     path, module = own
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -1286,8 +1294,8 @@ def test_the_folder_of_the_file_comes_first(
     assert check(path).exit_code == 0
 
 
-def test_two_experiments_in_one_process_have_modules_of_their_own(own: tuple[Path, str], tmp_path: Path) -> None:
-    """Both call it by the same name."""
+def test_two_experiments_in_one_process_each_import_their_own_module(own: tuple[Path, str], tmp_path: Path) -> None:
+    """Both modules have the same name."""
     path, module = own
     other = tmp_path / "other"
     other.mkdir()
@@ -1297,7 +1305,7 @@ def test_two_experiments_in_one_process_have_modules_of_their_own(own: tuple[Pat
     assert "6 clients" in check(other / "exp.toml").stdout
 
 
-# -- Methods and their parts of the user's own ----------------------------------------------------------------
+# -- Your own methods and parts -------------------------------------------------------------------------------
 
 
 PARTS = """
@@ -1451,7 +1459,7 @@ def test_your_own_method_is_changed_by_the_name_of_its_function(tmp_path: Path, 
     assert "strong: strong, 3 rounds, 4 runs, swept: strength" in result.stdout
 
 
-def test_a_study_of_your_own_method_goes_on_where_it_was(tmp_path: Path, parts: tuple[Path, str]) -> None:
+def test_a_study_of_your_own_method_resumes_to_the_same_bits(tmp_path: Path, parts: tuple[Path, str]) -> None:
     folder, module = parts
     content = {**BASE, "methods": [{"method": f"{module}:strong", "options": {"strength": [0.1, 0.2]}}]}
     whole = Study.create(parse_experiment(content, "here"), tmp_path / "whole", folder)

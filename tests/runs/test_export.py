@@ -1,4 +1,4 @@
-"""An exported model gives a run's own outputs, for raw examples, in programs that do not know this one."""
+"""An exported model gives the outputs of its run, for raw examples, in programs that do not know this package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app.command()(export)
 
 
 class Own(nn.Module):
-    """A user's model: a skip connection, a buffer, two names for one parameter, a view by batch size."""
+    """Your own model: a skip connection, a buffer, two names for one parameter, a view by batch size."""
 
     def __init__(self, clients: wafl.Federation) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def exported(run: wafl.Run, clients: wafl.Federation, folder: Path, format: Any)
 
 
 def outputs(path: Path, raw: Tensor, own: nn.Module | None = None) -> Tensor:
-    """By the file alone."""
+    """Computed from the file alone."""
     if path.suffix == ".pt2":
         return torch.export.load(path).module()(raw)
     if path.suffix == ".onnx":
@@ -86,7 +86,7 @@ def outputs(path: Path, raw: Tensor, own: nn.Module | None = None) -> Tensor:
 
 
 def raw_examples(clients: wafl.Federation, count: int) -> tuple[Tensor, Tensor]:
-    """As the data set holds them, but as floats; and prepared."""
+    """Examples as the data set holds them, as floats, and the same examples prepared."""
     raw = clients.test.raw[:count]
     return raw.float(), clients.test.prepare(raw, torch.float32)
 
@@ -101,7 +101,9 @@ def raw_examples(clients: wafl.Federation, count: int) -> tuple[Tensor, Tensor]:
         ("own", "symmetric"),
     ],
 )
-def test_outputs_are_the_runs_own(kind: str, preprocess: str, format: str, tmp_path: Path) -> None:
+def test_an_exported_model_gives_the_outputs_of_the_run(
+    kind: str, preprocess: str, format: str, tmp_path: Path
+) -> None:
     clients = make_clients(preprocess)
     run = make_run(clients, kind)
     path = exported(run, clients, tmp_path, format)
@@ -114,7 +116,7 @@ def test_outputs_are_the_runs_own(kind: str, preprocess: str, format: str, tmp_p
         assert len(got) == count
 
 
-def test_export_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+def test_exporting_does_not_change_the_run(tmp_path: Path) -> None:
     clients = make_clients("unit")
     run = make_run(clients, "cnn")
     before = {name: value.clone() for name, value in run.params.items()}
@@ -125,7 +127,7 @@ def test_export_leaves_the_run_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_regression_in_float64(format: str, tmp_path: Path) -> None:
+def test_a_regression_in_float64_is_exported_in_float64(format: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     clients = wafl.Federation.from_arrays((rng.random((9, 5)), rng.random(9)) for _ in range(3))
     model = wafl.models.mlr(clients).double()
@@ -153,7 +155,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_file_says_what_it_is(format: str, tmp_path: Path) -> None:
+def test_an_exported_file_describes_its_model(format: str, tmp_path: Path) -> None:
     clients = make_clients("zscore")
     path = exported(make_run(clients, "cnn"), clients, tmp_path, format)
     assert read_about(path) == {
@@ -209,7 +211,7 @@ def test_a_fresh_process_without_wafl_predicts_the_same(format: str, tmp_path: P
 # What is refused
 
 
-def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     clients = make_clients("unit")
     run = make_run(clients, "mlr")
     (tmp_path / "model.onnx").write_text("precious")
@@ -218,14 +220,12 @@ def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "model.onnx").read_text() == "precious"
 
 
-def test_an_unknown_format_and_a_wrong_shape(tmp_path: Path) -> None:
+def test_an_unknown_format_or_a_wrong_shape_is_refused(tmp_path: Path) -> None:
     clients = make_clients("zscore")
     run = make_run(clients, "cnn")
     with pytest.raises(ValueError, match="format='tflite' is unknown: use one of safetensors, pt2, onnx"):
         exported(run, clients, tmp_path, "tflite")
-    with pytest.raises(
-        ValueError, match=r"input_shape=\(64,\) does not go with the preprocessing's shift: \(1, 8, 8\)"
-    ):
+    with pytest.raises(ValueError, match=r"input_shape=\(64,\) does not fit the preprocessing's shift: \(1, 8, 8\)"):
         export_model(run, tmp_path / "model", "pt2", clients.train.prepare, (64,))
     with pytest.raises(ValueError, match=r"the model does not take examples of input_shape=\(3, 8, 8\)"):
         export_model(run, tmp_path / "model", "pt2", Preprocessing(), (3, 8, 8))
@@ -242,7 +242,7 @@ def test_onnx_without_its_package_names_the_extra(tmp_path: Path, monkeypatch: p
 
 
 class Branching(nn.Module):
-    """No graph of tensors: it looks at the values."""
+    """It looks at values, so it cannot be traced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Branching(nn.Module):
 
 
 class Moody(Branching):
-    """Another model in eval mode."""
+    """It is a different function in eval mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.layer(x.flatten(1))
@@ -265,7 +265,7 @@ def with_model(run: wafl.Run, model: nn.Module) -> wafl.Run:
     return replace(run, model=model, params=dict(model.named_parameters()))
 
 
-def test_a_model_that_cannot_be_traced(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_traced_is_refused_with_a_remedy(tmp_path: Path) -> None:
     clients = make_clients("unit")
     run = with_model(make_run(clients, "mlr"), Branching())
     with pytest.raises(ValueError, match=r"torch.export cannot trace this model.*'safetensors' needs no tracing"):
@@ -275,13 +275,13 @@ def test_a_model_that_cannot_be_traced(tmp_path: Path) -> None:
     assert torch.equal(outputs(path, raw, Branching()), run.outputs(x))
 
 
-def test_a_model_that_does_otherwise_in_eval_mode(tmp_path: Path) -> None:
+def test_a_model_that_behaves_differently_in_eval_mode_is_refused(tmp_path: Path) -> None:
     clients = make_clients("unit")
-    with pytest.raises(ValueError, match="gives other outputs than the run's"):
+    with pytest.raises(ValueError, match="gives other outputs than the run: it must do the same in eval mode"):
         exported(with_model(make_run(clients, "mlr"), Moody()), clients, tmp_path, "safetensors")
 
 
-def test_raw_model_is_the_formula() -> None:
+def test_a_raw_model_shifts_and_scales_before_the_model() -> None:
     shift, scale = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])
     model = RawModel(nn.Identity(), Preprocessing(shift=shift, scale=scale))
     assert model(torch.tensor([[3.0, 10.0]])).tolist() == [[1.0, 2.0]]
@@ -305,7 +305,7 @@ def invoke(*arguments: str | Path, code: int = 0) -> str:
     return result.output
 
 
-def test_command(study: Path, tmp_path: Path) -> None:
+def test_the_command_exports_a_model(study: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "mine.safetensors"
     assert str(path) in invoke(study / "cnn", "--format", "safetensors", "--output", path).replace("\n", "")
     clients = make_clients("zscore")
@@ -313,13 +313,15 @@ def test_command(study: Path, tmp_path: Path) -> None:
     assert torch.equal(outputs(path, raw), wafl.load_run(study / "cnn").outputs(x))
 
 
-def test_command_refuses(study: Path, tmp_path: Path) -> None:
+def test_the_command_refuses_what_it_cannot_export(study: Path, tmp_path: Path) -> None:
     assert "model.pt2" in invoke(study / "mlr", "--format", "pt2")
     assert "exists already" in invoke(study / "mlr", "--format", "pt2", code=2)
     assert "--format tflite is unknown" in invoke(study / "mlr", "--format", "tflite", code=2)
     assert "give --format" in invoke(study / "mlr", code=2)
     assert "give --format" in invoke(study, "--format", "pt2", "--metrics", tmp_path / "rounds.csv", code=2)
-    assert "holds several runs: give one" in invoke(study, "--format", "pt2", code=2)
+    assert "is a study of several runs: give one" in invoke(study, "--format", "pt2", code=2)
     assert "is not a folder" in invoke(study / "none", "--format", "pt2", code=2)
     assert "has no metrics.jsonl" in invoke(study, "--metrics", tmp_path / "rounds.csv", code=2)
-    assert "--output is the model's" in invoke(study, "--metrics", tmp_path / "a.csv", "--output", tmp_path, code=2)
+    assert "--output is the file of a model" in invoke(
+        study, "--metrics", tmp_path / "a.csv", "--output", tmp_path, code=2
+    )

@@ -1,4 +1,4 @@
-"""``metrics.jsonl`` as CSV and Parquet holds what it held."""
+"""``metrics.jsonl`` exported as CSV and Parquet holds the same values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def as_text(value: Any) -> str:
-    """How CSV holds a value."""
+    """A value as CSV holds it."""
     return "" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
 
 
@@ -96,7 +96,7 @@ def test_parquet_holds_every_round(study: Path, tmp_path: Path) -> None:
     assert {type(row["round"]) for row in rows} == {int}
 
 
-def test_values_of_every_kind(tmp_path: Path) -> None:
+def test_values_of_every_type_survive_the_export(tmp_path: Path) -> None:
     first = {"name": 'a, "b"\nc', "norm": 2, "loss": 1, "odd": math.nan, "few": None, "yes": True}
     second = {"norm": "inf", "loss": 0.1 + 0.2, "late": math.inf, "list": [[1, "late"]]}
     write(tmp_path, json.dumps(first), json.dumps(second))
@@ -120,27 +120,29 @@ def test_values_of_every_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ['{"round": 1, "lo', "", "[1, 2]", "\ufffd\x00", "3"])
-def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_line_is_refused_with_its_number(tmp_path: Path, damage: str) -> None:
     write(tmp_path, '{"round": 0}', damage, '{"round": 2}')
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2 is damaged: .*wafl resume"):
         export_metrics(tmp_path, tmp_path / "rounds.csv")
     assert not (tmp_path / "rounds.csv").exists()
 
 
-def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_refused_as_damage(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"round": 0}\n{"round": \xff\xfe}\n')
     with pytest.raises(ValueError, match="line 2 is damaged"):
         export_metrics(tmp_path, tmp_path / "rounds.csv")
 
 
-def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_empty_source_and_a_taken_or_unknown_target_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(FileNotFoundError, match=r"has no metrics.jsonl"):
         export_metrics(tmp_path, tmp_path / "rounds.csv")
     write(tmp_path)
     with pytest.raises(ValueError, match="is empty: no round has ended yet"):
         export_metrics(tmp_path, tmp_path / "rounds.csv")
     write(tmp_path, '{"round": 0}')
-    with pytest.raises(ValueError, match=r"End its name with .csv or .parquet"):
+    with pytest.raises(ValueError, match=r"has no known format: end its name with .csv or .parquet"):
         export_metrics(tmp_path, tmp_path / "rounds.xlsx")
     (tmp_path / "rounds.csv").write_text("precious")
     with pytest.raises(FileExistsError, match="exists already"):
@@ -153,7 +155,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_command(study: Path, tmp_path: Path, suffix: str) -> None:
+def test_the_command_exports_metrics_and_does_not_overwrite_them(study: Path, tmp_path: Path, suffix: str) -> None:
     app = Typer()
     app.command()(export)
     path = tmp_path / f"rounds.{suffix}"

@@ -14,7 +14,7 @@ def lost(count: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_and_while_writing_a_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_study_killed_at_random_moments_and_while_writing_ends_in_the_same_bits(tmp_path: Path) -> None:
     count = soak.soak_kills(tmp_path, kills=4)
     assert count["killed at random"] + count["killed while writing"] == 4
     assert not lost(count)

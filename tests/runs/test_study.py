@@ -1,4 +1,4 @@
-"""A study in its folder: what lies in it, who may write to it, and that an interruption or damage loses nothing."""
+"""A study and its folder: what is in it, who may write to it, and that no interruption or damage loses anything."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def invoke(*arguments: Any) -> Any:
 
 
 def assert_one_line(result: Any, *parts: str) -> None:
-    """Exit code 2 and one line, which holds each of the parts; no traceback."""
+    """Exit status 2 and one line that holds each of the parts; no traceback."""
     assert result.exit_code == 2, result.output or result.exception
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1, result.stderr
@@ -64,7 +64,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """All that a finished study gave, to the last bit, without the time it took."""
+    """Everything that a finished study gave, to the last bit, without the time it took."""
     study = StudyFolder(folder)
     results = study.read_results()
     assert results.pop("finished")
@@ -111,7 +111,7 @@ def half(stopped: Path, tmp_path: Path) -> Path:
 
 
 class Rounds(Callback):
-    """Counts the rounds of all runs, method by method; as Ctrl-C does, it stops a method after so many."""
+    """Counts the rounds of all runs, method by method; stops a method after ``at`` rounds, as Ctrl-C does."""
 
     def __init__(self, study: Study, method: str = "", at: int = 0) -> None:
         self._coming = iter([entry.name for entry in study.pending()])
@@ -141,10 +141,10 @@ def methods_trained(study: Study) -> list[str]:
     return [method for method, count in rounds.counts.items() if count]
 
 
-# -- What lies in the folder ----------------------------------------------------------------------------------
+# -- What is in the folder ------------------------------------------------------------------------------------
 
 
-def test_the_layout_of_a_finished_run(whole: Path) -> None:
+def test_a_finished_study_has_the_documented_files_and_no_others(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} - {".lock"} == {
         "config.toml", "about.json", "metrics.jsonl", "results.json", "fedavg", "wafl-radius=0.2", "wafl-radius=0.4",
     }  # fmt: skip
@@ -153,13 +153,15 @@ def test_the_layout_of_a_finished_run(whole: Path) -> None:
         assert Path(name).suffix in (".toml", ".json", ".jsonl", ".safetensors"), name
 
 
-def test_the_folder_describes_itself_before_any_work(tmp_path: Path) -> None:
+def test_a_folder_describes_itself_before_any_work(tmp_path: Path) -> None:
     make(tmp_path / "study")
     assert {path.name for path in (tmp_path / "study").iterdir()} == {"config.toml", "about.json"}
     assert StudyFolder.existing(tmp_path / "study").status() == "interrupted"
 
 
-def test_about_says_what_else_a_result_depends_on(whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_about_records_versions_machine_command_and_commit(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     about = unsealed((whole / "about.json").read_bytes())
     assert about["format"] == 1
     assert about["packages"]["torch"] == torch.__version__
@@ -184,14 +186,14 @@ def test_about_says_what_else_a_result_depends_on(whole: Path, monkeypatch: pyte
     assert unsealed((tmp_path / "dirty" / "about.json").read_bytes())["git_commit"] == f"{commit}-dirty"
 
 
-def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_git_repository_no_commit_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     make(tmp_path / "study")
     assert unsealed((tmp_path / "study" / "about.json").read_bytes())["git_commit"] is None
 
 
-def test_metrics_have_one_line_a_round_and_run_with_the_numbers_of_its_history(whole: Path) -> None:
+def test_metrics_have_one_line_per_round_and_run_with_the_numbers_of_its_history(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     expected: list[dict[str, Any]] = []
     for method, radii in (("wafl", [0.2, 0.4]), ("fedavg", [None])):
@@ -246,7 +248,7 @@ def test_the_saved_config_run_again_gives_the_same_bits(whole: Path, tmp_path: P
     assert not (tmp_path / "again" / "checkpoint").exists()
 
 
-def test_the_saved_config_has_every_value_that_is_in_force(whole: Path, tmp_path: Path) -> None:
+def test_the_saved_config_holds_every_value_in_force(whole: Path, tmp_path: Path) -> None:
     saved = tomllib.loads((whole / "config.toml").read_text())
     assert saved["data"]["preprocess"] == "unit"
     assert saved["attack"]["norm"] == float("inf")
@@ -288,10 +290,10 @@ def test_a_folder_has_one_writer_and_shows_that_it_runs(half: Path) -> None:
 
 
 def row_of(folder: Path) -> str:
-    """What ``wafl runs`` says of a run."""
+    """What ``wafl runs`` says about a study."""
     result = invoke("runs", folder.parent)
     assert result.exit_code == 0, result.output
-    (row,) = [line for line in result.stdout.splitlines() if line.split()[:1] == [folder.name]]
+    (row,) = [line for line in result.stdout.splitlines()[2:] if line.split()[:1] == [folder.name]]
     return row
 
 
@@ -306,18 +308,18 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
     assert f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (80% attacked)" in row_of(tmp_path / "one")
     assert re.search(r"finished +\d{4}-\d\d-\d\dT[\d:+]+ +3 ", row_of(tmp_path / "one"))
     assert re.search(r"interrupted +\d{4}-\d\d-\d\dT[\d:+]+ +0", row_of(tmp_path / "two"))
-    assert "results.json is damaged" in row_of(tmp_path / "three"), "one that is damaged hides none of the others"
+    assert "results.json is damaged" in row_of(tmp_path / "three"), "a damaged one does not hide the others"
     assert "other" not in invoke("runs", tmp_path).stdout
 
 
-def test_runs_of_an_empty_or_missing_folder(tmp_path: Path) -> None:
+def test_runs_says_that_a_folder_is_empty_or_missing(tmp_path: Path) -> None:
     result = invoke("runs", tmp_path)
-    assert (result.exit_code, "holds no runs yet" in result.stdout) == (0, True)
+    assert (result.exit_code, "holds no studies yet" in result.stdout) == (0, True)
     assert_one_line(invoke("runs", tmp_path / "none"), "is not a folder: wafl run makes one")
 
 
-def test_looking_writes_nothing(whole: Path, tmp_path: Path) -> None:
-    """A run on a disk that is mounted for reading can be listed."""
+def test_listing_studies_writes_nothing(whole: Path, tmp_path: Path) -> None:
+    """A study on a read-only disk can be listed."""
     folder = Path(shutil.copytree(whole, tmp_path / "study", ignore=shutil.ignore_patterns(".lock", "results.json")))
     files = {path.name for path in folder.iterdir()}
     invoke("runs", tmp_path)
@@ -347,7 +349,7 @@ def test_without_a_name_a_new_folder_is_found(whole: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["config.toml", "about.json", "results.json"])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "gone"])
-def test_what_is_damaged_is_refused_with_its_path(finished: Path, name: str, damage: str) -> None:
+def test_a_damaged_file_is_refused_with_its_path(finished: Path, name: str, damage: str) -> None:
     if (name, damage) == ("results.json", "gone"):
         pytest.skip("then nothing is done yet")
     path = finished / name
@@ -363,7 +365,7 @@ def test_what_is_damaged_is_refused_with_its_path(finished: Path, name: str, dam
 
 
 def test_a_config_that_was_changed_is_refused(half: Path) -> None:
-    """The rest would be trained otherwise than what is there."""
+    """The rest would not be trained like what is there."""
     text = (half / "config.toml").read_text()
     assert "epsilon = 0.1" in text
     (half / "config.toml").write_text(text.replace("epsilon = 0.1", "epsilon = 0.2"))
@@ -372,7 +374,7 @@ def test_a_config_that_was_changed_is_refused(half: Path) -> None:
     assert contents(half) == before
 
 
-def test_without_results_all_is_done_again(finished: Path, whole: Path) -> None:
+def test_a_study_without_results_is_trained_again_to_the_same_bits(finished: Path, whole: Path) -> None:
     (finished / "results.json").unlink()
     assert invoke("resume", finished).exit_code == 0
     assert outcome(finished) == outcome(whole)
@@ -386,9 +388,13 @@ def test_a_folder_of_a_newer_format_is_refused(finished: Path) -> None:
     assert contents(finished) == before
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    assert_one_line(invoke("resume", tmp_path), f"{tmp_path} is not the folder of a run: it has no config.toml")
-    assert_one_line(invoke("resume", tmp_path / "none"), "is not the folder of a run")
+def test_a_folder_that_is_not_a_study_is_refused(whole: Path, tmp_path: Path) -> None:
+    assert_one_line(invoke("resume", tmp_path), f"{tmp_path} is not a study: it has no config.toml")
+    assert_one_line(invoke("resume", tmp_path / "none"), "is not a study")
+    run = whole / "fedavg"
+    assert_one_line(
+        invoke("resume", run), f"{run} is a run, not a study: give the folder that it is in, such as {whole}"
+    )
 
 
 def test_a_damaged_checkpoint_is_refused_with_its_path(half: Path) -> None:
@@ -410,7 +416,7 @@ def test_a_damaged_model_of_a_finished_method_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "longer"])
-def test_resume_of_a_finished_run_trains_nothing_and_repairs_its_metrics(
+def test_resuming_a_finished_study_trains_nothing_and_repairs_its_metrics(
     finished: Path, whole: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = finished / "metrics.jsonl"
@@ -420,12 +426,12 @@ def test_resume_of_a_finished_run_trains_nothing_and_repairs_its_metrics(
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else path.read_bytes() + b'{"round": 9}\n')
-    with pytest.raises(FolderError, match=rf"damaged: wafl resume {finished} writes it anew"):
+    with pytest.raises(FolderError, match=rf"damaged: wafl resume {finished} restores it from the saved runs"):
         StudyFolder(finished).read_metrics()
     monkeypatch.setattr("wafl.runs.study.train", lambda *_, **__: pytest.fail("it trains"))
     result = invoke("resume", finished)
     assert result.exit_code == 0, result.output
-    assert "is finished already: there is nothing to train" in result.stdout
+    assert f"{finished} is a finished study: there is nothing to train" in result.stdout
     assert contents(finished) == contents(whole)
 
 
@@ -433,7 +439,9 @@ def test_resume_of_a_finished_run_trains_nothing_and_repairs_its_metrics(
 
 
 @pytest.mark.parametrize(("method", "at"), [("wafl", 1), ("wafl", 6), ("wafl", 16), ("fedavg", 3)])
-def test_interrupted_and_resumed_it_ends_in_the_same_bits(whole: Path, tmp_path: Path, method: str, at: int) -> None:
+def test_a_study_interrupted_and_resumed_ends_in_the_same_bits(
+    whole: Path, tmp_path: Path, method: str, at: int
+) -> None:
     path = tmp_path / "study"
     interrupt(make(path), method, at)
     assert not StudyFolder(path).read_results().get("finished")
@@ -442,7 +450,7 @@ def test_interrupted_and_resumed_it_ends_in_the_same_bits(whole: Path, tmp_path:
     assert not (path / "checkpoint").exists()
 
 
-def test_interrupted_while_it_is_tested_nothing_is_trained_again(
+def test_a_method_interrupted_while_it_is_tested_is_not_trained_again(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "study"
@@ -465,8 +473,8 @@ def test_a_method_that_is_done_is_not_trained_again(tmp_path: Path, whole: Path)
     assert outcome(path) == outcome(whole)
 
 
-def test_metrics_while_it_trains_are_those_that_it_ends_with(half: Path, whole: Path) -> None:
-    """One line a round that has ended, of the method that trains now; what a crash cut short is written anew."""
+def test_metrics_during_training_are_those_at_the_end(half: Path, whole: Path) -> None:
+    """One line per round that has ended; a line that a crash cut short is written again."""
     rows = [json.loads(line) for line in (half / "metrics.jsonl").read_text().splitlines()]
     keys = ("method", "radius", "seed", "round", "loss")
     done = [tuple(row.get(key) for key in keys) for row in rows]
@@ -479,8 +487,8 @@ def test_metrics_while_it_trains_are_those_that_it_ends_with(half: Path, whole: 
     assert outcome(half) == outcome(whole)
 
 
-def test_several_shapes_in_one_sweep(tmp_path: Path) -> None:
-    """Runs whose batches differ train one after another, in the folder of one method."""
+def test_a_sweep_over_several_shapes_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """Runs whose batches differ in shape are trained one after another."""
     changes = {"methods": [{"method": "FedAvg", "batch_size": [8, 16], "momentum": [0.0, 0.5]}]}
     make(tmp_path / "whole", **changes).run()
     assert len(list((tmp_path / "whole").rglob("run.json"))) == 8
@@ -498,7 +506,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.processes
 def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A real process, in the middle of training its second method."""
+    """A real process, interrupted in the middle of its second method."""
     methods = [{**BASE["methods"][0], "rounds": 3}, {"method": "FedAvg", "rounds": 150}]
     changes = {"methods": methods, "evaluation": {"attacked": [0.5], "every": 7}}
     make(tmp_path / "whole", **changes).run()
@@ -510,7 +518,7 @@ def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        # A background job ignores the interrupt, and so would its children.
+        # A background job ignores interrupts, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     folder = tmp_path / "runs" / "mine"
@@ -523,7 +531,7 @@ def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path,
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "To go on: wafl resume runs/mine" in out
+    assert "To resume: wafl resume runs/mine" in out
     assert (folder / "wafl-radius=0.2" / "run.json").exists()
     assert list(folder.glob("checkpoint/fedavg/*/state.json"))
     assert "interrupted" in row_of(folder)
@@ -535,8 +543,10 @@ def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path,
 
 
 @pytest.mark.processes
-def test_the_command_to_resume_is_one_that_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the path is, and whatever is in it."""
+def test_the_printed_command_to_resume_can_be_copied_into_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the path is, and whatever characters it has."""
     monkeypatch.setattr(Study, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     output = tmp_path / "a folder with spaces [bold]" / ("long" * 20)
     config = tmp_path / "exp.toml"
@@ -545,16 +555,16 @@ def test_the_command_to_resume_is_one_that_can_be_copied(tmp_path: Path, monkeyp
     )
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["run", str(config), "--output", str(output), "--name", "x"])
     assert result.exit_code == 130
-    line = result.stdout.split("To go on: ")[1].splitlines()[0]
+    line = result.stdout.split("To resume: ")[1].splitlines()[0]
     assert subprocess.run(
         ["bash", "-c", f"printf '%s|' {line}"], capture_output=True, text=True, check=True
     ).stdout == (f"wafl|resume|{output / 'x'}|")
 
 
-# -- What a study may be told ---------------------------------------------------------------------------------
+# -- What a study can be told ---------------------------------------------------------------------------------
 
 
-def test_evaluation_every_so_many_rounds_is_in_the_metrics(tmp_path: Path) -> None:
+def test_evaluation_during_training_is_in_the_metrics(tmp_path: Path) -> None:
     make(tmp_path / "study", evaluation={"attacked": [0.5], "every": 2}).run()
     clients = wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
     for row in StudyFolder(tmp_path / "study").read_metrics():
@@ -567,7 +577,7 @@ def test_evaluation_every_so_many_rounds_is_in_the_metrics(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("method", "at"), [("wafl", 5), ("wafl", 14), ("fedavg", 2)])
-def test_early_stopping_in_a_study(tmp_path: Path, method: str, at: int) -> None:
+def test_early_stopping_ends_runs_alike_with_and_without_an_interruption(tmp_path: Path, method: str, at: int) -> None:
     changes = {
         "schedule": {**BASE["schedule"], "rounds": 25, "learning_rate": 0.3},
         "early_stopping": {"metric": "loss", "patience": 2, "min_delta": 0.02},
@@ -587,7 +597,7 @@ def test_early_stopping_in_a_study(tmp_path: Path, method: str, at: int) -> None
     assert outcome(tmp_path / "study") == outcome(tmp_path / "whole")
 
 
-def test_faults_in_a_study_show_who_took_part(tmp_path: Path) -> None:
+def test_metrics_record_which_clients_took_part_and_why_others_did_not(tmp_path: Path) -> None:
     path = tmp_path / "study"
     make(path, faults={"dropout": 0.3, "nan": 0.1}, tolerance={"min_replies": 0.0}, methods=[{"method": "DRFA"}]).run()
     rows = StudyFolder(path).read_metrics()
@@ -605,11 +615,11 @@ def test_faults_in_a_study_show_who_took_part(tmp_path: Path) -> None:
 
 
 def test_too_few_replies_stop_a_study_and_nothing_is_lost(tmp_path: Path) -> None:
-    """The same experiment fails again in the same round, of the same method, from where it was."""
+    """When it is resumed, it fails again in the same round of the same method."""
     config = tmp_path / "exp.toml"
     make(tmp_path / "x", faults={"dropout": 0.3}, tolerance={"min_replies": 0.6, "attempts": 1})
     shutil.copy(tmp_path / "x" / "config.toml", config)
-    for seed in range(50):  # until there is one that fails, and not at once
+    for seed in range(50):  # until one fails, but not in its first round
         path = tmp_path / f"study-{seed}"
         first = invoke("run", config, "--output", tmp_path, "--name", path.name, "--set", f"faults.seed={seed}")
         if first.exit_code == 2 and "round 0:" not in first.stderr:
@@ -628,7 +638,7 @@ def test_too_few_replies_stop_a_study_and_nothing_is_lost(tmp_path: Path) -> Non
         Study.resume(path).run([lambda _: pytest.fail("a round was trained")])
 
 
-def test_an_attack_of_none(tmp_path: Path) -> None:
+def test_a_study_without_an_attack_is_tested_on_clean_data_only(tmp_path: Path) -> None:
     make(tmp_path / "x", attack={"kind": "none"}, methods=[{"method": "FedAvg"}])
     result = invoke("run", tmp_path / "x" / "config.toml", "--output", tmp_path, "--name", "study")
     assert result.exit_code == 0, result.output
@@ -641,7 +651,7 @@ def test_an_attack_of_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_device_that_is_not_there_leaves_no_folder(whole: Path, tmp_path: Path) -> None:
+def test_a_missing_device_is_refused_before_a_folder_is_made(whole: Path, tmp_path: Path) -> None:
     result = invoke("run", whole / "config.toml", "--output", tmp_path / "runs", "--set", "device=cuda")
     assert_one_line(result, "device='cuda' asks for CUDA", "use device='cpu'")
     assert not (tmp_path / "runs").exists()
@@ -661,7 +671,7 @@ def test_a_device_that_is_not_there_leaves_no_folder(whole: Path, tmp_path: Path
 def test_what_cannot_be_done_is_refused_before_a_folder_is_made(
     whole: Path, tmp_path: Path, changes: tuple[str, ...], message: str
 ) -> None:
-    """And not when all has been trained."""
+    """And not after everything has been trained."""
     options = [part for change in changes for part in ("--set", change)]
     result = invoke("run", whole / "config.toml", "--output", tmp_path / "runs", "--set", "schedule.rounds=1", *options)
     assert_one_line(result, message)
@@ -686,15 +696,15 @@ def test_what_cannot_be_done_is_refused_before_a_folder_is_made(
         "checkpoint_every=1000000000000000000000000",
     ],
 )
-def test_no_number_makes_a_traceback(whole: Path, tmp_path: Path, change: str) -> None:
-    """Also not when all has been trained and is to be tested."""
+def test_extreme_numbers_make_no_traceback(whole: Path, tmp_path: Path, change: str) -> None:
+    """Not after training, while it is tested, either."""
     small = ("--set", "methods.0.rounds=1", "--set", "schedule.rounds=1", "--set", "seeds=[0]")
     result = invoke("run", whole / "config.toml", "--output", tmp_path, *small, "--set", change)
     assert result.exit_code in (0, 2), result.exception
 
 
-def test_every_method_is_in_the_results(tmp_path: Path) -> None:
-    """Whatever they are called: or their names are refused."""
+def test_two_methods_with_similar_names_are_both_in_the_results_or_refused(tmp_path: Path) -> None:
+    """Results must not overwrite each other."""
     methods = [{"method": "WAFL", "name": "FedAvg"}, {"method": "FedAvg"}]
     try:
         study = make(tmp_path / "study", methods=methods)
@@ -704,8 +714,8 @@ def test_every_method_is_in_the_results(tmp_path: Path) -> None:
     assert len(StudyFolder(tmp_path / "study").read_results()["methods"]) == 2
 
 
-def test_a_swept_value_is_in_the_results_once(tmp_path: Path) -> None:
-    """Or the list is refused."""
+def test_a_value_swept_twice_is_in_the_results_twice_or_refused(tmp_path: Path) -> None:
+    """Results must not overwrite each other."""
     try:
         study = make(tmp_path / "study", methods=[{"method": "FedAvg", "momentum": [0.5, 0.5]}])
     except ValueError:
@@ -714,7 +724,7 @@ def test_a_swept_value_is_in_the_results_once(tmp_path: Path) -> None:
     assert len(StudyFolder(tmp_path / "study").read_results()["methods"]) == 2
 
 
-# -- Models and data of the user's own ------------------------------------------------------------------------
+# -- Your own models and data ---------------------------------------------------------------------------------
 
 
 OWN = """
@@ -740,7 +750,7 @@ def net(clients):
 
 @pytest.fixture
 def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
-    """A folder with a module of the user's, whose name is no other test's."""
+    """A folder with your own module, whose name no other test uses."""
     module = "mine_" + re.sub(r"\W", "_", request.node.name)
     folder = tmp_path / "experiment"
     folder.mkdir()
@@ -749,7 +759,7 @@ def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path,
     sys.modules.pop(module, None)
 
 
-def test_a_regression_through_run_table_figure_and_resume(
+def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, module = own
@@ -782,10 +792,10 @@ def test_a_regression_through_run_table_figure_and_resume(
 
 
 @pytest.mark.parametrize("model", ["line", "net"])
-def test_a_run_with_a_model_of_ones_own_resumes_from_another_folder(
+def test_a_study_with_your_own_model_resumes_from_another_folder(
     own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
-    """``net`` starts at random, as torch's layers do: a run that can be resumed starts where it started."""
+    """``net`` starts at random, as torch's layers do; resuming must start from the same parameters."""
     folder, module = own
     monkeypatch.chdir(folder)
     described = parse_experiment({**BASE, "model": {"kind": f"{module}:{model}"}}, "here")
@@ -799,7 +809,7 @@ def test_a_run_with_a_model_of_ones_own_resumes_from_another_folder(
     assert outcome(folder / "study") == outcome(tmp_path / "whole")
 
 
-def test_a_run_whose_module_is_gone_says_so(own: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_study_whose_module_is_gone_is_refused_unchanged(own: tuple[Path, str], tmp_path: Path) -> None:
     folder, module = own
     described = parse_experiment({**BASE, "model": {"kind": f"{module}:line"}}, "here")
     interrupt(Study.create(described, tmp_path / "study", folder), "wafl", 3)
@@ -811,7 +821,7 @@ def test_a_run_whose_module_is_gone_says_so(own: tuple[Path, str], tmp_path: Pat
 
 
 def test_the_saved_config_finds_its_modules_again(own: tuple[Path, str], tmp_path: Path) -> None:
-    """They lie beside the file that was run, not beside the one that was saved."""
+    """They are next to the file that was run, not next to the one that was saved."""
     folder, module = own
     described = parse_experiment({**BASE, "model": {"kind": f"{module}:line"}}, "here")
     Study.create(described, tmp_path / "study", folder).run()

@@ -1,4 +1,4 @@
-"""What trackers logged, read back with the trackers' own readers."""
+"""What trackers logged, read back with their own readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def clients() -> wafl.Federation:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the user's own settings nor the network."""
+    """Use neither this user's settings nor the network."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE", "WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -57,7 +57,7 @@ def rows(run: wafl.Run) -> dict[str, dict[int, float]]:
 
 
 class Crash(Callback):
-    """Ends the training in a round, as a crash would."""
+    """Ends training in a given round, as a crash would."""
 
     def __init__(self, round: int) -> None:
         self.round = round
@@ -68,7 +68,7 @@ class Crash(Callback):
 
 
 def crash_and_resume(clients: wafl.Federation, folder: Path, *make: Any, **options: Any) -> list[wafl.Run]:
-    """The rounds 0 to 2 (of which a checkpoint holds the first two), then all; a tracker each of its own."""
+    """Train rounds 0 to 2 (the checkpoint holds the first two), then all of them, each time with new trackers."""
     with pytest.raises(KeyboardInterrupt):
         train(clients, *(each() for each in make), Crash(2), checkpoint=Checkpoint(folder / "checkpoint", every=2))
     time.sleep(1.1)  # event files are told apart by the second
@@ -92,7 +92,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def assert_same_scalars(folder: Path, run: wafl.Run) -> None:
-    """Every round once, in order; TensorBoard keeps float32."""
+    """Every round is there once, in order; TensorBoard keeps float32."""
     logged, expected = scalars(folder), rows(run)
     assert logged.keys() == expected.keys()
     for name, values in logged.items():
@@ -136,7 +136,7 @@ def test_tensorboard_after_a_crash_shows_each_round_once(clients: wafl.Federatio
         assert_same_scalars(folder, run)
 
 
-def test_a_run_that_ended_before_the_resume_is_whole_too(clients: wafl.Federation, tmp_path: Path) -> None:
+def test_a_run_that_ended_before_the_resume_is_logged_completely(clients: wafl.Federation, tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     train(clients, checkpoint=checkpoint)
     runs = train(clients, TensorBoardTracker(tmp_path / "logs"), checkpoint=checkpoint)
@@ -152,7 +152,7 @@ def test_a_run_that_stops_early_is_closed_with_its_own_rounds(clients: wafl.Fede
         assert_same_scalars(folder, run)
 
 
-def test_numbers_equal_those_of_an_untracked_training(clients: wafl.Federation, tmp_path: Path) -> None:
+def test_tracking_does_not_change_the_numbers(clients: wafl.Federation, tmp_path: Path) -> None:
     plain, tracked = train(clients), train(clients, TensorBoardTracker(tmp_path))
     for one, other in zip(plain, tracked, strict=True):
         assert [record.loss for record in one.history] == [record.loss for record in other.history]
@@ -162,7 +162,7 @@ def test_numbers_equal_those_of_an_untracked_training(clients: wafl.Federation, 
 
 
 def mlflow_runs(uri: str, experiment: str) -> tuple[Any, list[Any]]:
-    """The client, and the runs of an experiment in the order in which they were made."""
+    """The client, and the runs of an experiment in the order of the sweep."""
     from mlflow import MlflowClient
 
     before = os.environ.get("MLFLOW_ALLOW_FILE_STORE")
@@ -200,7 +200,7 @@ def test_mlflow_holds_every_number_of_every_run(clients: wafl.Federation, tmp_pa
 
 
 @pytest.mark.slow
-def test_mlflow_goes_on_in_the_run_it_had(clients: wafl.Federation, tmp_path: Path) -> None:
+def test_mlflow_continues_the_run_it_had_after_a_crash(clients: wafl.Federation, tmp_path: Path) -> None:
     def make() -> Callback:
         return MLflowTracker("digits", tmp_path / "store", key="study")
 
@@ -226,7 +226,7 @@ def test_mlflow_reads_its_place_from_the_environment(
     assert {path.name for path in tmp_path.iterdir()} == {"given", "mlruns"}
 
 
-def test_mlflow_takes_long_settings_and_odd_names(tmp_path: Path) -> None:
+def test_mlflow_accepts_long_settings_and_odd_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     clients = wafl.Federation.from_arrays([(rng.random((2, 4)), np.arange(2))] * 300)
 
@@ -247,7 +247,9 @@ def test_mlflow_takes_long_settings_and_odd_names(tmp_path: Path) -> None:
     assert any(value.endswith("...") for value in logged.data.params.values())
 
 
-def test_mlflow_that_cannot_log_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mlflow_store_that_cannot_be_opened_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(ValueError, match="MLflow cannot log to sqlite:///"):
         MLflowTracker("digits", f"sqlite:///{tmp_path}/mlflow.db")
@@ -276,7 +278,7 @@ def wandb_records(path: Path) -> Iterator[Any]:
 
 
 def wandb_run(path: Path) -> tuple[Any, dict[str, dict[int, float]], bool]:
-    """What describes the run, its numbers by name and step, and whether it was closed."""
+    """The description of the run, its numbers by name and step, and whether it was closed."""
     about, found, closed = None, dict[str, dict[int, float]](), False
     for record in wandb_records(path):
         kind = record.WhichOneof("record_type")
@@ -325,7 +327,7 @@ def test_wandb_offline_holds_every_number_of_every_run(clients: wafl.Federation,
 
 
 def test_wandb_without_a_login_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a terminal to ask for a key at, and without a key."""
+    """There is no key, and no terminal to ask for one."""
     wandb = pytest.importorskip("wandb")
     wandb.teardown()
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -418,7 +420,7 @@ def test_a_run_that_diverged_has_failed_in_wandb(clients: wafl.Federation, tmp_p
 
 @pytest.mark.slow
 def test_studies_of_one_folder_are_told_apart(clients: wafl.Federation, tmp_path: Path) -> None:
-    """A study that was removed and begun anew, at the same place, does not go on in the runs of the first."""
+    """A study that was removed and begun again in the same folder does not continue the runs of the first."""
     asked, store = Trackers(mlflow=True), (tmp_path / "server").as_uri()
     study = tmp_path / "study"
     study.mkdir()

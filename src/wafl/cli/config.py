@@ -30,9 +30,12 @@ def init(
 @config_app.command()
 def check(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.")],
-    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of wafl run.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+    ] = None,
 ) -> None:
-    """Say whether an experiment can be run, and what it would train; nothing is trained or written."""
+    """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -55,10 +58,10 @@ def check(
 
 @config_app.command()
 def schema() -> None:
-    """Print the JSON schema of experiment files, so that an editor can complete and check them."""
+    """Print the JSON schema of experiment files, with which an editor can complete and check them."""
     import json
 
     from wafl.runs.config import Experiment
 
     text = json.dumps(Experiment.model_json_schema(), indent=1)
-    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take both
+    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take the word too

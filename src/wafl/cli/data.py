@@ -1,4 +1,4 @@
-"""The command ``wafl data``: what is here, fetch it, look at it."""
+"""``wafl data``: list the data sets, download one, look at one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from wafl.cli.shared import one_line_errors
 if TYPE_CHECKING:
     from wafl.data.cache import RawDataset
 
-data_app = typer.Typer(help="Data sets: what is here, fetch one, look at one.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
 
 DIGITS_LICENSE = "CC BY 4.0"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="digits, mnist, fashion-mnist, usps, svhn, ...")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets. Default: WAFL_DATA, else a cache folder of this user's.")
+    Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
 ]
 
 
 @data_app.command("list")
 def list_data(data_dir: DataDir = None) -> None:
-    """Which data sets are here, how large they are, and under which license."""
+    """List the data sets: which are here, how large they are, and their licenses."""
     from rich.console import Console
 
     from wafl.data.cache import data_folder
@@ -42,13 +42,11 @@ def list_data(data_dir: DataDir = None) -> None:
         console.print(table)
         untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
         if untried:
-            console.print(
-                "[dim]† We could not try these addresses ourselves; what comes is checked against its published MD5.[/]"
-            )
+            console.print("[dim]† Downloading these is untested; what arrives is checked against its published MD5.[/]")
 
 
 def _row(name: str, folder: Path) -> tuple[str, ...]:
-    """Where, how large, how many: of a broken file, that it is broken, so that one does not hide the others."""
+    """Where a data set is, its size and its counts; a broken file is called broken and hides no other."""
     from rich.markup import escape
 
     from wafl.data.cache import locate
@@ -80,7 +78,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 
     with one_line_errors():
         if name == "digits":
-            typer.echo("digits comes with scikit-learn: there is nothing to fetch")
+            typer.echo("digits comes with scikit-learn: there is nothing to download")
             return
         folder = data_folder(data_dir)
         found = locate(name, folder)
@@ -95,9 +93,9 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 def show(
     name: Name,
     data_dir: DataDir = None,
-    output: Annotated[Path | None, typer.Option(help="The picture. Default: NAME-examples.png, here.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
 ) -> None:
-    """Print what a data set is like, and write a contact sheet: ten examples of each class."""
+    """Print the statistics of a data set, and write a contact sheet with ten examples of each class."""
     from rich.columns import Columns
     from rich.console import Console
 
@@ -131,7 +129,7 @@ def _about(name: str) -> str:
 
 
 def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Any]:
-    """Examples of each class, in as many tables as keep them short."""
+    """How many examples each class has, in several short tables."""
     import numpy as np
 
     counts = {part: np.bincount(labels, minlength=len(classes)) for part, (_, labels) in parts.items()}
@@ -145,7 +143,7 @@ def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> 
 
 
 def _image_table(parts: dict[str, tuple[Any, Any]]) -> Any:
-    """Sizes and pixel statistics, of each channel by itself, on the scale [0, 1]."""
+    """Sizes and pixel statistics per channel, on the scale [0, 1]."""
     table = _table("part", images="right", size="left", pixels="left", mean="left", std="left")
     for part, (images, _) in parts.items():
         channels = images if images.ndim == 4 else images[..., None]
@@ -159,7 +157,7 @@ def _image_table(parts: dict[str, tuple[Any, Any]]) -> Any:
 
 
 def _statistics(images: Any) -> tuple[int, int, float, float]:
-    """Smallest and largest byte, mean and standard deviation, by counting bytes: no copy of the data in floats."""
+    """Smallest and largest byte, mean and standard deviation; counting bytes needs no copy of the data in floats."""
     import numpy as np
 
     counts = np.zeros(256, np.int64)
@@ -194,7 +192,7 @@ def _groups(raw: RawDataset) -> str:
 
 
 def _digits() -> dict[str, tuple[Any, Any]]:
-    """Scikit-learn's digits as bytes, whatever range they are loaded in."""
+    """The digits of scikit-learn as bytes, whatever range they are loaded in."""
     import numpy as np
 
     from wafl.data import load_dataset

@@ -18,26 +18,43 @@ SHIFTS = ("affine", "rotation", "translation", "gaussian_noise", "shot_noise", "
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A saved run, or a folder of runs such as runs/digits.")],
-    attack: Annotated[str, typer.Option(help=f"One of {', '.join((*ATTACKS, *SHIFTS))}.")] = "pgd",
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
+        ),
+    ],
+    attack: Annotated[
+        str, typer.Option(help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}.")
+    ] = "pgd",
     epsilon: Annotated[
-        str, typer.Option(help="pgd, fgsm, autoattack: size, in the data's unit; several with commas.")
+        str, typer.Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")
     ] = "0.1",
-    step_size: Annotated[float | None, typer.Option(help="pgd: default 2.5 epsilon / steps.")] = None,
+    step_size: Annotated[
+        float | None, typer.Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="pgd: ascent steps.")] = 40,
-    norm: Annotated[str, typer.Option(help="inf or 2 (wasserstein: 1, 2 or inf).")] = "inf",
-    radius: Annotated[str, typer.Option(help="wasserstein: size of the shift; several with commas.")] = "1.0",
-    severity: Annotated[str, typer.Option(help="shifts: 0 changes nothing; several with commas.")] = "0.5",
-    attacked: Annotated[str, typer.Option(help="Shares of attacked clients, with commas.")] = "0.2,0.4,0.6,0.8",
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the attacked clients.")] = 0,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
+    norm: Annotated[str, typer.Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf).")] = "inf",
+    radius: Annotated[str, typer.Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
+    severity: Annotated[
+        str, typer.Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")
+    ] = "0.5",
+    attacked: Annotated[
+        str, typer.Option(help="Shares of the clients that are attacked, with commas.")
+    ] = "0.2,0.4,0.6,0.8",
+    seed: Annotated[int, typer.Option(min=0, help="Decides which clients are attacked.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for comparison.csv and .json. Default: the run's.")
+        Path | None,
+        typer.Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run."),
     ] = None,
 ) -> None:
-    """Test saved runs on their clients' held-out data, a share of the clients under attack.
+    """Test saved runs on their clients' held-out data while a share of the clients is attacked.
 
-    Prints one row a run, attack and share, and writes comparison.csv and comparison.json.
+    Prints one row per run, attack and share, and writes comparison.csv and comparison.json. Of a study, each method is
+    represented by its first run that did not diverge.
     """
     from rich.console import Console
 
@@ -76,7 +93,7 @@ def _attacks(name: str, sizes: dict[str, str], settings: dict[str, Any], clients
         from wafl.attacks.autoattack import AutoAttack
 
         if bounds is None:
-            raise ValueError("autoattack wants data with bounds: train with preprocess 'unit' or 'symmetric'")
+            raise ValueError("autoattack needs data with bounds: train with preprocess 'unit' or 'symmetric'")
         return [AutoAttack(epsilon=size, bounds=bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
     if name == "label_shift":
         return [shifts.label_shift(severity=size) for size in parse_numbers("severity", sizes["severity"])]

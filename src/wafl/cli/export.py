@@ -14,28 +14,35 @@ if TYPE_CHECKING:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A saved run, such as runs/digits/wafl.")],
-    format: Annotated[str | None, typer.Option(help="The model: safetensors, pt2 or onnx.")] = None,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."
+        ),
+    ],
+    format: Annotated[str | None, typer.Option(help="The format of the model: safetensors, pt2 or onnx.")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The model's file. Default: model.<format> in the run's folder.")
+        Path | None, typer.Option(help="The file of the model. Default: model.FORMAT in the folder of the run.")
     ] = None,
     metrics: Annotated[
-        Path | None, typer.Option(help="A study's metrics, round by round, to this .csv or .parquet file.")
+        Path | None, typer.Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
+    ] = None,
 ) -> None:
-    """Write a model that takes raw examples, or a study's metrics, to a new file.
+    """Write a model that takes raw examples, or the metrics of a study, to a new file.
 
-    The preprocessing is inside the model: it takes examples as the data set holds them, any number at once.
+    The preprocessing is part of the model: it takes any number of examples as the data set holds them.
     """
     from wafl.runs.export_metrics import export_metrics
 
     with one_line_errors():
         if (format is None) == (metrics is None):
-            raise ValueError("give --format, for a run's model, or --metrics, for a study's rounds")
+            raise ValueError("give --format for the model of a run, or --metrics for the rounds of a study")
         if metrics is not None:
             if output is not None:
-                raise ValueError("--output is the model's file: --metrics has its own")
+                raise ValueError("--output is the file of a model: --metrics names its own file")
             written = export_metrics(run, metrics)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)
@@ -49,7 +56,7 @@ def _export_model(folder: Path, format: Format, output: Path | None, data_dir: P
         raise ValueError(f"--format {format} is unknown: use one of {', '.join(FORMATS)}")
     runs = load_runs(folder)
     if len(runs) > 1:
-        raise ValueError(f"{folder} holds several runs: give one, such as {folder / next(iter(runs))}")
+        raise ValueError(f"{folder} is a study of several runs: give one, such as {folder / next(iter(runs))}")
     ((name, run),) = runs.items()
     home = folder if (folder / "run.json").exists() else folder / name
     path = output or home / f"model.{format}"

@@ -10,34 +10,39 @@ import typer
 from wafl.cli.shared import one_line_errors
 
 flower_app = typer.Typer(
-    help="The same methods on Flower, where clients are real.", no_args_is_help=True, rich_markup_mode="markdown"
+    help="Flower: an experiment as a Flower app, and certificates for a deployment.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
 )
 
 
 @flower_app.command()
 def app(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder; it must be new or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the app, new or empty.")],
     experiment: Annotated[
-        Path | None, typer.Argument(help="An experiment file. Without one: FedAvg and WAFL on digits.")
+        Path | None, typer.Argument(help="An experiment file. Default: FedAvg and WAFL on digits.")
     ] = None,
-    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of wafl run.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+    ] = None,
 ) -> None:
     """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it.
 
-    The clients' data are their nodes' own: each SuperNode says in its --node-config where they are.
+    The data stay on the nodes: each SuperNode says in its --node-config where its data are.
     """
     from rich.console import Console
 
     from wafl.runs.read import read_experiment
 
     with one_line_errors():
-        from wafl.flower.ops.app import trial_experiment, write_app  # which says it if Flower is missing
+        from wafl.flower.ops.app import trial_experiment, write_app  # says so if Flower is missing
 
         if experiment is not None:
             described, source = read_experiment(experiment, changes or []), experiment.parent
         else:
             if changes:
-                raise ValueError("--set changes an experiment file: give one, `wafl config init` writes it")
+                raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
             described, source = trial_experiment(), None
         files = write_app(folder, described, source)
     console = Console()
@@ -53,16 +58,16 @@ def certificates(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where certificates and keys go.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address of the SuperLink; repeat for several. Default: localhost, 127.0.0.1."),
+        typer.Option(help="A name or address of the SuperLink; repeat for several. Default: localhost and 127.0.0.1."),
     ] = None,
     node: Annotated[
         list[str] | None, typer.Option(help="A SuperNode to make a key pair for; repeat for several.")
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, help="How many days the certificates are valid.")] = 365,
 ) -> None:
-    """Make what a closed deployment needs: a certificate of the SuperLink, and a key pair a SuperNode.
+    """Make what a closed deployment needs: a certificate for the SuperLink, and a key pair per SuperNode.
 
-    Run again with other --node names to add nodes; nothing is ever overwritten.
+    Run it again with other --node names to add nodes; nothing is ever overwritten.
     """
     from rich.console import Console
 
@@ -86,7 +91,7 @@ def certificates(
             soft_wrap=True,
         )
     console.print(
-        f"Keep {made.ca_key} where no other machine reads it; a node needs {made.ca.name} and its own key.",
+        f"Keep {made.ca_key} where no other machine can read it; a node needs {made.ca.name} and its own key.",
         markup=False,
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""A study on its way: bars while it trains, then its table and its figure."""
+"""A study in the terminal: bars while it trains, then its table and its figure."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def train_and_show(study: Study) -> None:
             results = _run(study, bars)
         except KeyboardInterrupt:
             display.stop()
-            go_on = f"wafl resume {shlex.quote(str(path))}"
-            console.print(f"\nStopped. What had finished is in {path}. To go on: {go_on}", markup=False, soft_wrap=True)
+            command = f"wafl resume {shlex.quote(str(path))}"
+            console.print(
+                f"\nStopped. What had finished is in {path}. To resume: {command}", markup=False, soft_wrap=True
+            )
             raise typer.Exit(130) from None
         except BaseException as error:
             display.stop()

@@ -1,4 +1,4 @@
-"""``wafl resume``: go on where a study was interrupted."""
+"""``wafl resume``: continue a study that was interrupted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from wafl.cli.shared import one_line_errors
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that was interrupted.")],
+    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
 ) -> None:
-    """Go on with a study where it was interrupted, to the same numbers as if it had not been.
+    """Continue a study where it was interrupted, to the same numbers as if it had not been.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
     if every run diverged), and 130 after Ctrl-C.
@@ -27,7 +27,7 @@ def resume(
         study = Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged
-            Console().print(f"{folder} is finished already: there is nothing to train.")
+            Console().print(f"{folder} is a finished study: there is nothing to train.")
             exit_if_diverged(results)
             return
         train_and_show(study)

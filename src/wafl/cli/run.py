@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="With a file: change a value of it, such as schedule.rounds=50."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
 ]
 
 
@@ -24,40 +24,46 @@ Changes = Annotated[
 def run(
     context: typer.Context,
     experiment: Annotated[
-        Path | None, typer.Argument(help="An experiment file. Without one: all seven methods on digits.")
+        Path | None, typer.Argument(help="An experiment file. Default: WAFL and its six rivals on digits.")
     ] = None,
     changes: Changes = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-m", help="Train this method alone; repeat for several. Default: all seven."),
+        typer.Option(
+            "--method", "-m", help="Train only this method; repeat for several. Default: WAFL and its six rivals."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
-    cohort: Annotated[int, typer.Option(min=1, help="Clients asked in a round.")] = 10,
-    local_epochs: Annotated[int, typer.Option(min=1, help="Passes of a client over its data in a round.")] = 2,
+    cohort: Annotated[int, typer.Option(min=1, help="Clients per round.")] = 10,
+    local_epochs: Annotated[int, typer.Option(min=1, help="Passes of a client over its examples per round.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per local step.")] = 64,
     learning_rate: Annotated[
         float | None, typer.Option(help="Of the clients' steps. Default: tuned for each method.")
     ] = None,
-    model: Annotated[str, typer.Option(help="mlr or cnn.")] = "mlr",
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
-    labels_per_client: Annotated[int, typer.Option(min=1, help="Labels each client knows.")] = 3,
-    epsilon: Annotated[float, typer.Option(min=0.0, help="Size of the test attack, in pixels of [0, 1].")] = 0.15,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, trained side by side.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed, and that of the partition.")] = 0,
-    name: Annotated[str | None, typer.Option(help="Folder of the results below --output. Default: a new one.")] = None,
-    output: Annotated[Path, typer.Option(help="Where results go.")] = Path("runs"),
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    model: Annotated[str, typer.Option(help="The model: mlr or cnn.")] = "mlr",
+    clients: Annotated[int, typer.Option(min=1, help="How many clients there are.")] = 20,
+    labels_per_client: Annotated[int, typer.Option(min=1, help="Labels per client.")] = 3,
+    epsilon: Annotated[float, typer.Option(min=0.0, help="Size of the test attack, for pixels in [0, 1].")] = 0.15,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: one run each, trained side by side.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed, and the seed of the partition.")] = 0,
+    name: Annotated[
+        str | None, typer.Option(help="The folder of the study, below --output. Default: a new one.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Where studies go.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
     engine: Annotated[
-        str | None, typer.Option(help="embedded, or flower-sim: clients on simulated Flower nodes.")
+        str | None,
+        typer.Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes."),
     ] = None,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Train methods, and see who holds up when clients' data shift.
+    """Train methods, and see which hold up when clients' data shift.
 
-    With an experiment file: what it describes (`wafl config init` writes one). Without: WAFL and its rivals on
-    handwritten digits, which come with scikit-learn; each client knows a few labels only, and the trained models are
-    tested while a growing share of the clients is attacked. A run that is interrupted goes on with `wafl resume`.
+    With an experiment file, this trains what the file describes (`wafl config init` writes a starter). Without one, it
+    trains WAFL and its rivals on handwritten digits, which come with scikit-learn: each client has only a few labels,
+    and the trained models are tested while a growing share of the clients is attacked. If it is interrupted, continue
+    the study with `wafl resume`.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
     if every run diverged), and 130 after Ctrl-C.
@@ -73,7 +79,7 @@ def run(
             described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
         else:
             if changes:
-                raise ValueError("--set changes an experiment file: give one, `wafl config init` writes it")
+                raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
             described = demo_experiment(
                 methods=method or [],
                 options=read_options(options),
@@ -96,7 +102,7 @@ def run(
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """With a file, what it describes is changed by --set alone."""
+    """With a file, only --set changes what is trained."""
     allowed = {"experiment", "changes", "name", "output", "engine"}
     sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
@@ -106,7 +112,7 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 def _new_folder(output: Path, name: str | None, experiment: Experiment) -> Path:
-    """A folder that does not exist yet, so that nothing already saved is lost."""
+    """A folder that does not exist yet, so that nothing saved is lost."""
     if name is not None:
         folder = output / name
         if folder.exists():

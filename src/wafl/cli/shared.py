@@ -1,4 +1,4 @@
-"""What commands on saved runs share: the runs, their data, numbers on the command line."""
+"""What commands share: errors in one line, saved runs and their data, numbers on the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def one_line_errors() -> Generator[None, None, None]:
-    """What a user did wrong, or a training that cannot go on, is said in a line, without a traceback."""
+    """Report bad input, or training that cannot go on, in one line instead of a traceback; the exit status is 2."""
     from wafl.core.errors import DivergedError, TooFewRepliesError, UnboundedError
 
     try:
@@ -31,12 +31,12 @@ def one_line_errors() -> Generator[None, None, None]:
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
-    """One run, or the first run of each method in a folder that did not diverge, by name.
+    """A run, or of a study the first run of each method that did not diverge, by name.
 
-    A model of the user's own is built as its experiment says.
+    Your own model is built as its experiment says.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder: give a saved run, such as runs/digits/wafl")
+        raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
     if (folder / "run.json").exists():
         run = _load_run(folder)
         if run.diverged:
@@ -44,7 +44,9 @@ def load_runs(folder: Path) -> dict[str, Run]:
         return {folder.name: run}
     methods = sorted(path.parent for path in folder.glob("*/run.json"))
     if not methods:
-        raise FileNotFoundError(f"{folder} holds no run: run.json is neither in it nor one folder down")
+        raise FileNotFoundError(
+            f"{folder} is neither a run nor a study with runs: there is no run.json in it or below it"
+        )
     found: dict[str, Run] = {}
     for method in methods:
         seeds = sorted(
@@ -62,17 +64,19 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
 
 def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Federation:
-    """The federation the runs in a folder were trained on, made again from its recipe or its experiment."""
+    """The federation that runs were trained on, made again from its recipe or its experiment."""
     from wafl.data import load_dataset
 
     recipes = {name: run.settings.get("data") for name, run in runs.items()}
     first = next(iter(recipes.values()))
     if any(recipe != first for recipe in recipes.values()):
-        raise ValueError("these runs were trained on different data: take them one by one")
+        raise ValueError("these runs were trained on different data: give them one by one")
     if first is None:
         plan = _plan_of(folder)
         if plan is None or plan.federation is None:
-            raise ValueError("these runs do not say how to make their data again: use wafl with your own federation")
+            raise ValueError(
+                "these runs do not say how to make their data again: use wafl from Python with your federation"
+            )
         return plan.federation
     options = dict(first["partition"])
     if "sizes" in options:
@@ -88,7 +92,7 @@ def _load_run(path: Path) -> Run:
 
 
 def _plan_of(folder: Path) -> Plan | None:
-    """What the experiment describes that a run belongs to: its folder's, or that of a folder above."""
+    """The plan of the study that a run belongs to: in its folder, or up to two folders above."""
     from wafl.runs.study import Study
 
     for place in (folder, folder.resolve().parent, folder.resolve().parent.parent):

@@ -80,7 +80,7 @@ def _cell(value: dict[str, Any], is_best: bool) -> str:
 
 
 def scores(comparison: Comparison, clients: Federation) -> Group:
-    """One table an attack, one row a run and share: accuracies in percent (losses for a regression)."""
+    """One table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
     attacks = list(dict.fromkeys(row.score.attack for row in comparison.rows))
     tables = [
         _scores_under(attack, [row for row in comparison.rows if row.score.attack == attack]) for attack in attacks
@@ -158,7 +158,7 @@ def _consequences(run: Run, summary: Summary) -> str:
 def _bounds(summary: Summary) -> Table:
     table = _plain_table(
         f"Bounds at gamma {summary.gamma:.4g}, radius {summary.radius:.4g}",
-        "paper: the paper's own statement, where it differs (wafl.theory says why).",
+        "paper: the paper's own statement, if it differs (wafl.theory says why).",
     )
     for column in ("value", "paper"):
         table.add_column(column, justify="right")
@@ -175,8 +175,8 @@ def _bounds(summary: Summary) -> Table:
 
 
 def certificates(name: str, certificates: Certificates) -> Table:
-    """One row a radius: what is certified, what is reached, and the gap between them."""
-    label = "proven" if certificates.proven else "an estimate: no bound of L_zz is known for this model"
+    """One row per radius: what is certified, what is reached, and the gap between them."""
+    label = "proven" if certificates.proven else "an estimate: no bound on L_zz is known for this model"
     simple = "proven" if certificates.simple_proven else "an estimate"
     table = _plain_table(
         f"{name}: worst expected loss within the radius, {norm_name(certificates.norm)} ball ({certificates.unit})",
@@ -205,10 +205,10 @@ def _plain_table(title: str, caption: str) -> Table:
     return table
 
 
-def run_folders(folders: Sequence[StudyFolder]) -> Table:
-    """One row a study: status, methods done, and the best of them on the hardest data it was tested on."""
+def studies(folders: Sequence[StudyFolder]) -> Table:
+    """One row per study: status, methods done, and the best of them on the hardest data it was tested on."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("run", "status", "started", "methods", "best"):
+    for name in ("study", "status", "started", "methods", "best"):
         table.add_column(name)
     colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
     for folder in folders:
@@ -244,11 +244,11 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
-    """One row a source: how far it is, and its weight by each rule; below, what each rule reaches."""
+    """One row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
     aim = f"to {target}" if target else "of the mixture to it"
     table = _plain_table(
         f"Client weights: W_2 in {clients.unit}",
-        f"W_2 {aim} on {sample} points each, ± what drawing others would change; drawing fewer makes it larger.",
+        f"W_2 {aim} on {sample} points each, ± its standard error over draws; fewer points make it larger.",
     )
     table.add_column("examples", justify="right")
     table.add_column("W_2", justify="right")
@@ -261,7 +261,7 @@ def transport_weights(clients: Federation, found: Sequence[TransportWeights], ta
         spread = f" ± {error / (2.0 * length):.2f}" if length > 0 and error == error else ""
         shares = [f"{result.weights[place]:.3f}" for result in found]
         table.add_row(name, f"{count:,}", f"{length:.2f}{spread}", *shares)
-    trust = {"bound": "no less than the distance", "approximation": "of means of groups of examples, not of them"}
+    trust = {"bound": "no less than the distance", "approximation": "of means of groups of examples"}
     lines = [
         f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} "
         f"({trust.get(result.kind, f'{result.kind}, at most {result.gap:.2g} above the least')})"

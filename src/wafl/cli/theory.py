@@ -14,40 +14,55 @@ if TYPE_CHECKING:
 
 
 def theory(
-    run: Annotated[Path, typer.Argument(help="A saved run, or a folder of runs such as runs/digits.")],
-    radii: Annotated[str, typer.Option(help="Certificates: radii of the ball, with commas, in the data's unit.")] = (
-        "0,0.1,0.25,0.5,1,2"
-    ),
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
+        ),
+    ],
+    radii: Annotated[
+        str, typer.Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")
+    ] = ("0,0.1,0.25,0.5,1,2"),
     norm: Annotated[str, typer.Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
-    gamma: Annotated[float | None, typer.Option(help="Bounds: the price of transport. Default: the run's.")] = None,
-    radius: Annotated[float | None, typer.Option(help="Bounds: the ball. Default: L_z / gamma, the least.")] = None,
+    gamma: Annotated[
+        float | None, typer.Option(help="Bounds: the price of transport. Default: that of the run.")
+    ] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="Bounds: the radius of the ball. Default: L_z / gamma, the least.")
+    ] = None,
     params_radius: Annotated[
-        float | None, typer.Option(help="Bounds: C of ||theta|| <= C. Default: the run's own norm.")
+        float | None, typer.Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
     ] = None,
     data_bounds: Annotated[
-        str | None, typer.Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: the data's.")
+        str | None, typer.Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
     ] = None,
     label_cost: Annotated[
-        float | None, typer.Option(help="Bounds: the price kappa of moving a label. Default: the run's.")
+        float | None, typer.Option(help="Bounds: the price kappa of changing a label. Default: that of the run.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Bounds: the probability to fail.")] = 0.05,
-    c1: Annotated[float | None, typer.Option(help="Fournier and Guillin's first constant.")] = None,
-    c2: Annotated[float | None, typer.Option(help="Fournier and Guillin's second constant.")] = None,
-    alpha: Annotated[float, typer.Option(help="Fournier and Guillin's moment, above 2.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="Bounds: the probability that they fail.")] = 0.05,
+    c1: Annotated[float | None, typer.Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
+    c2: Annotated[float | None, typer.Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
+    alpha: Annotated[float, typer.Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
     target_distance: Annotated[
-        float | None, typer.Option(help="W_2 of the mixture and a target, as wafl weights measures it.")
+        float | None, typer.Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
     ] = None,
-    target_examples: Annotated[int | None, typer.Option(help="How many examples the target gave.")] = None,
+    target_examples: Annotated[
+        int | None, typer.Option(help="Bounds: how many examples of the target that was measured with.")
+    ] = None,
     barycenter_distance: Annotated[
-        float | None, typer.Option(help="Root of the barycenter's value, as wafl weights measures it.")
+        float | None, typer.Option(help="Bounds: the root of the barycenter's value, as wafl weights measures it.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the figure. Default: the run's.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the figure. Default: that of the study or run.")
+    ] = None,
 ) -> None:
     """Print the constants, certificates and bounds of saved runs, and draw the certificates.
 
-    A certificate holds for every distribution within the radius of the clients' own training examples; the bounds carry
-    it to the distributions they came from. A bound that does not apply says which of its preconditions fails.
+    A certificate holds for every distribution within the radius of the clients' training examples; the bounds carry it
+    over to the distributions that these came from. A bound that does not apply says which precondition fails.
     """
     from rich.console import Console
 
@@ -94,7 +109,7 @@ def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tupl
     if c1 is None and c2 is None:
         return None
     if c1 is None or c2 is None:
-        raise ValueError("give --c1 and --c2 together: the bound wants both")
+        raise ValueError("give --c1 and --c2 together: the bound needs both")
     return Concentration(c1, c2, alpha, math.prod(shape))
 
 

@@ -16,23 +16,30 @@ if TYPE_CHECKING:
 def weights(
     source: Annotated[list[str], typer.Option("--source", "-s", help="A data set; repeat for each source.")],
     target: Annotated[
-        str | None, typer.Option("--target", "-t", help="The data set to come near. Without it: cover all sources.")
+        str | None,
+        typer.Option("--target", "-t", help="The data set to be near. Without one, the ball covers all sources."),
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Points drawn from each data set. Default: 600, without a target 100.")
+        int | None, typer.Option(min=1, help="Points drawn from each data set. Default: 600, or 100 without a target.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of that drawing.")] = 0,
-    label_aware: Annotated[bool, typer.Option("--label-aware", help="OTDD: add the distance of the labels.")] = False,
-    private: Annotated[bool, typer.Option("--private", help="Without sharing examples; an approximation.")] = False,
-    size: Annotated[int, typer.Option(min=1, help="Width and height every image is brought to.")] = 28,
-    preprocess: Annotated[str, typer.Option(help="unit, symmetric, zscore: distances are in its unit.")] = "unit",
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets are. Default: $WAFL_DATA.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the draw.")] = 0,
+    label_aware: Annotated[bool, typer.Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Do not share examples; the result is an approximation.")
+    ] = False,
+    size: Annotated[int, typer.Option(min=1, help="The width and height that all images are resized to.")] = 28,
+    preprocess: Annotated[
+        str, typer.Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
+    ] = "unit",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
+    ] = None,
     output: Annotated[Path, typer.Option(help="The picture to write.")] = Path("weights.png"),
 ) -> None:
-    """Client weights, the distances they come from, and the W_2 they reach, with a picture.
+    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.
 
-    With a target: `nearest` is the paper's linear program, which takes the single nearest source, and `mixture` the
-    mixture of the sources that is nearest itself. Without: `cover` has the smallest ball that holds every source.
+    With a target, `nearest` is the paper's linear program, which takes the single nearest source, and `mixture` is the
+    mixture of the sources that is nearest. Without one, `cover` is the smallest ball that holds every source.
     """
     from rich.console import Console
 

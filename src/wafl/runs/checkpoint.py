@@ -1,4 +1,4 @@
-"""The public door to :mod:`wafl.engine.checkpoint`."""
+"""The public name of :mod:`wafl.engine.checkpoint`."""
 
 from wafl.engine.checkpoint import Checkpoint
 

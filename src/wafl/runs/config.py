@@ -1,4 +1,4 @@
-"""One file describes an experiment: what may stand in it, of which type and within which range."""
+"""One file describes an experiment: which keys it may have, of which type and in which range."""
 
 from __future__ import annotations
 
@@ -24,26 +24,34 @@ def _known_model(value: Any) -> Any:
 
 
 class Data(Section):
-    """The clients: a data set and how it is spread over them, or a function of your own that makes a federation."""
+    """The clients: a data set and how it is spread over them, or your own function that makes a federation."""
 
     dataset: str = "digits"
     """digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist."""
     source: Import | None = None
     """``module:function`` that returns a wafl.Federation, instead of a data set."""
     data_dir: str | None = None
-    """Where data sets are; without it $WAFL_DATA, or a cache folder of the user's."""
+    """Where data sets are; by default $WAFL_DATA, or a cache folder of this user."""
     num_clients: Count | None = None
+    """How many clients; with by_group, how many of the groups (by default all)."""
     labels_per_client: Count | None = None
+    """Each client holds this many labels, and a random amount of each."""
     dirichlet: Positive | None = None
+    """Each label is spread over the clients in shares drawn from a Dirichlet distribution with this alpha."""
     iid: bool | None = None
+    """Every client gets an equal random part."""
     by_group: bool | None = None
+    """One client per group (writer), as the data came."""
     sizes: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = None
-    """Mean and standard deviation of the clients' sizes."""
+    """With labels_per_client: mean and standard deviation of the clients' sizes; the rest of the data is left out."""
     preprocess: Literal["unit", "symmetric", "zscore", "zscore_pooled"] = "unit"
+    """The scale of the inputs; every epsilon and radius is in its unit."""
     split: Literal["per_client", "standard"] = "per_client"
+    """per_client lets each client hold out a part of its own; standard keeps the data set's own test examples."""
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """The part that each client holds out under per_client."""
     seed: Seed = 0
-    """Of the partition."""
+    """The seed of the partition."""
 
 
 class Model(Section):
@@ -52,23 +60,28 @@ class Model(Section):
     kind: Annotated[str, BeforeValidator(_known_model)] = "mlr"
     """mlr, cnn, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
     channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
-    """cnn: of its two convolutions."""
+    """cnn: the channels of its two convolutions."""
     seed: Seed = 0
-    """Of its starting parameters."""
+    """The seed of its starting parameters."""
     loss: Literal["cross_entropy", "squared_error"] = "cross_entropy"
+    """What clients minimize."""
 
 
 class Attack(Section):
-    """What happens to the test data of attacked clients, in the unit of the data."""
+    """What happens to the test data of attacked clients; sizes are in the unit of the data."""
 
     kind: Literal["none", "pgd", "fgsm", "wasserstein", "autoattack"] = "pgd"
+    """Which attack."""
     epsilon: NotNegative = 0.1
-    """pgd, fgsm, autoattack: its size."""
+    """pgd, fgsm, autoattack: the size of the attack."""
     radius: NotNegative = 1.0
-    """wasserstein: its size."""
+    """wasserstein: the size of the attack."""
     norm: Norm = math.inf
+    """The norm that the size is measured in."""
     steps: Count = 40
+    """pgd: steps of the ascent."""
     step_size: Positive | None = None
+    """pgd: the length of a step; by default 2.5 epsilon / steps."""
 
 
 class Evaluation(Section):
@@ -77,27 +90,37 @@ class Evaluation(Section):
     attacked: list[Share] = Field(default=[0.2, 0.4, 0.6, 0.8], min_length=1)
     """Shares of the clients that are attacked."""
     every: Annotated[int, Field(ge=0)] = 0
-    """Test on clean data every so many rounds while training; 0 only at the end."""
+    """While training, test on clean data once per this many rounds; 0 tests only at the end."""
 
 
 class EarlyStopping(Section):
-    """Stop a run whose metric no longer becomes better."""
+    """Stop a run whose metric no longer improves."""
 
     metric: str = "loss"
+    """A number of a round, such as loss, or with evaluation.every also accuracy and test_loss."""
     patience: Count = 10
+    """How many values without improvement to wait for."""
     min_delta: NotNegative = 0.0
+    """The least change that counts as improvement."""
     largest: bool = False
+    """Whether larger is better."""
 
 
 class Faults(Section):
     """Rates at which clients fail on purpose."""
 
     dropout: Share = 0.0
+    """Clients that do not reply."""
     late: Share = 0.0
+    """Clients whose reply comes too late to count."""
     nan: Share = 0.0
+    """Clients whose reply holds NaN."""
     infinity: Share = 0.0
+    """Clients whose reply holds infinity."""
     wrong_shape: Share = 0.0
+    """Clients whose reply has the wrong shape."""
     seed: Annotated[int, Field(ge=0, lt=2**16)] = 0
+    """The seed of who fails."""
 
     @model_validator(mode="after")
     def _at_most_all(self) -> Faults:
@@ -111,35 +134,41 @@ class Tolerance(Section):
     """How much may fail before a round does."""
 
     min_replies: Share = 0.5
+    """The share of the clients asked that must reply for a round to count."""
     attempts: Count = 3
+    """How often a round is tried in total before training stops."""
     outsized: Annotated[float, Field(gt=1)] = 100.0
+    """An update more than this many times as long as the round's median is left out."""
 
 
 class Flower(Section):
     """How a server on Flower deals with its nodes."""
 
     nodes: Count = 2
-    """Nodes to wait for; in a simulation how many there are."""
+    """Nodes to wait for; in a simulation, how many there are."""
     min_nodes: Count = 1
-    """How many are enough to start with, if after ``wait`` seconds there are fewer than ``nodes``."""
+    """Nodes that are enough to start with if fewer than ``nodes`` are there after ``wait`` seconds."""
     wait: Positive = 60.0
-    """Seconds to wait for nodes: at the start, and whenever none is left."""
+    """Seconds to wait for nodes at the start, and whenever none is left."""
     round_timeout: Positive = 300.0
-    """Seconds in which a query must be answered; what comes later does not count."""
+    """Seconds in which a query must be answered; later replies do not count."""
     partial_sums: bool = False
-    """Let a node send the mean of its clients' updates instead of each of them."""
+    """Whether a node sends the mean of its clients' updates instead of each update."""
     exact: bool = True
-    """Give a network the very numbers of the embedded engine where a node has one client: at twice the work there."""
+    """Give a network exactly the embedded engine's numbers on nodes with a single client, at twice the work there."""
 
 
 class Trackers(Section):
-    """Where metrics go beside metrics.jsonl."""
+    """Where metrics go in addition to metrics.jsonl."""
 
     tensorboard: bool = False
+    """Write event files for TensorBoard."""
     mlflow: bool = False
+    """Log to MLflow."""
     wandb: bool = False
+    """Log to Weights & Biases."""
     project: str = "wafl"
-    """mlflow: the experiment; wandb: the project."""
+    """What MLflow calls the experiment and wandb the project."""
 
 
 RESERVED = {
@@ -149,14 +178,16 @@ RESERVED = {
 
 
 class Experiment(Section):
-    """Data, model, methods, schedule, attack and evaluation: all that a study is."""
+    """Data, model, methods, schedule, attack and evaluation: everything that defines a study."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "experiment"
-    """The folder of its results, below runs/."""
+    """The folder of the study, below runs/."""
     seeds: list[Seed] = Field(default=[0], min_length=1)
+    """One run per seed, all of them trained side by side."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    """Where lanes are computed."""
     engine: Literal["embedded", "flower-sim", "flower"] = "embedded"
-    """Where clients live: in this process, in a simulation on Flower, or on Flower's nodes (`wafl flower app`)."""
+    """Where clients live: in this process, in a Flower simulation, or on Flower nodes (`wafl flower app`)."""
     checkpoint_every: Count = 1
     """Rounds between two checkpoints."""
     data: Data = Data()
@@ -176,9 +207,9 @@ class Experiment(Section):
         names = [method.label.lower() for method in self.methods]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two methods are called {name!r}: give each a name of its own (name = ...)")
+                raise ValueError(f"two methods are called {name!r}: give each its own name (name = ...)")
             if name in RESERVED:
-                raise ValueError(f"a method cannot be called {name!r}, which is the name of a file of the run")
+                raise ValueError(f"a method cannot be called {name!r}: that is the name of a file of the study")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds={self.seeds} must differ")
         return self

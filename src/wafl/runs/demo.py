@@ -1,4 +1,4 @@
-"""What ``wafl run`` does without a file: WAFL and its six rivals on handwritten digits."""
+"""What ``wafl run`` trains without a file: WAFL and its six rivals on handwritten digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wafl.runs.read import parse_experiment
 SHARES = (0.2, 0.4, 0.6, 0.8)
 """The paper's shares of attacked clients."""
 
-# What benchmarks/tune_demo.py chose. The attack moves every pixel alike, so WAFL's ball is measured in the same norm.
+# Chosen by benchmarks/tune_demo.py. The attack bounds every pixel alike, so WAFL's ball is in the same norm.
 CHOSEN: dict[str, dict[str, Any]] = {
     "WAFL": {"gamma": 40.0, "norm": math.inf, "learning_rate": 0.3},
     "FedAvg": {"learning_rate": 0.1},
@@ -28,7 +28,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
 
 
 def schedule_of(method: str, rounds: int, cohort: int | None, local_epochs: int = 2) -> dict[str, Any]:
-    """AFL, whose clients all take one step, gets as many rounds as the others take steps."""
+    """AFL's clients take one step per round, so it gets as many rounds as the others take steps."""
     if method == "AFL":
         return {"rounds": 2 * local_epochs * rounds, "local_steps": 1}
     common = {"rounds": rounds, "local_epochs": local_epochs}
@@ -52,7 +52,7 @@ def demo_experiment(
     device: str = "cpu",
     engine: str = "embedded",
 ) -> Experiment:
-    """The demo as an experiment; ``options`` are WAFL's, or of the methods that are named."""
+    """The demo as an experiment; ``options`` go to WAFL, or to the methods that are named."""
     options = options or {}
     entries: list[dict[str, Any]] = []
     for name in [_known(method) for method in methods] or list(CHOSEN):

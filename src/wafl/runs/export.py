@@ -1,10 +1,10 @@
 """A trained model as one file for other programs: raw examples in, outputs out.
 
-The preprocessing is inside. What is exported is
+The preprocessing is part of the model. What is exported is
 
 ``outputs = model((raw - shift) / scale)``
 
-for raw examples as the data set holds them (pixels from 0 to 255, say, as floats), any number at once.
+for any number of raw examples as the data set holds them (say, pixels from 0 to 255, as floats).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Format = Literal["safetensors", "pt2", "onnx"]
 FORMATS: tuple[str, ...] = get_args(Format)
 ABOUT = "wafl"
 TOLERANCE = 1e-5
-"""Of an exported model's outputs, relative and absolute."""
+"""How far an exported model's outputs may be from the run's, relative and absolute."""
 
 
 class RawModel(nn.Module):
-    """``model((raw - shift) / scale)``, with the numbers of a preprocessing."""
+    """``model((raw - shift) / scale)``, with the shift and scale of a preprocessing."""
 
     shift: Tensor
     scale: Tensor
@@ -62,11 +62,21 @@ def export_model(
     preprocessing: Preprocessing,
     input_shape: Sequence[int],
 ) -> Path:
-    """Write a run's model to the new file ``path``; ``preprocessing`` is that of the training examples.
+    """Write a run's model to a new file.
 
-    ``pt2`` is torch's own format, a program that needs torch alone; ``onnx`` (the extra ``onnx``) is for ONNX Runtime
+    ``pt2`` is torch's own format, a program that needs only torch; ``onnx`` (the extra ``onnx``) is for ONNX Runtime
     and others; ``safetensors`` holds the numbers: the model's state under ``model.``, ``shift`` and ``scale``, and,
-    in the metadata under ``wafl``, what is needed to use them:
+    in the metadata under ``wafl``, what is needed to use them.
+
+    Args:
+        run: the run whose model is exported.
+        path: the new file.
+        format: ``"safetensors"``, ``"pt2"`` or ``"onnx"``.
+        preprocessing: that of the training examples, ``clients.train.prepare``.
+        input_shape: the shape of one example, ``clients.input_shape``.
+
+    Returns:
+        The path.
 
     >>> import json, tempfile, torch, wafl
     >>> from safetensors import safe_open
@@ -80,7 +90,7 @@ def export_model(
     >>> with safe_open(path, "pt") as file:
     ...     about = json.loads(file.metadata()["wafl"])
     ...     tensors = {name: file.get_tensor(name) for name in file.keys()}
-    >>> model = wafl.models.build(about["model"])  # or a module of your own
+    >>> model = wafl.models.build(about["model"])  # or your own module
     >>> shift, scale = tensors.pop("shift"), tensors.pop("scale")
     >>> _ = model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items()})
     >>> raw = clients.test.raw.float()
@@ -126,7 +136,7 @@ def refuse_existing(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Export:
-    """A copy of a run's model with the preprocessing before it, and what it is held against."""
+    """A copy of a run's model with the preprocessing in front, and what it is compared with."""
 
     module: RawModel
     run: Run
@@ -137,9 +147,7 @@ class _Export:
     def of(cls, run: Run, preprocessing: Preprocessing, shape: tuple[int, ...]) -> _Export:
         for name, value in (("shift", preprocessing.shift), ("scale", preprocessing.scale)):
             if value is not None and not _spreads(tuple(value.shape), shape):
-                raise ValueError(
-                    f"input_shape={shape} does not go with the preprocessing's {name}: {tuple(value.shape)}"
-                )
+                raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")
         dtype = next(iter(run.params.values())).dtype
         module = RawModel(copy.deepcopy(run.model).cpu(), preprocessing, dtype).eval().requires_grad_(False)
         export = cls(module, run, preprocessing, shape)
@@ -152,7 +160,7 @@ class _Export:
     def safetensors(self, about: str) -> bytes:
         from safetensors.torch import save
 
-        # Copies, because the format refuses two names for one tensor, which a model may have.
+        # Copies, because a model may have two names for one tensor, which the format refuses.
         tensors = {name: value.clone().contiguous() for name, value in self.module.state_dict().items()}
         return save(tensors, {ABOUT: about})
 
@@ -171,12 +179,12 @@ class _Export:
         return made.model_proto.SerializeToString()
 
     def program(self) -> Any:
-        """The model as torch.export sees it, for any number of examples."""
+        """The model as torch.export traces it, for any number of examples."""
         try:
             program = torch.export.export(
                 self.module, (self.probe(2),), dynamic_shapes=({0: torch.export.Dim("batch")},)
             )
-        except Exception as error:  # of many kinds, most of them private to torch
+        except Exception as error:  # of many types, most of them private to torch
             raise ValueError(
                 f"torch.export cannot trace this model for any number of examples; format='safetensors' needs no "
                 f"tracing. {error}"
@@ -185,14 +193,14 @@ class _Export:
         return program
 
     def check(self, exported: Callable[[Tensor], Tensor]) -> None:
-        """Refuse what does not give the run's own outputs, for one example and for several."""
+        """Refuse a model that does not give the run's own outputs, for one example and for several."""
         for count in (1, 3):
             raw = self.probe(count)
             expected, got = self.run.outputs(self.preprocessing(raw, raw.dtype)), exported(raw)
             if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 raise ValueError(
-                    "the exported model gives other outputs than the run's: it must do the same in eval mode as in "
-                    "training, and nothing that depends on the other examples"
+                    "the exported model gives other outputs than the run: it must do the same in eval mode as in "
+                    "training, and its output for an example must not depend on the other examples"
                 )
 
     def probe(self, count: int) -> Tensor:
@@ -203,7 +211,7 @@ class _Export:
 
 
 def _spreads(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether one number, or one a channel or pixel, is one for each value of an example."""
+    """Whether one number, or one per channel or pixel, broadcasts to every value of an example."""
     try:
         return tuple(torch.broadcast_shapes(small, shape)) == shape
     except RuntimeError:
@@ -212,7 +220,7 @@ def _spreads(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 @contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """The exporter uses what torch itself deprecates, and reports that torchvision, which we do not use, is missing."""
+    """Silence the exporter, which uses what torch deprecates and reports that torchvision is missing."""
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
     log.setLevel(logging.ERROR)

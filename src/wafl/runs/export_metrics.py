@@ -1,4 +1,4 @@
-"""``metrics.jsonl`` as a table for other programs: CSV or Parquet, one row a round and run."""
+"""``metrics.jsonl`` as a table for other programs: CSV or Parquet, one row per round and run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def export_metrics(folder: Path, path: Path) -> Path:
-    """Write the metrics of the study in ``folder`` to the new file ``path``: ``.csv``, or ``.parquet`` (an extra).
+    """Write the metrics of a study to a new file.
 
-    The columns are all names that any round has, in the order of their first appearance; lists are JSON text, and
-    what a round does not have is empty.
+    The columns are all names that any round has, in order of first appearance. Lists are JSON text, and a cell whose
+    round has no such value is empty.
+
+    Args:
+        folder: the folder of the study.
+        path: the new file, which ends with ``.csv`` or ``.parquet`` (the extra ``parquet``).
+
+    Returns:
+        The path.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise ValueError(f"{path} is to be written as what? End its name with {' or '.join(SUFFIXES)}")
+        raise ValueError(f"{path} has no known format: end its name with {' or '.join(SUFFIXES)}")
     arrow = require("pyarrow", extra="parquet", what=f"{path.name}") if suffix == ".parquet" else None
     refuse_existing(path)
     source = folder / "metrics.jsonl"
     if not source.is_file():
-        raise FileNotFoundError(f"{folder} has no metrics.jsonl: give the folder of a study, such as runs/digits")
+        raise FileNotFoundError(f"{folder} has no metrics.jsonl: give a study, such as runs/digits")
     rows = list(_rows(source))
     if not rows:
         raise ValueError(f"{source} is empty: no round has ended yet")
@@ -47,11 +54,11 @@ def _rows(source: Path) -> Iterator[dict[str, Any]]:
         try:
             row: Any = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError("it holds no table")
+                raise ValueError("it is not a table")
         except ValueError as error:
             raise ValueError(
-                f"{source}, line {number} is damaged: {error}. For a study that was interrupted, "
-                f"wafl resume {source.parent} writes it anew"
+                f"{source}, line {number} is damaged: {error}. If the study was interrupted, "
+                f"wafl resume {source.parent} restores it"
             ) from error
         yield {str(name): value for name, value in row.items()}
 
@@ -76,7 +83,7 @@ def _parquet(columns: dict[str, list[Any]], arrow: Any) -> bytes:
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
-    """A column of Parquet has one type: where words and numbers meet, all are words.
+    """A column of Parquet has one type: if words and numbers meet, all become words.
 
     >>> _of_one_type([2, "inf", None])
     ['2', 'inf', None]

@@ -1,11 +1,11 @@
-"""A run is a folder: what lies in it, who may write to it, and how far it has come.
+"""A study is a folder: what is in it, who may write to it, and how far it has come.
 
-config.toml      the experiment, resolved
-about.json       package versions, git commit, machine, when
-metrics.jsonl    one line a round and run, appended
-checkpoint/      progress of the method that trains now
-results.json     what the methods that are done gave
-<method>/        their models, as wafl.Run.save writes them
+config.toml      the experiment with every value in force
+about.json       package versions, git commit, machine, start time
+metrics.jsonl    one line per round and run, appended
+checkpoint/      progress of the method in training
+results.json     what the finished methods gave
+<method>/        their runs, as wafl.Run.save writes them
 figures/
 """
 
@@ -50,7 +50,7 @@ class StudyFolder:
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment, source: Path | None = None) -> StudyFolder:
-        """A new folder that describes itself before any work starts; ``source`` is where its own modules are."""
+        """A new folder that describes itself before any work starts; ``source`` is where your own modules are."""
         folder = cls(path)
         try:
             path.mkdir(parents=True)
@@ -65,15 +65,18 @@ class StudyFolder:
 
     @classmethod
     def existing(cls, path: Path) -> StudyFolder:
+        """The folder of a study that was begun; refused if it is damaged or from a newer version."""
         folder = cls(path)
+        if (path / "run.json").is_file():
+            raise FolderError(f"{path} is a run, not a study: give the folder that it is in, such as {path.parent}")
         for file in (folder.config, folder.about):
             if not file.is_file():
-                raise FolderError(f"{path} is not the folder of a run: it has no {file.name}")
+                raise FolderError(f"{path} is not a study: it has no {file.name}")
         about = folder.read_about()
         if about.get("format", 0) > FORMAT:
             raise FolderError(f"{path} has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
         if sha256(folder.config.read_bytes()).hexdigest() != about.get("config"):
-            raise FolderError(f"{folder.config} is not the file that the run was started with. Nothing was changed")
+            raise FolderError(f"{folder.config} is not the file that the study was started with. Nothing was changed")
         return folder
 
     def experiment(self) -> Experiment:
@@ -83,14 +86,14 @@ class StudyFolder:
         return _read_json(self.about)
 
     def read_results(self) -> dict[str, Any]:
-        """What is done so far; nothing yet is an empty dictionary."""
+        """What the finished methods gave; empty if there are none yet."""
         return _read_json(self.results) if self.results.exists() else {}
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All rounds of all runs, one dictionary each; of a study that is finished they are checked."""
+        """All rounds of all runs, one dictionary each; those of a finished study are checked."""
         data, wanted = self.metrics.read_bytes() if self.metrics.exists() else b"", self.read_results().get("metrics")
         if wanted is not None and sha256(data).hexdigest() != wanted:
-            raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} writes it anew from the saved runs")
+            raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} restores it from the saved runs")
         return [json.loads(line) for line in data.splitlines()]
 
     def write_results(self, results: Mapping[str, Any]) -> None:
@@ -112,6 +115,7 @@ class StudyFolder:
             lock.release()
 
     def status(self) -> Status:
+        """How far the study has come; looking writes nothing."""
         try:
             if self.read_results().get("finished"):
                 return "finished"
@@ -124,13 +128,13 @@ class StudyFolder:
 
 
 def free_folder(base: Path) -> Path:
-    """The folder, or the first of folder-2, folder-3, ... that does not exist, so that nothing saved is lost."""
+    """The first of folder, folder-2, folder-3, ... that does not exist, so that nothing saved is lost."""
     folders = (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
     return next(folder for folder in folders if not folder.exists())
 
 
 def source_of(experiment: Path) -> Path:
-    """Where the modules are that an experiment file names: beside it, or, of a run's own file, where they were then."""
+    """Where an experiment file's own modules are: next to it, or for the file of a study, where they were then."""
     try:
         source = unsealed((experiment.parent / "about.json").read_bytes()).get("source")
     except (OSError, ValueError):
@@ -139,7 +143,7 @@ def source_of(experiment: Path) -> Path:
 
 
 def provenance() -> dict[str, Any]:
-    """What else a result depends on."""
+    """What a result depends on in addition to the experiment."""
     return {
         "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -175,7 +179,7 @@ def _version(name: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Of the folder one works in, with a mark if it has changes that are not committed."""
+    """The commit of the working directory, marked if there are uncommitted changes."""
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
         changed = subprocess.run(

@@ -25,11 +25,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Box = Annotated[list[float], Field(min_length=2, max_length=2)]
 IMPORT = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$"
 Import = Annotated[str, Field(pattern=IMPORT)]
-"""``module:function``, found from the folder of the file or among what is installed."""
+"""``module:function``, found next to the file or among the installed packages."""
 
 
 def one_of(*values: float) -> Any:
-    """One of a few numbers. JSON has no infinity, so the word stands for it."""
+    """One of a few numbers; JSON has no infinity, so the word ``inf`` stands for it."""
     *head, last = (f"{value:g}" for value in values)
 
     def check(value: Any) -> Any:
@@ -55,6 +55,6 @@ Swept = Annotated[
 
 
 class Section(BaseModel):
-    """Nothing unknown, nothing of another type."""
+    """A table without unknown keys and without values of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)

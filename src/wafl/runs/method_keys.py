@@ -1,4 +1,4 @@
-"""What an experiment file may say of a method: made from the options that the method's parts declare."""
+"""What an experiment file may say about a method, made from the options that its parts declare."""
 
 from __future__ import annotations
 
@@ -20,21 +20,28 @@ from wafl.runs.keys import IMPORT, Import, NotNegative, OfUsualSize, Positive, S
 from wafl.weights import RULES
 
 OWN = "module:function"
-"""The tag of what a user wrote."""
+"""The tag of a method or part that you wrote."""
 
 
 class Schedule(Section):
     """How clients work together; a method may set any of these for itself, and a list of values is a sweep."""
 
     rounds: keys.Count | None = None
+    """How often the server asks."""
     cohort: Swept[keys.Count] | None = None
-    """Clients asked in a round; without it all."""
+    """Clients per round; by default all of them."""
     local_steps: Swept[keys.Count] | None = None
+    """Steps per client and round; give these or local_epochs."""
     local_epochs: Swept[keys.Count] | None = None
+    """Passes of a client over its examples per round."""
     batch_size: Swept[keys.Count] | None = None
+    """Examples per step."""
     learning_rate: Swept[Positive] | None = None
+    """The size of the clients' steps."""
     momentum: Swept[Annotated[float, Field(ge=0, lt=1)]] | None = None
+    """Momentum of the clients' steps, within a round."""
     weight_decay: Swept[NotNegative] | None = None
+    """Weight decay of the clients' steps."""
     server_learning_rate: Swept[Positive] | None = None
     """Shorthand for a method's ``server = { kind = "sgd", rate = ... }``."""
     clip_norm: Swept[Positive] | None = None
@@ -42,9 +49,10 @@ class Schedule(Section):
 
 
 class MethodTable(Schedule):
-    """A method, with a schedule of its own."""
+    """A method, and what of the schedule is its own."""
 
     method: str
+    """Which method."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None
     """What its results are called; by default the method's name in lower case."""
 
@@ -64,7 +72,7 @@ def label_of(method: str) -> str:
 
 
 def _fields(kind: type, *, swept: bool, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """The keys that the options of a dataclass have."""
+    """One key per option of a dataclass."""
     return {
         name: (_type(option, swept) | None, Field(None, description=option.doc or None))
         for name, option in options_of(kind).items()
@@ -105,7 +113,7 @@ Rule = Annotated[
     Annotated[str, BeforeValidator(_known_rule), Tag("value")] | Annotated[list[NotNegative], Tag("list")],
     Discriminator(value_or_list),
 ]
-"""A rule for the client weights by name, one weight per client, or a function of your own that returns a rule."""
+"""A rule for the client weights by name, one weight per client, or your own function that returns a rule."""
 
 
 def _tag(value: Any, key: str, known: Collection[str]) -> Any:
@@ -144,9 +152,10 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 
 class OwnMethod(MethodTable):
-    """A method of your own: a function that returns a wafl.Method."""
+    """Your own method: a function that returns a wafl.Method."""
 
     method: Import
+    """``module:function``."""
     options: dict[str, Any] = Field(default={})
     """Arguments of the function; a list is a sweep."""
 

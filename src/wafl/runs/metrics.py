@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line a round and run, appended, and cut back to the checkpoint on a resume."""
+"""``metrics.jsonl``: one line per round and run, appended, and cut back to the checkpoint on resume."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from wafl.engine.progress import Progress
 
 
 class MetricsFile(Callback):
-    """Appends the rounds of one method's runs, behind the lines of the methods ``before`` it.
+    """Appends the rounds of one method's runs.
 
-    ``points`` says what each run of its sweep is.
+    Args:
+        path: the file.
+        method: what the method's results are called.
+        points: what is swept, one combination per run.
+        before: the lines of the methods that come first.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class MetricsFile(Callback):
             file.write(line + "\n")
 
     def _last_line(self, place: int, history: History) -> str:
-        """Of a run that diverged: in which round, and why."""
+        """The last line of a run that diverged: in which round, and why."""
         about = {"method": self._method, **self._points[place], "round": len(history)}
         return json.dumps({**about, "diverged": history.diverged})
 

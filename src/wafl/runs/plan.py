@@ -1,4 +1,4 @@
-"""From what an experiment file says to what is trained: clients, model, methods, attack."""
+"""From an experiment file to what is trained: clients, model, methods, attack."""
 
 from __future__ import annotations
 
@@ -40,15 +40,19 @@ from wafl.runs.trackers import check_trackers
 
 SCHEDULE = tuple(config.Schedule.model_fields)
 TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts"}
-"""What a line of the metrics has already; no swept option of your own method may be called that."""
+"""The keys that a line of the metrics has already; no swept option of your own method may have such a name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method, what of it is swept, and the schedule it trains by, without the seed.
+    """One method of an experiment.
 
-    ``own`` makes your own method from those of its arguments that are swept; other methods change their options
-    themselves.
+    Args:
+        name: what its results are called.
+        method: the method; the first of several values stands for the others.
+        grid: what is swept, by name.
+        schedule: the rest of its schedule, without the seed.
+        own: makes your own method from those of its arguments that are swept.
     """
 
     name: str
@@ -73,17 +77,17 @@ class Entry:
 
 
 FindClients = Callable[[Sequence[Entry]], Clients]
-"""Gives the clients of these methods, where they are not in this process."""
+"""Returns the clients of these methods if they are not in this process."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a study needs, made and checked before any work."""
+    """Everything that a study needs, made and checked before any work."""
 
     experiment: config.Experiment
     clients: Clients
     federation: Federation | None
-    """The clients' examples; None where clients keep them."""
+    """The clients' examples; None if clients keep them."""
     model: nn.Module
     entries: list[Entry]
     attack: Attack | None
@@ -97,12 +101,12 @@ class Plan:
 
     @property
     def who(self) -> str:
-        """The clients, in a line."""
+        """The clients, in one line."""
         return str(self.federation or self.clients.roster)
 
     @property
     def testers(self) -> Clients:
-        """Who tests the models: the clients themselves, where their examples are not at hand."""
+        """Where models are tested: at the clients themselves if their examples are not here."""
         return self.clients if self.federation is None else Embedded(self.federation, torch.device("cpu"))
 
 
@@ -111,11 +115,17 @@ def make_plan(
     folder: Path | None = None,
     find_clients: FindClients | None = None,
 ) -> Plan:
-    """``folder`` is where ``module:function`` is looked for first: that of the experiment's file."""
+    """Make and check everything that an experiment describes, before any work.
+
+    Args:
+        experiment: what the file says.
+        folder: where ``module:function`` is looked for first, the folder of the file.
+        find_clients: finds the clients if they are not in this process.
+    """
     check_trackers(experiment.trackers)
     _check_stopping(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":
-        raise ConfigError(f"faults are of the embedded engine: leave them out of engine = {experiment.engine!r}")
+        raise ConfigError(f"faults need engine = 'embedded': leave them out of engine = {experiment.engine!r}")
     with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in imports(experiment)])
     try:
         entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
@@ -129,7 +139,7 @@ def make_plan(
     plan = Plan(experiment, clients, federation, model, entries, make_attack(experiment.attack, clients.roster.bounds))
     if federation is None and plan.attack is not None and not plan.attack.pointwise:
         raise ConfigError(
-            f"attack.kind = {experiment.attack.kind!r} moves all clients' examples at once, and no node has them all: "
+            f"attack.kind = {experiment.attack.kind!r} moves all clients' examples together, and no node has them all: "
             "use 'pgd', 'fgsm' or 'none'"
         )
     trainer = plan.trainer()
@@ -142,7 +152,7 @@ def _embedded(experiment: config.Experiment, federation: Federation | None) -> E
     if federation is None:
         raise ConfigError(
             "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
-            "`flwr run APP -c 'folder=\"RUN\"'` goes on with a run"
+            "`flwr run APP -c 'folder=\"STUDY\"'` resumes a study"
         )
     faults, tolerance = experiment.faults, experiment.tolerance
     return Embedded(
@@ -158,8 +168,10 @@ def _check_stopping(experiment: config.Experiment) -> None:
     stopping = experiment.early_stopping
     known = {*NUMBERS, *(EVALUATED[:2] if experiment.evaluation.every else ())}
     if stopping is not None and stopping.metric not in known:
-        hint = "; it wants evaluation.every" if stopping.metric in EVALUATED[:2] else ""
-        raise ConfigError(f"early_stopping.metric = {stopping.metric!r} is none of {', '.join(sorted(known))}{hint}")
+        hint = "; it needs evaluation.every" if stopping.metric in EVALUATED[:2] else ""
+        raise ConfigError(
+            f"early_stopping.metric = {stopping.metric!r} must be one of {', '.join(sorted(known))}{hint}"
+        )
 
 
 def make_clients(data: config.Data) -> Federation:
@@ -182,7 +194,7 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
     if model.kind == "cnn":
         first, second = model.channels or (32, 64)
         return models.cnn(clients, channels=(first, second), seed=model.seed)
-    with torch.random.fork_rng(devices=[]):  # the same start whenever it is built, as a resume needs
+    with torch.random.fork_rng(devices=[]):  # a resume needs the same start
         torch.manual_seed(model.seed)
         made = imported("model.kind", model.kind)(clients)
     if not isinstance(made, nn.Module):
@@ -191,7 +203,7 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
 
 
 def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
-    """A method with what is swept of it; the first of several values stands for the others."""
+    """A method, what is swept of it, and its schedule."""
     own = _own(entry) if isinstance(entry, OwnMethod) else None
     method, swept = _make_method(entry) if own is None else (own(), _lists(cast("OwnMethod", entry).options))
     schedule = {**_common(entry, method, common), **_said(entry, SCHEDULE)}
@@ -266,7 +278,7 @@ def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
 
 
 def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
-    """The common schedule, less what the method's own takes the place of; AFL asks all clients for one step."""
+    """The common schedule, without what the method replaces; AFL asks all clients for one step."""
     schedule = common.model_dump(exclude_none=True)
     everyone = isinstance(method.client_weights, weights.Agnostic)
     if everyone:
@@ -280,7 +292,7 @@ def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict
 
 
 def _weights(rule: str | list[float] | None, step: float | None) -> dict[str, Any]:
-    """The option ``client_weights`` of a method, if the file says anything of it."""
+    """The option ``client_weights`` of a method, if the file has one."""
     if isinstance(rule, list):
         made: Any = weights.fixed(rule)
     elif rule is None:
@@ -306,12 +318,12 @@ def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> At
     from wafl.attacks.autoattack import AutoAttack
 
     if bounds is None:
-        raise ConfigError("attack.kind = 'autoattack' wants data with bounds: data.preprocess = 'unit' or 'symmetric'")
+        raise ConfigError("attack.kind = 'autoattack' needs data with bounds: data.preprocess = 'unit' or 'symmetric'")
     return AutoAttack(epsilon=attack.epsilon, bounds=bounds)
 
 
 def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
-    """Every ``module:function`` that an experiment names, with that of its data or without."""
+    """Every ``module:function`` that an experiment names; ``data=False`` leaves out that of its data."""
     named: list[Any] = [experiment.data.source if data else None, experiment.model.kind]
     for method in experiment.methods:
         parts = [getattr(getattr(method, slot, None), "kind", None) for slot in ("server", "local")]
@@ -320,7 +332,7 @@ def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
 
 
 def imported(key: str, name: str) -> Callable[..., Any]:
-    """Your own function, which refuses arguments that are not its own."""
+    """Your own function, made to refuse arguments that it does not take."""
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -344,11 +356,11 @@ def imported(key: str, name: str) -> Callable[..., Any]:
 
 
 def _on_path(folder: Path | None, names: Sequence[str]) -> Callable[[], None]:
-    """Let imports look in the folder first; the function that is returned ends that."""
+    """Make imports look in the folder first; the function that is returned undoes that."""
     if folder is None:
         return lambda: None
     place = str(folder.resolve())
-    for name in names:  # another experiment may have a module of the same name
+    for name in names:  # another experiment in this process may have a module of the same name
         loaded = getattr(sys.modules.get(name), "__file__", None)
         if loaded is not None and Path(loaded).parent != folder.resolve() and (folder / f"{name}.py").exists():
             del sys.modules[name]

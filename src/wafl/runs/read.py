@@ -1,4 +1,4 @@
-"""An experiment from a TOML file: every fault with its key, the range and the nearest valid name."""
+"""An experiment from a TOML file; an error names the key, the range and the closest valid name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BRANCHES = {"value", "list"}
 
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
-    """The experiment a file describes, with ``key=value`` changes of the command line."""
+    """The experiment that a file describes, with ``key=value`` changes from the command line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -45,9 +45,9 @@ def parse_experiment(content: Mapping[str, Any], where: str) -> Experiment:
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
-    """Set ``section.key=value``; the value is TOML, and a word without quotes is itself.
+    """Set ``section.key=value``; the value is TOML, and a word needs no quotes.
 
-    A method is meant by its place or its name: ``methods.0.gamma=1`` or ``methods.wafl.gamma=1``.
+    A method goes by its place or its name: ``methods.0.gamma=1`` or ``methods.wafl.gamma=1``.
     """
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
@@ -117,7 +117,7 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
 
 
 def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
-    """A method, or a part of one, that there is not."""
+    """A method, or a part of one, that does not exist."""
     tables, chosen_by = (PART_TABLES[place[2]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
     names = ", ".join(name for name in tables if name != OWN)
     if fault["type"] == "union_tag_invalid":
@@ -125,7 +125,7 @@ def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
         same = [name for name in tables if name.lower() == given.lower()]
         near = same or difflib.get_close_matches(given, tables, 1, 0.4)
         hint = f": did you mean {near[0]}?" if near else ""
-        return f"{key}.{chosen_by} = {given!r} is none of {names}{hint}"
+        return f"{key}.{chosen_by} = {given!r} must be one of {names}{hint}"
     if not isinstance(fault.get("input"), dict):
         return f"{key} = {fault.get('input')!r}: should be a valid dictionary"
     return f"{key}.{chosen_by} is missing: one of {names}"
@@ -145,7 +145,7 @@ def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
 
 
 def _nearest(word: str, names: Sequence[str]) -> list[str]:
-    """The name most like the word, of equals the one that begins as it does."""
+    """The name closest to the word; among equals, one that begins with the same letter."""
     word = word.lower()
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
 

@@ -39,13 +39,25 @@ class Study:
     def create(
         cls, experiment: Experiment, path: Path, source: Path | None = None, find_clients: FindClients | None = None
     ) -> Study:
-        """A new study; ``source`` is the folder of the experiment's file. All is checked before anything is written."""
+        """A new study; everything is checked before anything is written.
+
+        Args:
+            experiment: what to train and test.
+            path: the folder of the study, which must not exist.
+            source: the folder of the experiment's file, where its own modules are.
+            find_clients: finds the clients if they are not in this process.
+        """
         plan = make_plan(experiment, source, find_clients)
         return cls(StudyFolder.create(path, experiment, source), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None) -> Study:
-        """A study that was begun, as its folder describes it."""
+        """A study that was begun, as its folder describes it.
+
+        Args:
+            path: the folder of the study.
+            find_clients: finds the clients if they are not in this process.
+        """
         folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
         return cls(folder, make_plan(folder.experiment(), None if source is None else Path(source), find_clients))
@@ -89,7 +101,7 @@ class Study:
     def _train(
         self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
     ) -> list[str]:
-        """Train and test one method and keep what it gave; its lines in the metrics come behind ``lines``."""
+        """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``."""
         plan, experiment, points = self.plan, self.plan.experiment, self._points(entry)
         checkpoint = Checkpoint(self.folder.checkpoint / entry.name, every=experiment.checkpoint_every)
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
@@ -129,7 +141,7 @@ class Study:
         return MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
 
     def _run_folder(self, entry: Entry, point: Mapping[str, Any]) -> Path:
-        """Where the run of a swept combination is kept: the first seed's model stands for the others."""
+        """Where the run of a swept combination is saved: the first seed's in the method's own folder."""
         swept = "".join(f"-{key}={point[key]}" for key in entry.grid)
         folder = self.folder.path / (entry.name + swept)
         return folder if point["seed"] == self.plan.experiment.seeds[0] else folder / f"seed-{point['seed']}"

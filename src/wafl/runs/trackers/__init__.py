@@ -1,4 +1,4 @@
-"""Where metrics go beside ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an optional extra."""
+"""Where metrics go in addition to ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an extra."""
 
 from __future__ import annotations
 
@@ -28,18 +28,27 @@ __all__ = [
 
 
 def check_trackers(trackers: Trackers) -> None:
-    """Refuse, before anything is written, what no package is installed for."""
+    """Refuse trackers whose packages are not installed, before anything is written.
+
+    Args:
+        trackers: which ones the experiment asks for.
+    """
     for name in ("tensorboard", "mlflow", "wandb"):
         if getattr(trackers, name):
             require(name, extra=name, what=f"trackers.{name} = true")
 
 
 def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
-    """Those an experiment asks for, of one method of the study in ``folder``.
+    """The trackers of one method of a study.
 
     TensorBoard's files go to ``folder/tensorboard/<method>``, MLflow's to ``folder/mlflow`` unless
-    ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A study that is resumed goes on in the runs
-    that it had there.
+    ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A resumed study continues the runs that it
+    had there.
+
+    Args:
+        trackers: which ones the experiment asks for.
+        folder: the folder of the study.
+        method: what the method's results are called.
     """
     check_trackers(trackers)
     found: list[Tracker] = []
@@ -55,7 +64,7 @@ def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker
 
 
 def _identity(folder: Path) -> str:
-    """Of the study, not of the folder alone: one that was removed and begun anew is another."""
+    """What tells studies apart: one that was removed and begun again in the same folder is another."""
     about = folder / "about.json"
     content = about.read_bytes() if about.is_file() else b""
     return sha256(str(folder.resolve()).encode() + content).hexdigest()

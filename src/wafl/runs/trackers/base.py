@@ -1,4 +1,4 @@
-"""What trackers share: one log a run, opened late, and whole whatever happened before."""
+"""What trackers share: one log per run, opened late, and complete whatever happened before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Log(ABC):
 
     @abstractmethod
     def write(self, record: Record) -> None:
-        """One round."""
+        """Log one round."""
 
     @abstractmethod
     def close(self, diverged: str | None) -> None:
@@ -27,13 +27,13 @@ class Log(ABC):
 
 
 class Tracker(Callback, ABC):
-    """Logs every number of every round, one log a run of a sweep.
+    """Logs every number of every round, one log per run of a sweep.
 
     A log is opened when the tracker first hears of its run, and begins with the rounds of the run's history. So
-    after a resume, or when a crash lost what was not yet written, a log holds every round; what a tracker does with a
-    round that was logged before is in its own description.
+    after a resume, or if a crash lost what was not yet written, a log holds every round. How a tracker treats a round
+    that was logged before is in its own description.
 
-    Put a tracker after the callbacks whose metrics it is to log.
+    Put a tracker after the callbacks whose metrics it should log.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ def name_of(run: Run) -> str:
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """What the training was told; not the scalars, which it may learn."""
+    """What the training was told, without the scalars, which it may learn."""
     return {name: value for name, value in run.settings.items() if name != "scalars"}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
-    """Nested settings as one level, what is None left out and lists as JSON.
+    """Nested settings as one level, without those that are None, and with lists as JSON.
 
     >>> flat({"method": {"name": "WAFL", "adversary": {"gamma": 1.0, "bounds": [0, 1], "radius": None}}})
     {'method.name': 'WAFL', 'method.adversary.gamma': 1.0, 'method.adversary.bounds': '[0, 1]'}

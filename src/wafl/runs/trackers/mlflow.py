@@ -1,4 +1,4 @@
-"""MLflow: one of its runs a run of ours, through its client, so that runs side by side never mix."""
+"""MLflow: one of its runs per run, through its client, so that runs side by side never mix."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _ALLOW_FILES = "MLFLOW_ALLOW_FILE_STORE"
 
 
 class MLflowTracker(Tracker):
-    """Logs to ``experiment``: metrics a round, settings as parameters.
+    """Logs metrics per round, and settings as parameters. A run that diverged has the status FAILED.
 
-    ``tracking_uri`` is a server, a database or a folder; without it ``$MLFLOW_TRACKING_URI``, or the folder
-    ``mlruns``. (MLflow shows a folder with ``MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri mlruns``.)
+    MLflow shows a folder with ``MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri mlruns``.
 
-    ``key`` names this training: with the same key, a run that was interrupted goes on in the MLflow run it had, and a
-    round that is there already is not logged again. Without a key every process makes runs of its own.
+    Args:
+        experiment: what MLflow calls the experiment.
+        tracking_uri: a server, a database or a folder; by default ``$MLFLOW_TRACKING_URI``, or the folder ``mlruns``.
+        key: names this training. With the same key, an interrupted run continues in the MLflow run it had, and a round
+            that is there already is not logged again. Without a key, every process makes its own runs.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class _Metrics(Log):
 
 @contextmanager
 def _files_allowed() -> Generator[None, None, None]:
-    """MLflow 3 opens a store of files for those alone who ask for it; its databases need packages beyond the client."""
+    """MLflow 3 opens a store of files only on request; its databases need packages that its client does not."""
     before = os.environ.get(_ALLOW_FILES)
     os.environ.setdefault(_ALLOW_FILES, "true")
     try:
@@ -101,7 +103,7 @@ def _files_allowed() -> Generator[None, None, None]:
 
 
 def _short(text: str) -> str:
-    """Stores differ in how long a parameter may be: this length all of them take."""
+    """Stores differ in how long a parameter may be; all of them take this length."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

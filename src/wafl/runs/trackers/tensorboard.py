@@ -1,4 +1,4 @@
-"""TensorBoard: one folder of event files a run."""
+"""TensorBoard: one folder of event files per run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from wafl.runs.trackers.base import Log, Tracker, flat, name_of, numbers, settin
 
 
 class TensorBoardTracker(Tracker):
-    """Writes ``folder/<place>-<name>`` for each run: scalars a round, settings as text and as hyperparameters.
+    """Writes ``folder/<place>-<name>`` for each run: scalars per round, settings as text and as hyperparameters.
 
-    ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
-    joins a run writes all its rounds anew, and tells TensorBoard to forget what was there: no round is shown twice.
+    Use ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
+    joins a run writes all its rounds again, and tells TensorBoard to forget the old ones: no round is shown twice.
+
+    Args:
+        folder: where the event files go.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -50,7 +53,7 @@ class _Events(Log):
 
 
 def _slug(name: str) -> str:
-    """A folder's name without what a file system or a shell may stumble over.
+    """A folder name without characters that trouble file systems or shells.
 
     >>> _slug("WAFL (gamma=1.0, seed=0)")
     'WAFL-gamma=1.0-seed=0'

@@ -1,4 +1,4 @@
-"""Weights & Biases: one of its runs a run of ours, online or offline."""
+"""Weights & Biases: one of its runs per run, online or offline."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from wafl.run import Run
 from wafl.runs.trackers.base import Log, Tracker, name_of, numbers, settings_of
 
 _OPEN: dict[str, Any] = {}
-"""This process's runs by id: wandb refuses to open one twice, as a notebook would that interrupts and goes on."""
+"""This process's runs by id: wandb refuses to open one twice, as a notebook does that interrupts and resumes."""
 
 
 class WandbTracker(Tracker):
-    """Logs to ``project``: numbers a round, settings as its config; the runs of a sweep are a group.
+    """Logs numbers per round, and settings as the config. A run that diverged has failed.
 
-    ``mode`` is ``online``, ``offline`` or ``disabled``; without it what ``$WANDB_MODE`` or wandb's own settings say.
-    ``folder`` is where wandb keeps its files; offline they wait there for ``wandb sync``.
-
-    ``key`` names this training: with the same key, a run that was interrupted goes on in the wandb run it had. Online,
-    rounds that are there already are left as they are. Offline, each process writes a run folder of its own that
-    holds all rounds so far, under the same id: sync the last one.
+    Args:
+        project: what wandb calls the project.
+        mode: ``online``, ``offline`` or ``disabled``; by default what ``$WANDB_MODE`` or wandb's own settings say.
+        folder: where wandb keeps its files; offline they wait there for ``wandb sync``.
+        key: names this training. With the same key, an interrupted run continues in the wandb run it had. Online,
+            rounds that are there already stay as they are. Offline, each process writes its own run folder with all
+            rounds so far, under the same id: sync the last one.
+        group: what wandb calls the group of the runs of a sweep.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class WandbTracker(Tracker):
         identity = None if self._key is None else sha256(f"{self._key}/{place}".encode()).hexdigest()[:16]
         if identity in _OPEN:
             _OPEN.pop(identity).finish(exit_code=1)
-        # Many runs share this process: none of them has its output or its machine to itself.
+        # Many runs share this process, so its output and its machine are not those of any one run.
         settings = self._wandb.Settings(console="off", silent=True, x_disable_stats=True)
         opened: Any = self._wandb.init(
             project=self._project,
@@ -74,7 +76,7 @@ class WandbTracker(Tracker):
 
 class _WandbRun(Log):
     def __init__(self, run: Any) -> None:
-        self._run, self._first = run, int(run.step)  # a run that goes on online begins after its last step
+        self._run, self._first = run, int(run.step)  # a run continued online begins after its last step
 
     def write(self, record: Record) -> None:
         if record.round >= self._first:
