@@ -327,6 +327,40 @@ def test_an_invalid_value_in_a_query_is_refused(name: str, value: Any) -> None:
             decode_query(carried(content), like())
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"vectors": ["params"]},
+        {"vectors": ["a", ""]},
+        {"iterates": ["params"]},
+        {"iterates": ["a", ""]},
+        {"sends": ["params"]},
+        {"sends": ["a", ""]},
+        {"sends": ["a", "a"]},
+        {"iterates": ["a", "b"], "sends": ["b"]},
+    ],
+    ids=str,
+)
+def test_names_that_are_empty_or_collide_are_refused_before_any_array_is_read(
+    names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or an iterate could take the place of the parameters; everything else in these queries is as agreed."""
+    content = carried(encode_query(node_query(**names)))
+    monkeypatch.setattr(np, "frombuffer", never)
+    with pytest.raises(WireError, match=r"name|differ"):
+        decode_query(content, like())
+    with pytest.raises(AssertionError, match="decoded"):
+        decode_query(carried(encode_query(node_query(vectors=["a"], iterates=["a"], sends=["b"]))), like())
+
+
+@pytest.mark.parametrize("name", ["vectors", "iterates", "sends", "scalars"])
+def test_a_name_that_is_given_twice_is_refused(name: str) -> None:
+    content = encode_query(several())
+    twice = with_value(content, "query", name, [content["query"][name][0]] * len(content["query"][name]))
+    with pytest.raises(WireError, match="must all differ"):
+        decode_query(carried(twice), like())
+
+
 @pytest.mark.parametrize("name", VALID)
 def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
     """A query may do without ``sends``, but not one for this method: the node refuses it."""
@@ -406,10 +440,12 @@ def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
     content = encode_query(usual())
     for key, value in changes[name].items():
         content = with_value(content, "query", key, value)
-    content["vectors"] = ArrayRecord(dict.fromkeys(MANY, Array("float32", (0,), "wafl.raw", b"")))
+    if name == "vectors":
+        content["vectors"] = ArrayRecord(dict.fromkeys(MANY, Array("float32", (0,), "wafl.raw", b"")))
     monkeypatch.setattr(np, "frombuffer", never)
     reply = answer("train", lambda: node, content)
     assert len(reply["refused"]["why"]) < 500
+    assert "decoded" not in reply["refused"]["why"]
     with pytest.raises(WireError, match=r".{15}"):
         check_refusal(reply)
 

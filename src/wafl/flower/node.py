@@ -94,7 +94,8 @@ class Node:
         return task, start
 
     def check(self, outline: Outline, like: Tensor) -> Spec:
-        """What the runs have in common; refuses names that their method does not have."""
+        """What the runs have in common; refuses clients of other nodes, and names that the method does not have."""
+        self.rows(outline.names)
         spec, trains = self._spec(outline), outline.kind == "train"
         adversary, local = spec.method.adversary, spec.method.local
         if not trains and not _reports(spec):

@@ -99,7 +99,7 @@ def num_outputs(content: RecordDict) -> int:
 
 @dataclass(frozen=True)
 class Outline:
-    """Which runs a node is asked about, and every name in the query: checked before any array is read.
+    """Which runs and clients a node is asked about, and every name in the query: checked before any array is read.
 
     ``vectors`` travel with the parameters; ``iterates`` and ``sends`` are to be sent back.
     """
@@ -107,6 +107,7 @@ class Outline:
     kind: Literal["train", "loss"]
     entry: str
     runs: tuple[int, ...]
+    names: Mapping[int, str]
     scalars: tuple[str, ...]
     vectors: tuple[str, ...]
     iterates: tuple[str, ...]
@@ -126,22 +127,24 @@ def read_outline(content: RecordDict) -> Outline:
     runs = read.many("runs", int, None, 0, LARGEST)
     if not runs or len(set(runs)) != len(runs):
         raise WireError(f"runs={short(runs)} must be one or more different numbers")
+    numbers = read.many("numbers", int, None, 0, LARGEST)
+    names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
+    if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
+        raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must all differ")
     scalars, vectors, iterates, sends = map(read.names, ("scalars", "vectors", "iterates", "sends"))
     for name, found in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
         if PARAMS in found or len(set(found)) != len(found):
             raise WireError(f"{name}={short(found)} must be different names other than {PARAMS!r}")
-    return Outline(kind, read.one("entry", str), tuple(runs), scalars, vectors, iterates, sends)
+    check_arrays(content, "params", (PARAMS,))
+    check_arrays(content, "vectors", vectors)
+    return Outline(kind, read.one("entry", str), tuple(runs), names, scalars, vectors, iterates, sends)
 
 
 def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
     """What :func:`encode_query` wrote, for a model with parameters ``like`` these."""
     outline, read = read_outline(content), Reader(content, "query")
-    count, number = len(outline.runs), read.one("round", int, 0, LARGEST)
-    numbers = read.many("numbers", int, None, 0, LARGEST)
-    names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
-    if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
-        raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must all differ")
-    counts = read.many("counts", int, count, 1, len(numbers))
+    count, names, number = len(outline.runs), outline.names, read.one("round", int, 0, LARGEST)
+    counts = read.many("counts", int, count, 1, len(names))
     clients = read.many("clients", int, sum(counts))
     weights = read.many("weights", float, sum(counts), 0.0)
     values = read.many("values", float, count * len(outline.scalars))
@@ -255,11 +258,16 @@ def read_arrays(
     content: RecordDict, record: str, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """All arrays of a record, which must have exactly these names; see :func:`read_array`."""
+    check_arrays(content, record, names)
+    return {name: read_array(content, record, name, shape, dtype) for name in names}
+
+
+def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None:
+    """Refuse a record that does not hold exactly these arrays."""
     found = content.get(record)
     sent = set(found) if isinstance(found, ArrayRecord) else set[str]()
     if sent != set(names):
         raise WireError(f"{record} holds the arrays {short(sorted(sent))}, expected {short(sorted(names))}")
-    return {name: read_array(content, record, name, shape, dtype) for name in names}
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
