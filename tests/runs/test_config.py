@@ -36,6 +36,7 @@ from wafl.runs.method_keys import OWN as OWN_TABLE
 from wafl.runs.plan import make_plan
 from wafl.runs.read import apply_change, parse_experiment, read_experiment
 from wafl.runs.study import Study
+from wafl.weights import RULES
 
 STARTER = files("wafl.runs").joinpath("starter.toml").read_text(encoding="utf-8")
 NAN, INF = math.nan, math.inf
@@ -1475,3 +1476,40 @@ def test_a_study_of_your_own_method_resumes_to_the_same_bits(tmp_path: Path, par
     for path in (tmp_path / "whole").rglob("params.safetensors"):
         again = tmp_path / "study" / path.relative_to(tmp_path / "whole")
         assert again.read_bytes() == path.read_bytes()
+
+
+# -- The page -------------------------------------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "runs.md"
+
+
+@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL), ids=["parts", "own"])
+def test_the_files_on_the_page_are_valid_experiments(block: str) -> None:
+    experiment = parse_experiment(tomllib.loads(block), "docs/runs.md")
+    assert [method.method for method in experiment.methods][-2:] in (["WAFL", "FedAvg"], ["mine:strong", "WAFL"])
+
+
+def test_the_page_lists_every_method_rule_server_and_local_step() -> None:
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+    listed = {
+        key: re.findall(r"`(\w+)`", rows[key]) for key in ("method", "client_weights", "server.kind", "local.kind")
+    }
+    assert listed == {
+        "method": list(wafl.METHODS),
+        "client_weights": list(RULES),
+        "server.kind": list(OPTIMIZERS),
+        "local.kind": list(LOCAL_STEP_KINDS),
+    }
+
+
+def test_the_errors_on_the_page_are_those_of_the_reader() -> None:
+    errors = re.findall(r"^    (experiment\.toml: .*)$", PAGE.read_text(), re.MULTILINE)
+    content: dict[str, Any] = {
+        "schedule": {"rounds": 1, "momentun": 0.9},
+        "methods": [{"method": "WAFL", "norm": 3}, {"method": "FedAvg", "server": {"kind": "adm"}}],
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse_experiment(content, "experiment.toml")
+    assert len(errors) == 3
+    assert str(caught.value).splitlines() == errors

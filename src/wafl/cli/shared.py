@@ -44,9 +44,7 @@ def load_runs(folder: Path) -> dict[str, Run]:
         return {folder.name: run}
     methods = sorted(path.parent for path in folder.glob("*/run.json"))
     if not methods:
-        raise FileNotFoundError(
-            f"{folder} is neither a run nor a study with runs: there is no run.json in it or below it"
-        )
+        raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
     found: dict[str, Run] = {}
     for method in methods:
         seeds = sorted(
