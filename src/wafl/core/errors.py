@@ -20,7 +20,7 @@ class ConfigError(ValueError):
 
 
 class FolderError(ValueError):
-    """A run's folder is taken, in use, damaged, or from a newer version; nothing in it was changed."""
+    """The folder of a study is taken, in use, damaged, or from a newer version; nothing in it was changed."""
 
 
 class CheckpointError(ValueError):
