@@ -60,8 +60,9 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 
 def work(node: Node, content: RecordDict) -> RecordDict:
     """Training, lines 3 to 8 of the paper's Algorithm 1, or a report of the loss at given parameters."""
+    outline = read_outline(content)
     task, start = node.task(num_outputs(content))
-    spec = node.check(read_outline(content), start)
+    spec = node.check(outline, start)
     query = decode_query(content, start)
     return encode_replies(query, node.answer(query, spec, task))
 

@@ -294,8 +294,8 @@ def _value(key: str, value: object) -> str:
 
 def _tool(name: str) -> str:
     """Flower's command next to this Python, otherwise the first one on the path."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    sibling = Path(sys.executable).parent / name
+    found = str(sibling) if sibling.exists() else shutil.which(name)
     if found is None:
         raise ValueError(f"{name} is not installed: pip install 'wafl-learn[flower]'")
     return found
