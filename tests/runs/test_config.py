@@ -152,6 +152,8 @@ WEIGHTS = Kind(
         ("a b:c", "'module:function'"),
         (3, "'uniform'"),
         (True, "'uniform'"),
+        ({}, "'uniform'"),
+        ({"kind": "uniform"}, "'uniform'"),
         ([1.0, -1.0], "greater than or equal to 0"),
         ([1.0, "a"], "number"),
     ),
@@ -1119,6 +1121,20 @@ def test_a_list_is_a_sweep_whose_runs_equal_those_made_in_python(
         alone = wafl.fit(wafl.models.mlr(clients), clients, method.with_options(**options), **{**schedule, **timing})
         for name, value in alone.params.items():
             torch.testing.assert_close(saved.params[name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_the_order_of_a_sweep_is_that_of_the_keys_in_every_process() -> None:
+    """Or a resume in another process would not find the runs and the checkpoint."""
+    swept = {
+        "restarts": [0, 1], "tolerance": [0.0, 0.1], "steps": [1, 2], "power": [1, 2], "norm": [1, 2],
+        "gamma": [1.0, 2.0], "momentum": [0.0, 0.5], "learning_rate": [0.1, 0.2],
+    }  # fmt: skip
+    content = {**BASE, "seeds": [0], "methods": [{"method": "WAFL", **swept}]}
+    (entry,) = make_plan(parse_experiment(content, "here")).entries
+    assert list(entry.grid) == [
+        "gamma", "norm", "power", "steps", "tolerance", "restarts", "learning_rate", "momentum",
+    ]  # fmt: skip
 
 
 def test_everything_in_a_file_reaches_the_plan(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def _number(limits: Range | Count | Choice) -> Any:
 
 
 def _known_rule(value: Any) -> Any:
-    if value not in RULES and not (isinstance(value, str) and re.fullmatch(IMPORT, value)):
+    if not isinstance(value, str) or (value not in RULES and not re.fullmatch(IMPORT, value)):
         raise ValueError(
             f"must be {', '.join(map(repr, RULES))}, a list of one weight per client, or 'module:function'"
         )

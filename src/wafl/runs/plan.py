@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -243,7 +243,8 @@ def _plain(word: str) -> bool:
 
 def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     """The method, and which of its options take several values."""
-    said = _said(entry, set(type(entry).model_fields) - {*SCHEDULE, *PARTS, "name", "method"})
+    fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
+    said = _said(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
     bounds: dict[str, Any] = {"bounds": tuple(said.pop("bounds"))} if "bounds" in said else {}
     swept, options = _lists(said), {**_firsts(said), **bounds}
     if "client_weights" in type(entry).model_fields:
@@ -262,7 +263,7 @@ def _lists(options: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: value for name, value in options.items() if isinstance(value, list)}
 
 
-def _said(entry: MethodTable, names: Collection[str]) -> dict[str, Any]:
+def _said(entry: MethodTable, names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(entry, name)) is not None}
 
 
