@@ -318,6 +318,20 @@ def test_runs_says_that_a_folder_is_empty_or_missing(tmp_path: Path) -> None:
     assert_one_line(invoke("runs", tmp_path / "none"), "is not a folder: wafl run makes one")
 
 
+def test_a_finished_study_of_an_earlier_version_is_listed_and_needs_no_training(finished: Path) -> None:
+    """Its rows did not say which seeds were tested."""
+    folder = StudyFolder(finished)
+    results = folder.read_results()
+    for row in results["methods"].values():
+        del row["seeds"]
+    folder.write_results(results)
+    before = contents(finished)
+    assert "(80% attacked)" in row_of(finished)
+    result = invoke("resume", finished)
+    assert (result.exit_code, "is a finished study" in result.stdout) == (0, True)
+    assert contents(finished) == before
+
+
 def test_listing_studies_writes_nothing(whole: Path, tmp_path: Path) -> None:
     """A study on a read-only disk can be listed."""
     folder = Path(shutil.copytree(whole, tmp_path / "study", ignore=shutil.ignore_patterns(".lock", "results.json")))

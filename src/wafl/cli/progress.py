@@ -54,7 +54,7 @@ def train_and_show(study: Study) -> None:
             console.print(f"\nWhat had finished is in [bold]{shown}[/].")
             raise
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        console.print(f"[yellow]Warning:[/] {message}")
+        console.print(f"[yellow]Warning:[/] {escape(message)}")
     console.print(comparison(results))
     study.folder.figures.mkdir(exist_ok=True)
     tested = {label: row for label, row in results["methods"].items() if "clean" in row}
