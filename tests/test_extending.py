@@ -258,7 +258,7 @@ def test_scaffold_finds_the_optimum_where_fedavg_drifts() -> None:
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
     model = torch.nn.Linear(1, 1, bias=False).double()
     best = (1.0 * 1.0 + 9.0 * -1.0) / 10.0
-    schedule: dict[str, Any] = {"rounds": 300, "local_steps": 10, "batch_size": None, "learning_rate": 0.02}
+    schedule: dict[str, Any] = {"rounds": 60, "local_steps": 4, "batch_size": None, "learning_rate": 0.04}
     drifts, stays = (
         float(wafl.fit(model, clients, method, loss="squared_error", **schedule).params["weight"])
         for method in (wafl.FedAvg(), wafl.SCAFFOLD())
