@@ -29,7 +29,7 @@ from wafl.engine.local import ClientTask
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
 from wafl.flower.ops.simulation import simulate
-from wafl.flower.wire import Ask, encode_ask, encode_replies
+from wafl.flower.wire import NodeQuery, encode_query, encode_replies
 from wafl.run import load_run
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment
@@ -123,8 +123,8 @@ def traffic(model: str) -> None:
         query = Query(kind, 0, 0, held, weights, start, scalars, iterates=iterates)
         for sums in (False, True) if kind == "train" else (False,):
             names = {client: f"client {client}" for client in held}
-            ask = Ask(method.lower(), (0,), (query,), names, 10, "0" * 64, -1, sums, True)
-            down, up = size(encode_ask(ask)), size(encode_replies(ask, lanes.run([query])))
+            sent = NodeQuery(method.lower(), (0,), (query,), names, 10, "0" * 64, -1, sums, True)
+            down, up = size(encode_query(sent)), size(encode_replies(sent, lanes.run([query])))
             units = 1 if sums else len(held)
             vectors = 2 if step is not None else 1
             per = "node" if sums else "client"

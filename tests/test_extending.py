@@ -17,7 +17,7 @@ import wafl
 from wafl.adversaries import AdversaryState, Move
 from wafl.adversaries.base import lane_scalar
 from wafl.algorithms import Replies
-from wafl.core.errors import ConfigError
+from wafl.core.errors import CheckpointError, ConfigError
 from wafl.core.inputs import Inputs, dense
 from wafl.core.task import Problem
 from wafl.engine.checkpoint import Checkpoint
@@ -357,3 +357,35 @@ def test_a_wrong_part_in_an_experiment_file_is_an_error_before_any_work(
     with pytest.raises((ConfigError, ValueError, TypeError), match=message):
         Study.create(read_experiment(folder / "experiment.toml", [change]), folder / "study", folder)
     assert not (folder / "study").exists()
+
+
+class Steady:
+    """A rule that is a plain class, not a dataclass."""
+
+    def __init__(self, last: float) -> None:
+        self.last = last
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        weights = torch.ones(len(num_examples), dtype=torch.float64)
+        weights[-1] = self.last
+        return weights / weights.sum()
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        return self.initial(num_examples)
+
+
+def test_a_part_that_is_a_plain_class_resumes_by_its_values_and_not_by_its_address(
+    clients: wafl.Federation, tmp_path: Path
+) -> None:
+    def interrupt(moment: Any) -> None:
+        if moment.record.round == 2:
+            raise InterruptError
+
+    def train(last: float, **options: Any) -> wafl.Run:
+        return wafl.fit(wafl.models.mlr(clients), clients, own(client_weights=Steady(last)), **SCHEDULE, **options)
+
+    with pytest.raises(InterruptError):
+        train(2.0, callbacks=[interrupt], checkpoint=Checkpoint(tmp_path))
+    with pytest.raises(CheckpointError, match="of another training"):
+        train(3.0, checkpoint=Checkpoint(tmp_path))
+    assert equal(train(2.0, checkpoint=Checkpoint(tmp_path)), train(2.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,17 @@ class Diary(Callback):
 
     def on_end(self, place: int, run: wafl.Run) -> None:
         self.ended[place] = run
+
+
+def test_a_strict_run_that_diverges_at_once_ends_alone(clients: wafl.Federation) -> None:
+    """While strict holds gamma at the limit, the warning about a missed radius has no round to look at."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    grid = {"learning_rate": [1e-3, TOO_LARGE]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wafl.RadiusWarning)
+        good, bad = sweep(clients, wafl.WAFL(radius=50.0, strict=True), grid, model=model, rounds=6)
+    assert good.diverged is None
+    assert bad.diverged is not None
 
 
 def test_callbacks_are_told_of_the_end_of_a_diverged_run(clients: wafl.Federation) -> None:

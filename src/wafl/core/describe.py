@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None) -> Any:
-    """Dataclasses become dictionaries with their type's name, infinities become words, and functions their names.
+    """Objects become dictionaries with their type's name, infinities become words, and functions their names.
 
     With ``call``, a function becomes what ``call`` returns for it.
     """
@@ -28,4 +28,6 @@ def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None
         return [describe(item, call) for item in value]  # pyright: ignore[reportUnknownVariableType]
     if call is not None and callable(value) and not isinstance(value, type):
         return describe(call(value))
+    if type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__"):  # whose repr is a memory address
+        return {"type": type(value).__name__, **describe(vars(value), call)}
     return getattr(value, "__qualname__", repr(value))

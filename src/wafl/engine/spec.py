@@ -49,7 +49,7 @@ class Spec:
             try:
                 return [function(number) for number in range(self.schedule.rounds)]
             except TypeError:  # not a function of the round
-                return getattr(function, "__qualname__", type(function).__qualname__)
+                return describe(function)
 
         return describe(self, by_round)
 

@@ -87,7 +87,9 @@ class Watch:
     def check_radius(self, history: History) -> None:
         """Warn at the end if, in the second half of the rounds, strict held gamma so that the radius was missed."""
         adversary, recent = self._adversary, history[len(history) // 2 :]
-        if adversary is None or adversary.radius is None or not any(at >= recent[0].round for at in self._held):
+        if adversary is None or adversary.radius is None or not recent:
+            return
+        if not any(at >= recent[0].round for at in self._held):
             return
         achieved = fmean(record.achieved_radius for record in recent)
         if achieved < 0.95 * adversary.radius:

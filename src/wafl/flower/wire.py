@@ -87,9 +87,6 @@ def encode_query(query: NodeQuery) -> RecordDict:
     return content
 
 
-Ask, encode_ask = NodeQuery, encode_query  # until benchmarks/flower.py has the new names
-
-
 def num_outputs(content: RecordDict) -> int:
     """Of the model that a query is about: a node builds it before it reads the parameters, but no larger than these."""
     sent = content.get("params")
