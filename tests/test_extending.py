@@ -386,6 +386,6 @@ def test_a_part_that_is_a_plain_class_resumes_by_its_values_and_not_by_its_addre
 
     with pytest.raises(InterruptError):
         train(2.0, callbacks=[interrupt], checkpoint=Checkpoint(tmp_path))
-    with pytest.raises(CheckpointError, match="of another training"):
+    with pytest.raises(CheckpointError, match="it belongs to another training"):
         train(3.0, checkpoint=Checkpoint(tmp_path))
     assert equal(train(2.0, checkpoint=Checkpoint(tmp_path)), train(2.0))
