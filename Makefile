@@ -17,11 +17,11 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 demo: .venv/installed
 	$(BIN)/wafl run
 
-# A minute and a half on two cores: no Python processes, and one case of each parametrized test.
+# A minute and a half on two cores: the tests that are short and start no Python processes.
 check: .venv/installed-dev
 	$(MAKE) -j3 $(SYNC) lint types quick
 
-# What CI calls.
+# What CI calls: all but the slow tests, and of the long ones (tests/long.txt) one case each.
 test: .venv/installed-dev
 	$(MAKE) -j2 $(SYNC) lint types wheel
 	$(MAKE) unit
@@ -35,10 +35,10 @@ types: .venv/installed-dev
 	$(BIN)/pyright
 
 quick: .venv/installed-dev
-	$(PYTEST) -m 'not processes and not slow and not data' --one-case
+	$(PYTEST) -m 'not processes and not long and not slow and not data'
 
 unit: .venv/installed-dev
-	$(PYTEST)
+	$(PYTEST) --one-case
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
 test-data: .venv/installed-dev
@@ -54,7 +54,7 @@ test-flower: .venv/installed-dev
 
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower
-	$(PYTEST) -m slow
+	$(PYTEST) -m 'long or slow'
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/checkpoint.py

@@ -17,6 +17,9 @@ torch.set_num_threads(1)
 settings.register_profile("wafl", deadline=None, derandomize=True)
 settings.load_profile("wafl")
 
+LONG = set(Path(__file__).with_name("long.txt").read_text().split())
+"""Test functions that are marked ``long``; ``tools/long_tests.py`` measures them."""
+
 OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
 
@@ -24,7 +27,12 @@ running: pytest.Item | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--one-case", action="store_true", help="run only the first case of each parametrized test")
+    parser.addoption("--one-case", action="store_true", help="of tests that are long, run the first case only")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.partition("[")[0] in LONG:
+        item.add_marker("long")
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
@@ -33,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("one_case"):
         first: dict[str, pytest.Item] = {}
         for item in items:
-            first.setdefault(item.nodeid.partition("[")[0], item)
+            first.setdefault(item.nodeid.partition("[")[0] if item.get_closest_marker("long") else item.nodeid, item)
         kept = set(first.values())
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = first.values()

@@ -1,0 +1,50 @@
+"""Measure the tests, and list those that take long in tests/long.txt: every test function whose cases sum to 0.7 s.
+
+    .venv/bin/python tools/long_tests.py          (ten minutes, one process, on an idle machine)
+
+``make check`` leaves these out, ``make test`` runs the first case of each, and ``make test-full`` all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIST = ROOT / "tests" / "long.txt"
+SECONDS = 0.7
+
+
+class Recorder:
+    """Processor seconds per test function, with those of its fixtures and processes."""
+
+    def __init__(self) -> None:
+        self.seconds = Counter[str]()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        before = sum(os.times()[:4])
+        try:
+            return (yield)
+        finally:
+            if item.get_closest_marker("processes") is None:
+                self.seconds[item.nodeid.partition("[")[0]] += sum(os.times()[:4]) - before
+
+
+def main() -> None:
+    os.chdir(ROOT)
+    recorder = Recorder()
+    if pytest.main(["-p", "no:xdist"], plugins=[recorder]) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit("nothing was measured")
+    found = sorted(name for name, seconds in recorder.seconds.items() if seconds >= SECONDS)
+    LIST.write_text("".join(f"{name}\n" for name in found))
+    print(f"{len(found)} of {len(recorder.seconds)} test functions are long: see {LIST.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
