@@ -29,6 +29,7 @@ test: .venv/installed-dev
 lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
 	$(BIN)/lint-imports
 
 types: .venv/installed-dev
