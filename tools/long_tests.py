@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class Recorder:
     """Processor seconds per test function, with those of its fixtures and processes."""
 
     def __init__(self) -> None:
-        self.seconds = Counter[str]()
+        self.seconds = defaultdict[str, float](float)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
