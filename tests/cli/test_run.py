@@ -78,7 +78,7 @@ def test_gamma_and_norm_of_the_command_line_reach_the_method(tmp_path: Path) -> 
     assert (method["adversary"]["gamma"], method["adversary"]["norm"]) == (0.5, 2)
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_a_second_run_goes_to_a_new_folder_and_a_taken_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "digits").mkdir(parents=True)
     kept = tmp_path / "runs" / "digits" / "results.json"
@@ -213,7 +213,7 @@ def test_every_command_and_every_parameter_has_a_help_text() -> None:
             assert getattr(parameter, "help", None), (path, parameter.name)
 
 
-@pytest.mark.processes
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_had_finished(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "wafl.cli", "run", "-m", "fedavg", "-m", "fedpgm", "--rounds", "60"]
     process = subprocess.Popen(
@@ -243,15 +243,3 @@ def test_help_describes_the_package_and_version_prints_its_number() -> None:
     assert result.returncode == 0
     assert "holds up when their data shift" in " ".join(result.stdout.split())
     assert command(Path.cwd(), "--version").stdout.strip() == f"wafl {wafl.__version__}"
-
-
-@pytest.mark.processes
-def test_importing_the_library_needs_torch_and_numpy_only() -> None:
-    code = (
-        "import sys, torch, numpy, wafl; x = wafl.Federation.from_arrays([(torch.rand(9, 3), torch.arange(9) % 2)]);"
-        "wafl.fit(wafl.models.mlr(x), x, wafl.WAFL(), rounds=1, local_steps=1);"
-        "heavy = {'sklearn', 'matplotlib', 'rich', 'typer', 'safetensors', 'scipy', 'pooch', 'requests', 'PIL'};"
-        "print(heavy & set(sys.modules))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout.strip() == "set()"
