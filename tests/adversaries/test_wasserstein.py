@@ -546,7 +546,8 @@ def test_gamma_falls_below_the_radius_and_rises_above_it_by_at_most_a_factor_of_
     assert 3.0 < adversary.next_gamma(3.0, cost=2.2**2) <= 3.3
     assert 2.7 <= adversary.next_gamma(3.0, cost=1.8**2) < 3.0
     assert adversary.next_gamma(3.0, cost=1e6) == pytest.approx(6.0)
-    assert adversary.next_gamma(3.0, cost=0.0) == pytest.approx(1.5)
+    assert adversary.next_gamma(3.0, cost=1e-12) == pytest.approx(1.5)
+    assert adversary.next_gamma(3.0, cost=0.0) == 3.0, "a flat model cannot move, at any gamma"
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,19 @@ class Transport:
     num_classes: int = 0
 
     def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        if self.radius is not None and self.power == 2:
+            gamma = max(gamma, self.least_gamma(objective, params, x, y))
         moved = [self.move_one(objective, params, *pair, gamma) for pair in zip(x, y, strict=True)]
         xs, ys, values, costs = zip(*moved, strict=True)
         return Moved(torch.stack(xs), torch.stack(ys), sum(values) / len(values), sum(costs) / len(costs))
+
+    def least_gamma(self, objective: Objective, params: Params, x: Tensor, y: Tensor) -> float:
+        """``sqrt(mean ||g||_*^2) / (2 radius)``: the linearized loss moves the batch by the radius."""
+        assert self.radius is not None
+        dual = {1: math.inf, 2: 2, math.inf: 1}[self.norm]
+        slopes = [objective.with_input_gradient(params, *pair)[1].flatten() for pair in zip(x, y, strict=True)]
+        squares = [float(torch.linalg.vector_norm(slope, ord=dual)) ** 2 for slope in slopes]
+        return math.sqrt(sum(squares) / len(squares)) / (2 * self.radius)
 
     def move_one(
         self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float
@@ -274,7 +284,7 @@ class Transport:
 
     def next_gamma(self, gamma: float, cost: float) -> float:
         """``log gamma`` moves by half of ``log(achieved / radius)``, and gamma by at most a factor of 2."""
-        if self.radius is None:
+        if self.radius is None or cost == 0:
             return gamma
         ratio = min(max(cost ** (1 / self.power) / self.radius, 1e-6), 1e6)
         return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)

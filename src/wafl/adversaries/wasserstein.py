@@ -20,7 +20,7 @@ from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximizer
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, shared
-from wafl.core.norms import power_norm
+from wafl.core.norms import dual, power_norm
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, check_options
 from wafl.core.random import normal
 from wafl.core.task import Problem
@@ -102,7 +102,8 @@ class Wasserstein:
         return FIRST_GAMMA if self.gamma is None else self.gamma
 
     def scalars(self) -> dict[str, float]:
-        return {"gamma": self.first_gamma}
+        """Gamma, and the radius that a batch must not surely exceed, if gamma is found from one."""
+        return {"gamma": self.first_gamma, **({} if self.radius is None else {"radius": self.radius})}
 
     @property
     def learns(self) -> bool:
@@ -120,6 +121,8 @@ class Wasserstein:
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         x, state = shared(x), state or AdversaryState()
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
+        if self.radius is not None and self.power == 2:
+            gamma = torch.maximum(gamma, self._least_gamma(problem, x, y, state))
         if math.isinf(self.label_cost):
             move = self._move_inputs(problem, x, y, gamma, state)
         elif y.is_floating_point():
@@ -127,6 +130,18 @@ class Wasserstein:
         else:
             move = self._move_classes(problem, x, y, gamma, state)
         return replace(move, state=state)
+
+    def _least_gamma(self, problem: Problem, x: Inputs, y: Tensor, state: AdversaryState) -> Tensor:
+        """A gamma below which the batch surely moves farther than the radius: ``rms ||g||_* / (2 radius)``.
+
+        If the loss is convex in x, an example moves at least as far as its linearization does, ``||g||_* / (2 gamma)``.
+        So a gamma that lags behind a changing model cannot tear it apart.
+        """
+        assert self.radius is not None
+        radius = lane_scalar(state, "radius", self.radius, problem.params)
+        slopes = power_norm(problem.gradient(x.dense(), y).flatten(2), dual(self.norm), 2)
+        weight = torch.full_like(slopes, 1.0 / slopes.shape[1]) if state.weight is None else state.weight
+        return (weight * slopes).sum(1).sqrt() / (2.0 * radius)
 
     def next_gamma(self, gamma: float, cost: float) -> float:
         """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
@@ -136,6 +151,8 @@ class Wasserstein:
         is taken, because a cohort is a sample, and gamma changes by at most a factor of 2.
         """
         assert self.radius is not None
+        if cost == 0.0:  # a flat model cannot move, at any gamma
+            return gamma
         achieved = cost ** (1.0 / self.power)
         ratio = min(max(achieved / self.radius, 1e-6), 1e6)
         return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)

@@ -62,7 +62,7 @@ class Spec:
         """What runs must have in common to be lanes of one batch."""
         method, rule = self.method, self.method.client_weights
         return (
-            _shape(method.adversary, {"radius", "strict"}),
+            _shape(method.adversary, {"strict"}),
             _shape(method.local),
             type(rule) if isinstance(rule, LearnedWeights) else None,
             self.schedule.local_work,
@@ -72,8 +72,9 @@ class Spec:
 
 
 def _shape(part: Any, server_side: frozenset[str] | set[str] = frozenset()) -> tuple[Any, ...]:
-    """A part's type and its options, except numbers that may differ between lanes and what only the server uses."""
+    """A part's type, which numbers it has per lane, and its other options, except what only the server uses."""
     if part is None or not is_dataclass(part):
         return (part,)
-    free = {*part.scalars(), *server_side}  # pyright: ignore
-    return (type(part), *(getattr(part, field.name) for field in fields(part) if field.name not in free))
+    scalars: tuple[str, ...] = tuple(part.scalars())  # pyright: ignore
+    options = [field.name for field in fields(part) if field.name not in (*scalars, *server_side)]
+    return (type(part), scalars, *(getattr(part, name) for name in options))
