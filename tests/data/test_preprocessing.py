@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wafl
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 from wafl.data.preprocessing import Preprocessing, make_preprocessing, pixel_statistics
 
 OPTIONS = {"rounds": 3, "local_steps": 3, "batch_size": 16, "learning_rate": 0.1}

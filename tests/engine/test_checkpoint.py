@@ -19,7 +19,7 @@ from torch import Tensor
 import wafl
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, unsealed
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 from wafl.engine.callbacks import Callback, EarlyStopping, Moment
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.embedded import Embedded

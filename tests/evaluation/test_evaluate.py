@@ -12,7 +12,7 @@ from torch import nn
 
 import wafl
 from wafl import shifts
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 
 MODULE = importlib.import_module("wafl.evaluation.evaluate")  # the name in the package is the function
 OPTIONS = {"rounds": 3, "local_steps": 4, "batch_size": 16, "learning_rate": 0.2}

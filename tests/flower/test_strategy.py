@@ -28,7 +28,7 @@ from wafl.adversaries import Wasserstein, wasserstein
 from wafl.core.options import options_of
 from wafl.core.random import Key
 from wafl.core.task import make_task
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 from wafl.engine.batches import draw_batches
 from wafl.engine.local import ClientTask, LaneInput, local_update
 from wafl.engine.watch import concavity_limit

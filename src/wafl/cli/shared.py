@@ -79,7 +79,11 @@ def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Fed
     options = dict(first["partition"])
     if "sizes" in options:
         options["sizes"] = tuple(options["sizes"])
-    return load_dataset(first["dataset"], data_dir).partition(**options)
+    clients = load_dataset(first["dataset"], data_dir).partition(**options)
+    for share, seed, side in first.get("held_out", []):
+        seen, unseen = clients.hold_out(share, seed=seed)
+        clients = seen if side == "seen" else unseen
+    return clients
 
 
 def _load_run(path: Path) -> Run:

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     SHIFT = 11
     TRANSPORT = 12
     FAULT = 13
+    UNSEEN = 14
 
 
 @dataclass(frozen=True)

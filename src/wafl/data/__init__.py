@@ -1,8 +1,10 @@
 """Clients' data: data sets by name, and the ways to spread them over clients.
 
-- ``federation.py``: many clients' examples in one tensor, and ``Federation.from_arrays`` for your own data;
+- ``examples.py``: many clients' examples in one tensor;
+- ``federation.py``: clients with training and test examples, and ``Federation.from_arrays`` for your own data;
 - ``preprocessing.py``: what is done to raw values, and the unit they end up in;
 - ``datasets.py``: ``load_dataset``, and ``Dataset.partition``; the partitions: ``partition.py``, ``packing.py``;
+- ``unseen.py``: who never trains (``Federation.hold_out``);
 - ``domains.py``: several data sets as one client each, and a target;
 - ``sources.py``, ``cache.py``, ``readers.py``: where data sets come from, where they are kept, what reads their files;
 - ``contact_sheet.py``: a picture of a data set.

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from wafl.data.datasets import Dataset, load_dataset
-from wafl.data.federation import Examples, Federation
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
 from wafl.data.packing import pack
 
 

@@ -1,4 +1,4 @@
-"""Clients' examples, packed into one tensor with offsets."""
+"""Many clients, each with its own training and test examples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,60 +16,9 @@ from torch import Tensor
 
 from wafl.core.checks import check_bounds, check_seed
 from wafl.core.random import Key, Purpose, permutation
-from wafl.data.preprocessing import Preprocessing
-
-
-@dataclass(frozen=True)
-class Examples:
-    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
-
-    ``raw`` is how they are stored (images as bytes); ``rows`` prepares the rows that are asked for, ``x`` all of them.
-    """
-
-    raw: Tensor
-    y: Tensor
-    offsets: Tensor
-    prepare: Preprocessing = field(default_factory=Preprocessing)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of prepared examples: float32 unless the raw ones are float64."""
-        return self.raw.dtype if self.raw.is_floating_point() else torch.float32
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
-        return tuple(self.raw.shape[1:])
-
-    @property
-    def x(self) -> Tensor:
-        """All examples as the model sees them: a copy, if they are stored as bytes."""
-        return self.prepare(self.raw, self.dtype)
-
-    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Prepared examples by row, ``[*index.shape, *shape]``."""
-        picked = self.raw.index_select(0, index.flatten()).view(*index.shape, *self.shape)
-        return self.prepare(picked, dtype)
-
-    @property
-    def num_examples(self) -> Tensor:
-        return self.offsets.diff()
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.offsets) - 1
-
-    def span(self) -> tuple[float, float]:
-        """The lowest and the highest value of prepared examples."""
-        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(4096)]
-        return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
-
-    def of(self, client: int) -> tuple[Tensor, Tensor]:
-        rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
-        return self.prepare(self.raw[rows], self.dtype), self.y[rows]
-
-    def to(self, device: torch.device) -> Examples:
-        return replace(self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device))
+from wafl.data.examples import Examples
+from wafl.data.preprocessing import Preprocessing, refitted
+from wafl.data.unseen import draw_unseen
 
 
 @dataclass(frozen=True)
@@ -142,6 +91,46 @@ class Federation:
         if len(names) != count or len(set(names)) != count:
             raise ValueError(f"{len(names)} client names for {count} clients: give each client one name of its own")
         return cls(train, test, names, unit, bounds, shapes.num_classes())
+
+    def hold_out(self, share: float, *, seed: int = 0) -> tuple[Federation, Federation]:
+        """Split the clients into those that train and those that never do.
+
+        Clients keep their names, examples and split; at least one client is on each side. The statistics of a
+        ``zscore`` are taken again from the clients that train, for both sides. The clients of a smaller share are among
+        those of a larger one.
+
+        Args:
+            share: the share of the clients that never train, between 0 and 1.
+            seed: what these clients are drawn from.
+
+        Returns:
+            ``(seen, unseen)``: train on the first, test on both.
+
+        >>> import wafl
+        >>> clients = wafl.load_dataset("digits").partition(20, labels_per_client=3)
+        >>> seen, unseen = clients.hold_out(0.2)
+        >>> seen.num_clients, unseen.num_clients
+        (16, 4)
+        """
+        kept, held = draw_unseen(self.num_clients, share, seed)
+        seen, unseen = (
+            self._part(chosen, [float(share), int(seed), side]) for chosen, side in ((kept, "seen"), (held, "unseen"))
+        )
+        prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
+        return seen._prepared_by(prepare), unseen._prepared_by(prepare)
+
+    def _part(self, chosen: Sequence[int], why: list[Any]) -> Federation:
+        """These clients alone, whose recipe says why."""
+        return replace(
+            self,
+            train=self.train.of_clients(chosen),
+            test=self.test.of_clients(chosen),
+            names=tuple(self.names[client] for client in chosen),
+            recipe=self.recipe and {**self.recipe, "held_out": [*self.recipe.get("held_out", []), why]},
+        )
+
+    def _prepared_by(self, prepare: Preprocessing) -> Federation:
+        return replace(self, train=replace(self.train, prepare=prepare), test=replace(self.test, prepare=prepare))
 
     @property
     def num_clients(self) -> int:

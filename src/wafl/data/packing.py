@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from wafl.data.federation import Examples, Federation, split_rows
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation, split_rows
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
 
 

@@ -51,6 +51,13 @@ def make_preprocessing(
     raise ValueError(f"unknown preprocessing {name!r}: use one of {', '.join(NAMES)}")
 
 
+def refitted(prepare: Preprocessing, train: Tensor, test: Tensor) -> Preprocessing:
+    """The same preprocessing with the statistics of these raw examples, if it has statistics."""
+    if prepare.name not in ("zscore", "zscore_pooled"):
+        return prepare
+    return make_preprocessing(prepare.name, 1.0, lambda pooled: pixel_statistics([train, test] if pooled else [train]))
+
+
 def pixel_statistics(packs: list[Tensor], chunk: int = 4096) -> tuple[Tensor, Tensor]:
     """Each pixel's mean and standard deviation, float64, without a float copy of the data."""
     count = sum(len(pack) for pack in packs)

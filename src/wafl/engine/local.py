@@ -19,7 +19,7 @@ from wafl.algorithms.messages import PARAMS, Vectors
 from wafl.core.inputs import Inputs
 from wafl.core.random import Key
 from wafl.core.task import Problem, Task
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 from wafl.engine.batches import draw_batches
 from wafl.schedule import LocalWork
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from wafl.adversaries import Adversary
 from wafl.algorithms import Query
 from wafl.core.task import Task
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.schedule import LocalWork

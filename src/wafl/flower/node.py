@@ -16,7 +16,7 @@ from wafl.algorithms import Replies
 from wafl.algorithms.algorithm import SNAPSHOT
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task, make_task
-from wafl.data.federation import Examples
+from wafl.data.examples import Examples
 from wafl.engine.embedded import find_device, first_example, full_precision
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask

@@ -13,7 +13,8 @@ from wafl.adversaries import Adversary
 from wafl.attacks import Attack, Population
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Loss, Problem, Task
-from wafl.data.federation import Examples, Federation
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
 from wafl.engine.survey import Survey
 from wafl.run import Run
 from wafl.theory.constants import task_of

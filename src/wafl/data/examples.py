@@ -1,0 +1,86 @@
+"""The examples of many clients, packed into one tensor with offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from wafl.data.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
+
+    ``raw`` is how they are stored (images as bytes); ``rows`` prepares the rows that are asked for, ``x`` all of them.
+    """
+
+    raw: Tensor
+    y: Tensor
+    offsets: Tensor
+    prepare: Preprocessing = field(default_factory=Preprocessing)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of prepared examples: float32 unless the raw ones are float64."""
+        return self.raw.dtype if self.raw.is_floating_point() else torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.raw.shape[1:])
+
+    @property
+    def x(self) -> Tensor:
+        """All examples as the model sees them: a copy, if they are stored as bytes."""
+        return self.prepare(self.raw, self.dtype)
+
+    def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Prepared examples by row, ``[*index.shape, *shape]``."""
+        picked = self.raw.index_select(0, index.flatten()).view(*index.shape, *self.shape)
+        return self.prepare(picked, dtype)
+
+    @property
+    def num_examples(self) -> Tensor:
+        return self.offsets.diff()
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    def span(self) -> tuple[float, float]:
+        """The lowest and the highest value of prepared examples."""
+        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(4096)]
+        return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
+
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
+        rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        return self.prepare(self.raw[rows], self.dtype), self.y[rows]
+
+    def to(self, device: torch.device) -> Examples:
+        return replace(self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device))
+
+    def of_clients(self, chosen: Sequence[int]) -> Examples:
+        """The examples of these clients alone."""
+        index = torch.tensor(chosen, dtype=torch.int64)
+        sizes = self.num_examples[index]
+        rows = _ranges(self.offsets[index], sizes)
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        return replace(self, raw=self.raw[rows], y=self.y[rows], offsets=offsets)
+
+    def joined(self, other: Examples) -> Examples:
+        """Each client's examples here, followed by its examples there."""
+        sizes = torch.stack([self.num_examples, other.num_examples], dim=1).flatten()
+        begins = torch.stack([self.offsets[:-1], len(self.y) + other.offsets[:-1]], dim=1).flatten()
+        rows = _ranges(begins, sizes)
+        raw, y = torch.cat([self.raw, other.raw])[rows], torch.cat([self.y, other.y])[rows]
+        return replace(self, raw=raw, y=y, offsets=self.offsets + other.offsets)
+
+
+def _ranges(begins: Tensor, sizes: Tensor) -> Tensor:
+    """``begin .. begin + size - 1`` of each, one after another."""
+    ends = sizes.cumsum(0)
+    return torch.arange(int(ends[-1])) + torch.repeat_interleave(begins - (ends - sizes), sizes)
