@@ -20,7 +20,7 @@ from wafl.algorithms.servers import Optimizer, Server, averaging
 from wafl.algorithms.servers.adam import FedAdam as FedAdamOptions
 from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
 from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
-from wafl.core.options import EachRound, Positive, check_options, options_of
+from wafl.core.options import EachRound, Option, Positive, check_options, options_of
 from wafl.weights import ClientWeights, Learned, StepSize, agnostic, by_examples, snapshot
 
 P = ParamSpec("P")
@@ -90,6 +90,17 @@ class Method:
         if "optimizer" in changed:
             changed["server"] = replace(method.server, optimizer=changed.pop("optimizer"))  # pyright: ignore
         return replace(method, **changed)
+
+    def declared(self) -> dict[str, tuple[Option, Any]]:
+        """What each option of the method's parts declares about itself, and its value."""
+        found: dict[str, tuple[Option, Any]] = {}
+        for name, (slot, own_name) in self._owners().items():
+            owner = self._part(slot)
+            try:
+                found[name] = options_of(type(owner))[own_name], getattr(owner, own_name)
+            except NameError:  # your own part, whose annotations name what only its function knows
+                continue
+        return found
 
     def _part(self, slot: str) -> Any:
         return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)

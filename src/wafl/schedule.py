@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from wafl.core.checks import check_positive, check_seed
-from wafl.core.options import Count, EachRound, NotNegative, Positive, Range, check_options
+from wafl.core.options import Count, EachRound, NotNegative, Positive, Range, Tunable, check_options
 
 LearningRate = float | Callable[[int], float]
 
@@ -42,7 +42,9 @@ class Schedule:
     local_steps: Annotated[int | None, Count(), "Steps per client and round."] = None
     local_epochs: Annotated[int | None, Count(), "Passes of each client over its examples per round."] = None
     batch_size: Annotated[int | None, Count(), "Examples per step; without it, all of a client's."] = 64
-    learning_rate: Annotated[LearningRate, EachRound(Positive()), "The learning rate of the clients' steps."] = 0.01
+    learning_rate: Annotated[
+        LearningRate, EachRound(Positive()), Tunable(), "The learning rate of the clients' steps."
+    ] = 0.01
     momentum: Annotated[float, Range(0, 1, high_open=True), "The momentum of the clients' steps."] = 0.0
     weight_decay: Annotated[float, NotNegative, "The weight decay of the clients' steps."] = 0.0
     server_learning_rate: Annotated[float | None, Positive(), "Shorthand for a server sgd with this rate."] = None

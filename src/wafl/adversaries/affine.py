@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, lane_scalar
 from wafl.core.inputs import Inputs, dense
-from wafl.core.options import Positive, check_options
+from wafl.core.options import Positive, Tunable, check_options
 from wafl.core.task import Problem
 
 
@@ -30,8 +30,10 @@ class Affine:
         step_size: how far the map moves per local step.
     """
 
-    penalty: Annotated[float, Positive(), "The price of a map's distance from the identity."] = 1.0
-    step_size: Annotated[float, Positive(), "How far the map moves per local step."] = 0.01
+    penalty: Annotated[float, Positive(), Tunable(30.0, "high"), "The price of a map's distance from the identity."] = (
+        1.0
+    )
+    step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -17,8 +17,8 @@ from torch import Tensor
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, dense
-from wafl.core.norms import power_norm
-from wafl.core.options import Box, Choice, Count, Positive, Range, check_options
+from wafl.core.norms import power_norm, typical_length
+from wafl.core.options import Box, Choice, Count, Positive, Range, Tunable, check_options
 from wafl.core.random import Key, normal, uniform
 from wafl.core.task import Problem
 
@@ -43,9 +43,12 @@ class BoundedAscent:
     """
 
     epsilon: Annotated[
-        float, Range(0.0, hint=", in the units of the data"), "The radius of the ball, in the units of the data."
+        float,
+        Range(0.0, hint=", in the units of the data"),
+        Tunable(comparable=typical_length),
+        "The radius of the ball, in the units of the data.",
     ] = 0.1
-    norm: Annotated[float, Choice((2, math.inf)), "The norm of the ball: 2 or inf."] = math.inf
+    norm: Annotated[float, Choice((2, math.inf)), Tunable(), "The norm of the ball: 2 or inf."] = math.inf
     bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
 
     def __post_init__(self) -> None:

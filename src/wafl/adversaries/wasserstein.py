@@ -20,8 +20,8 @@ from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximizer
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, shared
-from wafl.core.norms import dual, power_norm
-from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, check_options
+from wafl.core.norms import dual, power_norm, typical_length, typical_price
+from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Tunable, check_options
 from wafl.core.random import normal
 from wafl.core.task import Problem
 
@@ -56,12 +56,16 @@ class Wasserstein:
     gamma: Annotated[
         float | None,
         Positive(": a smaller gamma is a larger ball"),
+        Tunable(30.0, "high", typical_price),
         "The price of transport; smaller is a larger ball.",
     ] = None
     radius: Annotated[
-        float | None, Positive("; without a ball use FedAvg"), "The size of the ball, instead of gamma."
+        float | None,
+        Positive("; without a ball use FedAvg"),
+        Tunable(comparable=typical_length),
+        "The size of the ball, instead of gamma.",
     ] = None
-    norm: Annotated[float, Norm, "The ground norm: 1, 2 or inf."] = 2
+    norm: Annotated[float, Norm, Tunable(), "The ground norm: 1, 2 or inf."] = 2
     power: Annotated[int, Choice((1, 2)), "The order of the transport cost: 1 or 2."] = 2
     label_cost: Annotated[
         float, Positive("; inf keeps labels where they are", infinite=True), "The price of changing a label."

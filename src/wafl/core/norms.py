@@ -28,5 +28,26 @@ def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
     return length.square() if power == 2 else length
 
 
+def typical_length(norm: float, features: int) -> float:
+    """The norm of a move of Euclidean length 1 toward a higher loss: along all coordinates alike for inf."""
+    return 1.0 / math.sqrt(features) if norm == math.inf else 1.0
+
+
+def typical_price(norm: float, features: int) -> float:
+    """The gamma, relative to that of norm 2, whose move has the same Euclidean length.
+
+    The move has the norm ``||g||_* / (2 gamma)``; the gradient g is taken to have independent normal entries.
+
+    >>> typical_price(2, 784), round(typical_price(math.inf, 784)), round(typical_price(1, 784), 2)
+    (1.0, 626, 0.13)
+    """
+    slope = {
+        1: max(math.sqrt(2.0 * math.log(features)), 1.0) / math.sqrt(features),
+        2: 1.0,
+        math.inf: max(math.sqrt(2.0 * features / math.pi), 1.0),
+    }
+    return slope[norm] / typical_length(norm, features)
+
+
 def norm_name(norm: float) -> str:
     return "l_inf" if norm == math.inf else f"l{norm:g}"

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -105,6 +105,21 @@ class EachRound:
             self.range.check(name, value)
 
 
+@dataclass(frozen=True)
+class Tunable:
+    """How :func:`wafl.tune` searches an option by default: a choice takes each of its values, a number is scaled.
+
+    Args:
+        factor: the search goes from ``value / factor`` to ``value * factor``, evenly in the logarithm.
+        gentle: the end at which the option does least; of trials that are equally good, the gentlest is chosen.
+        comparable: what the number is worth in another norm, as a function of the norm and the number of features.
+    """
+
+    factor: float = 10.0
+    gentle: Literal["low", "high"] = "low"
+    comparable: Callable[[float, int], float] | None = None
+
+
 Limits = Range | Count | Choice | Box | EachRound
 LIMITS = (Range, Count, Choice, Box, EachRound)
 
@@ -119,7 +134,7 @@ Norm = Choice((1, 2, math.inf))
 
 @dataclass(frozen=True)
 class Option:
-    """One field: the type of its value (without None), its limits, its purpose and its default."""
+    """One field: the type of its value (without None), its limits, its purpose, its default, how it is searched."""
 
     name: str
     kind: Any
@@ -127,6 +142,7 @@ class Option:
     doc: str
     default: Any
     optional: bool
+    tunable: Tunable | None = None
 
     def check(self, value: Any) -> None:
         if self.limits is not None and not (value is None and self.optional):
@@ -164,4 +180,5 @@ def _option(name: str, hint: Any, default: Any) -> Option:
     limits = next((extra for extra in extras if isinstance(extra, LIMITS)), None)
     doc = next((extra for extra in extras if isinstance(extra, str)), "")
     kind = kept[0] if len(kept) == 1 else hint
-    return Option(name, kind, limits, doc, None if default is MISSING else default, NoneType in members)
+    tunable = next((extra for extra in extras if isinstance(extra, Tunable)), None)
+    return Option(name, kind, limits, doc, None if default is MISSING else default, NoneType in members, tunable)

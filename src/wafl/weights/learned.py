@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wafl.core.checks import check_positive
-from wafl.core.options import EachRound, Positive, check_options
+from wafl.core.options import EachRound, Positive, Tunable, check_options
 from wafl.schedule import Schedule
 from wafl.weights.base import Cohort, LossQuery, Round, normalized, uniform_cohort
 
@@ -27,7 +27,7 @@ class Learned:
         step_size: how fast the weights climb, a number or a function of the round.
     """
 
-    step_size: Annotated[StepSize, EachRound(Positive())] = 0.1
+    step_size: Annotated[StepSize, EachRound(Positive()), Tunable(30.0)] = 0.1
 
     def __post_init__(self) -> None:
         check_options(self)

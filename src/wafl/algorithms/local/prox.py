@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.algorithms.choices import Served, Weighted, part
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.parts import LocalState
-from wafl.core.options import NotNegative, check_options
+from wafl.core.options import NotNegative, Tunable, check_options
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Prox(Plain):
         mu: how strongly local models are pulled back to the server's; 0 is plain descent.
     """
 
-    mu: Annotated[float, NotNegative, "How strongly local models are pulled back to the server's."] = 0.1
+    mu: Annotated[float, NotNegative, Tunable(30.0), "How strongly local models are pulled back to the server's."] = 0.1
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wafl.algorithms.choices import Stepped, Weighted, part
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, check_options
+from wafl.core.options import Positive, Range, Tunable, check_options
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,12 @@ class Adam:
         tau: added to the root mean square; the larger it is, the less the step adapts.
     """
 
-    rate: Annotated[float, Positive(), "The server's learning rate."] = 0.01
+    rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 0.01
     beta1: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean direction that is kept."] = 0.9
     beta2: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean square that is kept."] = 0.99
-    tau: Annotated[float, Positive(), "Added to the root mean square: larger adapts less."] = 1e-3
+    tau: Annotated[float, Positive(), Tunable(gentle="high"), "Added to the root mean square: larger adapts less."] = (
+        1e-3
+    )
 
     def __post_init__(self) -> None:
         check_options(self)

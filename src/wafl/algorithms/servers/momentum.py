@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.algorithms.choices import Stepped, Weighted, part
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, check_options
+from wafl.core.options import Positive, Range, Tunable, check_options
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Momentum:
         beta: the share of the last velocity that is kept.
     """
 
-    rate: Annotated[float, Positive(), "The server's learning rate."] = 1.0
-    beta: Annotated[float, Range(0, 1, high_open=True), "The share of the last velocity that is kept."] = 0.9
+    rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
+    beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
 
     def __post_init__(self) -> None:
         check_options(self)
