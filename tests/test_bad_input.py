@@ -363,7 +363,7 @@ def test_a_linear_layer_with_your_own_forward_is_not_treated_as_linear(make):
 
 
 def test_a_cnn_for_examples_that_are_not_images_is_refused():
-    with pytest.raises(ValueError, match=r"cnn wants images .*not \(4,\): use mlr"):
+    with pytest.raises(ValueError, match=r"cnn needs images .*not \(4,\): use mlr"):
         wafl.models.cnn(classes())
 
 

@@ -77,7 +77,7 @@ def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int =
     """
     shape = clients.input_shape
     if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ValueError(f"cnn wants images of shape (channels, height, width), at least 4x4, not {shape}: use mlr")
+        raise ValueError(f"cnn needs images of shape (channels, height, width), at least 4x4, not {shape}: use mlr")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CNN(shape, clients.num_outputs, channels)
