@@ -1,7 +1,7 @@
 """Clients' data: data sets by name, and the ways to spread them over clients.
 
 - ``examples.py``: many clients' examples in one tensor;
-- ``federation.py``: clients with training and test examples, and ``Federation.from_arrays`` for your own data;
+- ``federation.py``: clients with training and test examples; ``arrays.py``: from your own arrays;
 - ``preprocessing.py``: what is done to raw values, and the unit they end up in;
 - ``datasets.py``: ``load_dataset``, and ``Dataset.partition``; the partitions: ``partition.py``, ``packing.py``;
 - ``unseen.py``: who never trains (``Federation.hold_out``);

@@ -8,8 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wafl.data.arrays import split_rows
 from wafl.data.examples import Examples
-from wafl.data.federation import Federation, split_rows
+from wafl.data.federation import Federation
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
 
 
