@@ -55,6 +55,39 @@ def test_within_bounds_the_linear_maximizer_beats_a_general_solver(norm, power, 
     assert gain(gradient, delta, gamma, norm, power) >= best - 1e-7
 
 
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("norm", [1, math.inf])
+@pytest.mark.parametrize("levels", [None, 16])
+def test_within_bounds_the_linear_maximizer_is_that_of_sorting_all_coordinates(norm, power, levels):
+    """Images have few gray levels, so many coordinates reach their bounds together; half of the pixels are dark."""
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(6, 5, 100, generator=generator, dtype=torch.float64)
+    x = torch.rand(6, 5, 100, generator=generator, dtype=torch.float64)
+    if levels is not None:
+        x = (x * levels).round() / levels * (torch.rand(x.shape, generator=generator) < 0.5)
+    gammas = torch.tensor([1e-3, 0.1, 1.0, 10.0, 100.0, 1e4], dtype=torch.float64)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        g, box = gradient.to(dtype), Room.within(x.to(dtype), (0.0, 1.0))
+        found = linear_maximizer(g, gammas.to(dtype), norm, power, box)
+        for lane, gamma in enumerate(gammas.tolist()):
+            for example in range(5):
+                parts = (part[lane, example].double().numpy() for part in (box.down, box.up))
+                expected = oracles.sorted_linear_maximizer(
+                    g[lane, example].double().numpy(), gamma, norm, power, *parts
+                )
+                off = np.linalg.norm(found[lane, example].double().numpy() - expected, ord=norm)
+                assert off <= tolerance * np.linalg.norm(expected, ord=norm), (gamma, example)
+
+
+@pytest.mark.parametrize("norm", [1, math.inf])
+def test_a_box_open_on_one_side_bounds_only_that_side(norm):
+    gradient, x = torch.tensor([[[1.0, -2.0, 0.5]]]), torch.tensor([[[0.5, 0.1, 0.3]]])
+    open_box = linear_maximizer(gradient, torch.tensor([0.5]), norm, 2, Room.within(x, (0.0, math.inf)))
+    wide_box = linear_maximizer(gradient, torch.tensor([0.5]), norm, 2, Room.within(x, (0.0, 1e4)))
+    assert torch.allclose(open_box, wide_box, rtol=1e-6)
+    assert (x + open_box).min() == pytest.approx(0.0, abs=1e-6)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_zero_gradient_moves_nothing(norm):
     room = Room(tensor([1.0, 0.0]), tensor([0.0, 2.0]))
@@ -72,7 +105,7 @@ def test_power_one_without_bounds_is_refused(norm):
 def test_each_lane_is_moved_by_its_own_gamma():
     gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     gammas = torch.tensor([0.5, 1.0, 4.0])
-    room = Room(torch.full_like(gradient, 0.3), torch.full_like(gradient, 0.2))
+    room = Room.within(torch.rand(gradient.shape, generator=torch.Generator().manual_seed(1)), (0.0, 1.0))
     for norm in NORMS:
         for power in (1, 2):
             together = linear_maximizer(gradient, gammas, norm, power, room)

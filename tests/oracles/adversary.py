@@ -150,6 +150,31 @@ def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low
     return best
 
 
+def sorted_linear_maximizer(gradient: Array, gamma: float, norm: float, power: int, down: Array, up: Array) -> Array:
+    """``argmax <g, d> - gamma ||d||^power`` over ``-down <= d <= up`` for l1 and l_inf, coordinate after coordinate.
+
+    l_inf raises all coordinates together, passing one bound after another; l1 fills the steepest coordinate first.
+    """
+    size, space = np.abs(gradient), np.where(gradient >= 0, up, down)
+    delta = np.zeros_like(space)
+    if norm == math.inf:
+        level = 0.0
+        for stop in np.sort(space):
+            gain = size[space > level].sum()
+            best = gain / (2.0 * gamma) if power == 2 else (math.inf if gain > gamma else 0.0)
+            if best <= level:
+                break
+            level = min(best, stop)
+        delta = np.minimum(level, space)
+    else:
+        total = 0.0
+        for place in np.argsort(-size, kind="stable"):
+            best = size[place] / (2.0 * gamma) if power == 2 else (math.inf if size[place] > gamma else 0.0)
+            delta[place] = min(max(best - total, 0.0), space[place])
+            total += delta[place]
+    return np.sign(gradient) * delta
+
+
 def concave_maximum(objective: Callable[[Array], float], start: Array) -> tuple[Array, float]:
     """The maximizer and the maximum of a smooth concave function."""
     found = optimize.minimize(lambda v: -objective(v), start, method="BFGS", options={"gtol": 1e-10})

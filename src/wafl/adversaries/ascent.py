@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.adversaries.staircase import crossing
 from wafl.core.norms import power_norm
 
 
@@ -28,6 +29,12 @@ class Room:
 
     down: Tensor
     up: Tensor
+
+    @classmethod
+    def within(cls, x: Tensor, bounds: tuple[float, float]) -> Room:
+        """The room of examples inside a box, whose ends may be infinite; the room itself is always finite."""
+        most = torch.finfo(x.dtype).max
+        return cls((x - bounds[0]).clamp_max(most), (bounds[1] - x).clamp_max(most))
 
     def clip(self, delta: Tensor) -> Tensor:
         return torch.maximum(torch.minimum(delta, self.up), -self.down)
@@ -50,7 +57,7 @@ def linear_maximizer(gradient: Tensor, gamma: Tensor, norm: float, power: int, r
     space = room.along(gradient)
     if norm == 1:
         return gradient.sign() * _l1_lengths(size, space, gamma, power)
-    return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power)[..., None], space)
+    return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power), space)
 
 
 def _free_lengths(size: Tensor, gamma: Tensor, norm: float, power: int) -> Tensor:
@@ -87,29 +94,22 @@ def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tenso
     The next unit of length gains its coordinate's ``|g|`` and costs ``2 gamma total`` (power 2) or
     ``gamma`` (power 1); spending stops where the cost reaches the gain.
     """
-    order = size.argsort(dim=-1, descending=True, stable=True)
-    gains, spaces = size.gather(-1, order), space.gather(-1, order)
-    filled = spaces.cumsum(-1)
-    spent_before = torch.cat([torch.zeros_like(filled[..., :1]), filled[..., :-1]], dim=-1)
-    total = _spend(gains, filled, gamma, power)
-    lengths = torch.minimum((total[..., None] - spent_before).clamp_min(0.0), spaces)
-    return torch.zeros_like(size).scatter(-1, order, lengths)
+    price = gamma[:, None, None]
+    if power == 1:
+        return torch.where(size > price, space, 0.0)
+    slope = crossing(size, space, lambda total: 2.0 * price * total)
+    full = torch.where(size > slope, space, 0.0)
+    marginal = torch.where(size == slope, space, 0.0)  # one coordinate, or several that are equally steep
+    rest = slope / (2.0 * price) - full.sum(-1, keepdim=True)
+    return full + torch.minimum((rest - (marginal.cumsum(-1) - marginal)).clamp_min(0.0), marginal)
 
 
 def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
     """Raise all coordinates together; one that reaches its bound stops gaining."""
-    order = space.argsort(dim=-1, stable=True)
-    levels = space.gather(-1, order)
-    gains = size.gather(-1, order).flip(-1).cumsum(-1).flip(-1)
-    return _spend(gains, levels, gamma, power)
-
-
-def _spend(gains: Tensor, reach: Tensor, gamma: Tensor, power: int) -> Tensor:
-    """The best amount t, if a unit gains ``gains[k]`` until t passes ``reach[k]``."""
-    gamma = gamma[:, None, None]
-    if power == 2:
-        return torch.minimum(reach, gains / (2.0 * gamma)).amax(-1)
-    return torch.where(gains > gamma, reach, 0.0).amax(-1)
+    price = gamma[:, None, None]
+    if power == 1:
+        return crossing(space, size, lambda gain: torch.where(gain > price, math.inf, 0.0).to(gain))
+    return crossing(space, size, lambda gain: gain / (2.0 * price))
 
 
 @dataclass(frozen=True)

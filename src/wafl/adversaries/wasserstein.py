@@ -315,8 +315,7 @@ class _InputSpace:
         check_inside(self.flat, options.bounds)
         self.room: Room | None = None
         if options.bounds is not None:
-            low, high = options.bounds
-            self.room = Room(self.flat - low, high - self.flat)
+            self.room = Room.within(self.flat, options.bounds)
 
     def cost(self, delta: Tensor) -> Tensor:
         return power_norm(delta, self.options.norm, self.options.power)
