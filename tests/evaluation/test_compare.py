@@ -201,3 +201,24 @@ def test_a_share_outside_zero_to_one_is_refused(clients, swept, share):
 def test_an_attack_by_name_is_refused(clients, swept, attacks):
     with pytest.raises((TypeError, ValueError), match=r"'autoattack'|'pgd'"):
         wafl.compare(swept, clients, attacks=attacks)
+
+
+def test_unseen_clients_are_scored_in_every_row_as_evaluate_scores_them(clients, tmp_path):
+    seen, unseen = clients.hold_out(0.4)
+    runs = wafl.sweep(wafl.models.mlr(seen), seen, wafl.FedAvg(), {"seed": [4, 7]}, **OPTIONS)
+    attacks = [None, wafl.FGSM(epsilon=0.1), wafl.PGD(epsilon=0.2, steps=3)]
+    table = wafl.compare({"FedAvg": runs}, seen, attacks=attacks, attacked=(0.5, 1.0), unseen=unseen)
+    assert [(row.run, row.seed) for row in table.rows] == [("FedAvg", 4)] * 5 + [("FedAvg", 7)] * 5
+    for row in table.rows:
+        run = runs[0] if row.seed == 4 else runs[1]
+        attack = next(each for each in attacks if row.score.attack == (each.describe(seen.unit) if each else "none"))
+        score = wafl.evaluate(run, seen, attack=attack, attacked=row.attacked, unseen=unseen)
+        for name in ("train", "unseen"):
+            mine, other = getattr(row.score, name), getattr(score, name)
+            assert [each.name for each in mine.per_client] == [each.name for each in other.per_client]
+            assert mine.accuracy == pytest.approx(other.accuracy, abs=1e-9)
+    table.save(tmp_path)
+    with (tmp_path / "comparison.csv").open() as file:
+        records = list(csv.DictReader(file))
+    assert float(records[0]["participation_gap"]) == pytest.approx(table.rows[0].score.participation_gap)
+    assert [record["seed"] for record in records] == ["4"] * 5 + ["7"] * 5

@@ -368,3 +368,41 @@ def test_a_non_finite_loss_is_refused_with_the_name_of_its_client():
     model.weight.data[:] = torch.tensor([[1e30, 0.0], [0.0, 1.0]])
     with pytest.raises(ValueError, match="NaN or infinite on client 2"):
         wafl.evaluate(model, clients)
+
+
+# ---------------------------------------------------------------- clients that took no part
+
+
+def test_the_three_numbers_match_plain_loops_over_training_test_and_unseen_examples(digits):
+    seen, unseen = digits.hold_out(0.3, seed=2)
+    run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), **OPTIONS)
+    score = wafl.evaluate(run, seen, unseen=unseen)
+    x, y = torch.cat([unseen.train.x, unseen.test.x]), torch.cat([unseen.train.y, unseen.test.y])
+    expected = [plain(run.model, *pair) for pair in ((seen.train.x, seen.train.y), (seen.test.x, seen.test.y), (x, y))]
+    for found, (accuracy, loss) in zip((score.train, score, score.unseen), expected, strict=True):
+        assert found.accuracy == pytest.approx(accuracy, abs=1e-9)
+        assert found.loss == pytest.approx(loss, abs=1e-5)
+    assert score.out_of_sample_gap == pytest.approx(expected[0][0] - expected[1][0], abs=1e-9)
+    assert score.participation_gap == pytest.approx(expected[1][0] - expected[2][0], abs=1e-9)
+    assert [client.name for client in score.unseen.per_client] == list(unseen.names)
+    for place, client in enumerate(score.unseen.per_client):
+        (x, y), (x_test, y_test) = unseen.train.of(place), unseen.test.of(place)
+        assert client.accuracy == pytest.approx(plain(run.model, torch.cat([x, x_test]), torch.cat([y, y_test]))[0])
+
+
+def test_the_same_share_of_unseen_clients_is_attacked(run, digits):
+    seen, unseen = digits.hold_out(0.4)
+    score = wafl.evaluate(run, seen, unseen=unseen, attack=wafl.FGSM(epsilon=0.1), attacked=0.5)
+    assert sum(client.attacked for client in score.unseen.per_client) == 2
+    victims = [[client.name for client in part.per_client if client.attacked] for part in (score, score.train)]
+    assert victims[0] == victims[1]
+    assert len(victims[0]) == 3
+
+
+def test_unseen_clients_of_another_kind_are_refused(run, digits):
+    other = wafl.Federation.from_arrays([(np.ones((4, 3)), np.arange(4) % 2)] * 2)
+    with pytest.raises(ValueError, match=r"unseen clients have shape \(3,\), the others \(1, 8, 8\): .*hold_out"):
+        wafl.evaluate(run, digits, unseen=other)
+    scaled = wafl.load_dataset("digits").partition(4, iid=True, preprocess="zscore")
+    with pytest.raises(ValueError, match="unseen clients have unit"):
+        wafl.evaluate(run, digits, unseen=scaled)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wafl import Score
 from wafl.core.random import Key, Purpose, bits
-from wafl.evaluation.score import ClientScore
+from wafl.evaluation.score import ClientScore, averaged
 
 
 def score_of(accuracies, losses, sizes, attacked=None, weights=None, **options) -> Score:
@@ -211,3 +211,41 @@ def test_the_repr_shows_accuracy_loss_clients_and_attack():
         "Score(accuracy=0.8750, loss=0.2500, 2 clients, attack='none')"
     )
     assert repr(score_of(None, [1.0, 0.0], [1, 3])) == "Score(loss=0.2500, 2 clients, attack='none')"
+
+
+@pytest.mark.parametrize("accuracies", [ACCURACIES, None])
+def test_a_gap_is_positive_if_the_model_does_worse_there(accuracies):
+    def better(values, by):
+        return None if values is None else [value + by for value in values]
+
+    losses = [value + 2.0 for value in LOSSES]
+    train = score_of(better(accuracies, 0.2), better(losses, -0.3), SIZES)
+    unseen = score_of(better(accuracies, -0.1), better(losses, 0.5), SIZES)
+    score = dataclasses.replace(score_of(accuracies, losses, SIZES), train=train, unseen=unseen)
+    assert score.out_of_sample_gap == pytest.approx(0.2 if accuracies else 0.3)
+    assert score.participation_gap == pytest.approx(0.1 if accuracies else 0.5)
+    summary = score.summary()
+    assert summary["participation_gap"] == score.participation_gap
+    assert summary["unseen_worst_10"] == unseen.worst(0.1) == unseen.worst_tenth
+    assert (summary["unseen_low"], summary["unseen_high"]) == unseen.interval()
+    assert summary["train_loss"] == train.loss
+    assert json.dumps(summary)
+
+
+def test_a_score_without_unseen_clients_has_no_gap():
+    assert SCORE.participation_gap is None
+    assert SCORE.out_of_sample_gap is None
+    assert not [name for name in SCORE.summary() if "unseen" in name or "gap" in name]
+
+
+def test_the_average_of_scores_is_that_of_each_client():
+    other = score_of([1.0 - value for value in ACCURACIES], [2.0 * value for value in LOSSES], SIZES, ATTACKED, seed=3)
+    unseen = [score_of([0.2, 0.4], [1.0, 2.0], [3, 5]), score_of([0.4, 0.8], [2.0, 4.0], [3, 5])]
+    pair = [dataclasses.replace(score, unseen=part) for score, part in zip((SCORE, other), unseen, strict=True)]
+    mean = averaged(pair)
+    assert [client.accuracy for client in mean.per_client] == pytest.approx([0.5] * len(SIZES))
+    assert [client.loss for client in mean.per_client] == pytest.approx([1.5 * value for value in LOSSES])
+    assert mean.unseen is not None
+    assert [client.accuracy for client in mean.unseen.per_client] == pytest.approx([0.3, 0.6])
+    assert mean.train is None
+    assert averaged([SCORE]) is SCORE

@@ -88,7 +88,7 @@ class Federation:
             seed: what these clients are drawn from.
 
         Returns:
-            ``(seen, unseen)``: train on the first, test on both.
+            ``(seen, unseen)``: train on the first, and test on both with ``wafl.evaluate(run, seen, unseen=unseen)``.
 
         >>> import wafl
         >>> clients = wafl.load_dataset("digits").partition(20, labels_per_client=3)

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from wafl.evaluation.evaluate import (
     examine,
     make_score,
     overlay,
+    populations,
     present_clients,
     rows_of,
 )
@@ -38,14 +39,15 @@ from wafl.run import Run
 
 @dataclass(frozen=True)
 class Row:
-    """One run under one attack on one share of the clients."""
+    """One run under one attack on one share of the clients; ``seed`` is what it was trained with, if that is known."""
 
     run: str
     attacked: float
     score: Score
+    seed: int | None = None
 
     def values(self) -> dict[str, Any]:
-        return {"run": self.run, "attacked": self.attacked, **self.score.summary()}
+        return {"run": self.run, "seed": self.seed, "attacked": self.attacked, **self.score.summary()}
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ class Comparison:
 
 
 def compare(
-    runs: Mapping[str, Run] | Sequence[Run],
+    runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run],
     clients: Federation,
     *,
     attacks: Sequence[Attack | None] | Attack | None = None,
     attacked: Sequence[float] = (1.0,),
+    unseen: Federation | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Test every run under every attack, for every share of attacked clients.
@@ -82,31 +85,51 @@ def compare(
     itself move it once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` returns.
 
     Args:
-        runs: trained models by name; a sequence is named by their methods.
+        runs: trained models by name, or several seeds of one model by name; a sequence is named by their methods.
         clients: whose test examples to use.
         attacks: attacks or shifts, or None for clean data; one or several.
         attacked: shares of the clients to attack, each in [0, 1].
+        unseen: clients that took no part in training, as in :func:`wafl.evaluate`.
         seed: what the attacked clients and random attacks are drawn from.
     """
     check_seed(seed)
     for share in attacked:
         check_share(share)
-    named = dict(runs) if isinstance(runs, Mapping) else _named(runs)
+    named = _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
     every = [attacks] if attacks is None or isinstance(attacks, Attack | str) else list(attacks)
     for attack in every:
         check_attack(attack, clients)
+    test, *others = (
+        _scores([run for _, run in named], part, every, attacked, seed) for part in populations(clients, unseen)
+    )
+    rows: list[Row] = []
+    for place, score in sorted(test.items()):
+        if others:
+            score = replace(score, train=others[0][place], unseen=others[1][place])
+        name, run = named[place[0]]
+        share = attacked[place[2]] if every[place[1]] is not None else 0.0
+        rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed")))
+    return Comparison(rows)
+
+
+Place = tuple[int, int, int]
+"""Which run, which attack, which share."""
+
+
+def _scores(
+    runs: Sequence[Run], clients: Federation, attacks: Sequence[Attack | None], attacked: Sequence[float], seed: int
+) -> dict[Place, Score]:
     present = present_clients(clients)
     x, y = clients.test.of(present[0])
-    problems = {name: single_lane(run, x, y, num_classes=clients.num_classes)[0] for name, run in named.items()}
-    rows: dict[tuple[str, int, int], Row] = {}
-    for names in _same_model(problems):
-        first = problems[names[0]]
-        stacked = Problem(first.task, torch.cat([problems[name].params for name in names]))
+    problems = [single_lane(run, x, y, num_classes=clients.num_classes)[0] for run in runs]
+    scores: dict[Place, Score] = {}
+    for group in _same_model(problems):
+        stacked = Problem(problems[group[0]].task, torch.cat([problems[run].params for run in group]))
         clean = examine(stacked, clients, None, seed)
-        whole = _whole_population(stacked, clients, every, seed)
-        for place, attack in enumerate(every):
+        whole = _whole_population(stacked, clients, attacks, seed)
+        for place, attack in enumerate(attacks):
             for turn, share in enumerate(attacked if attack is not None else (0.0,)):
                 victims = set(draw_attacked(present, share, seed)) if attack is not None else set[int]()
                 losses, correct = clean
@@ -116,12 +139,10 @@ def compare(
                         stacked, clients, attack, seed, chosen
                     )  # fmt: skip
                     losses, correct = overlay(clean, chosen, moved)
-                for lane, name in enumerate(names):
+                for lane, run in enumerate(group):
                     right = None if correct is None else correct[lane]
-                    score = make_score(losses[lane], right, clients, present, victims, attack, seed)
-                    rows[name, place, turn] = Row(name, share, score)
-    order = {name: place for place, name in enumerate(named)}
-    return Comparison([row for _, row in sorted(rows.items(), key=lambda item: (order[item[0][0]], *item[0][1:]))])
+                    scores[run, place, turn] = make_score(losses[lane], right, clients, present, victims, attack, seed)
+    return scores
 
 
 def _whole_population(
@@ -156,20 +177,23 @@ def _part(measured: Measured, rows: Tensor) -> Measured:
     return measured[0][:, rows], None if measured[1] is None else measured[1][:, rows]
 
 
-def _named(runs: Sequence[Run]) -> dict[str, Run]:
+def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tuple[str, Run]]:
+    """Every run with its name, in order."""
+    if isinstance(runs, Mapping):
+        return [(name, run) for name, one in runs.items() for run in ([one] if isinstance(one, Run) else one)]
     names = [run.method for run in runs]
     unique = len(set(names)) == len(names)
-    return {
-        name if unique else f"{name} {place}": run for place, (name, run) in enumerate(zip(names, runs, strict=True))
-    }
+    return [
+        (name if unique else f"{name} {place}", run) for place, (name, run) in enumerate(zip(names, runs, strict=True))
+    ]
 
 
-def _same_model(problems: Mapping[str, Problem]) -> list[list[str]]:
+def _same_model(problems: Sequence[Problem]) -> list[list[int]]:
     """Groups of runs whose parameters can be lanes of one model; a user's own model is a group by itself."""
-    groups: dict[Any, list[str]] = {}
-    for name, problem in problems.items():
+    groups: dict[Any, list[int]] = {}
+    for place, problem in enumerate(problems):
         spec = models.spec(problem.task.module)
-        frozen = problem.task.frozen_digest() if spec is not None else name
+        frozen = problem.task.frozen_digest() if spec is not None else place
         shape = (str(spec), problem.output_loss, problem.params.dtype, len(problem.params[0]), frozen)
-        groups.setdefault(shape, []).append(name)
+        groups.setdefault(shape, []).append(place)
     return list(groups.values())

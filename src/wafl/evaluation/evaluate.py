@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,7 @@ def evaluate(
     *,
     attack: Attack | str | None = None,
     attacked: float = 1.0,
+    unseen: Federation | None = None,
     seed: int = 0,
     redraw: int = 0,
     epsilon: float | None = None,
@@ -43,6 +46,9 @@ def evaluate(
         clients: whose test examples to use.
         attack: an attack or a shift; ``"autoattack"`` is AutoAttack from its authors' package.
         attacked: the share of the clients to attack; those of a smaller share are among those of a larger one.
+        unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score has two
+            more: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen clients,
+            both with the same share of clients under the same attack.
         seed: what the attacked clients and random attacks are drawn from.
         redraw: another number, such as the round, draws other clients.
         epsilon: the size of ``"autoattack"``.
@@ -50,8 +56,42 @@ def evaluate(
     """
     check_seed(seed)
     check_share(attacked)
-    tests = present_clients(clients)
     attack = _named_attack(attack, epsilon, clients)
+    test, *others = (
+        _tested(model, part, attack, attacked, seed, redraw, loss) for part in populations(clients, unseen)
+    )
+    return replace(test, train=others[0], unseen=others[1]) if others else test
+
+
+def populations(clients: Federation, unseen: Federation | None) -> list[Federation]:
+    """The clients as they are; with unseen clients, also tested on training examples, and the unseen on all of theirs.
+
+    An unseen client's split means nothing: all its examples are new to the model.
+    """
+    if unseen is None:
+        return [clients]
+    for what, here, there in (
+        ("shape", clients.input_shape, unseen.input_shape),
+        ("unit", clients.unit, unseen.unit),
+        ("number of classes", clients.num_classes, unseen.num_classes),
+    ):
+        if here != there:
+            raise ValueError(
+                f"the unseen clients have {what} {there}, the others {here}: take both from clients.hold_out(0.2)"
+            )
+    return [clients, replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
+
+
+def _tested(
+    model: Run | nn.Module,
+    clients: Federation,
+    attack: Attack | None,
+    attacked: float,
+    seed: int,
+    redraw: int,
+    loss: Loss | None,
+) -> Score:
+    tests = present_clients(clients)
     check_attack(attack, clients)
     problem, _, _ = single_lane(model, *clients.test.of(tests[0]), loss, clients.num_classes)
     victims = set(draw_attacked(tests, attacked, seed, redraw)) if attack is not None else set[int]()

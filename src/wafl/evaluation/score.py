@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -31,13 +32,16 @@ class Score:
     """The result of testing one model.
 
     ``accuracy`` and ``loss`` are over all test examples pooled; ``per_client`` is in the order of the clients. Clients
-    without test examples are left out.
+    without test examples are left out. Tests with unseen clients add two scores: ``train``, of the same clients'
+    training examples, and ``unseen``, of clients that took no part in training.
     """
 
     per_client: list[ClientScore]
     attack: str = "none"
     unit: str = "input units"
     seed: int = 0
+    train: Score | None = None
+    unseen: Score | None = None
 
     @property
     def accuracy(self) -> float | None:
@@ -46,6 +50,24 @@ class Score:
     @property
     def loss(self) -> float:
         return self._pooled(self._losses)
+
+    @property
+    def value(self) -> float:
+        """The pooled accuracy (for a regression, the loss)."""
+        return self.loss if self.accuracy is None else self.accuracy
+
+    @property
+    def out_of_sample_gap(self) -> float | None:
+        """How much worse clients that train do on their test examples than on their training examples.
+
+        It is a difference of accuracies (for a regression, of losses); positive means worse.
+        """
+        return None if self.train is None else self._behind(self.train)
+
+    @property
+    def participation_gap(self) -> float | None:
+        """How much worse unseen clients do than clients that train do on their test examples; positive means worse."""
+        return None if self.unseen is None else self.unseen._behind(self)
 
     @property
     def client_accuracy(self) -> float | None:
@@ -75,6 +97,11 @@ class Score:
             return float(self._losses.sort(descending=True).values[:count].mean())
         return float(self._accuracies.sort().values[:count].mean())
 
+    @property
+    def worst_tenth(self) -> float:
+        """The mean accuracy (for a regression, loss) of the worst tenth of the clients, at least one client."""
+        return self.worst(0.1)
+
     @cached_property
     def attacked(self) -> Score | None:
         """The attacked clients alone."""
@@ -86,7 +113,15 @@ class Score:
         return self._part(lambda client: not client.attacked)
 
     def interval(self, level: float = 0.95, draws: int = 1000) -> tuple[float, float]:
-        """A bootstrap interval of the pooled accuracy (for a regression, loss); clients are drawn with replacement."""
+        """A percentile bootstrap interval of the pooled accuracy (for a regression, loss).
+
+        Clients are drawn with replacement, by a key of the score's seed. It says how much the value would change with
+        other clients of the same kind; with fewer than about 10 clients it is too narrow.
+
+        Args:
+            level: how much of the bootstrap distribution the interval holds.
+            draws: how many times the clients are drawn.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level={level} must lie in (0, 1)")
         values = self._losses if self._accuracies is None else self._accuracies
@@ -118,11 +153,30 @@ class Score:
             "worst_20": self.worst(0.2),
             **{f"{name}_accuracy": part.accuracy for name, part in parts.items()},
             **{f"{name}_loss": part.loss for name, part in parts.items()},
+            **self._generalization(),
+        }
+
+    def _generalization(self) -> dict[str, Any]:
+        """The two other scores of a test with unseen clients, and the gaps between the three."""
+        if self.train is None or self.unseen is None:
+            return {}
+        found: dict[str, Any] = {}
+        for name, part in (("train", self.train), ("unseen", self.unseen)):
+            low, high = part.interval()
+            found |= {f"{name}_accuracy": part.accuracy, f"{name}_loss": part.loss}
+            found |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
+        return {
+            **found,
+            "out_of_sample_gap": self.out_of_sample_gap,
+            "participation_gap": self.participation_gap,
         }
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy={self.accuracy:.4f}, "
-        return f"Score({accuracy}loss={self.loss:.4f}, {len(self.per_client)} clients, attack={self.attack!r})"
+        unseen = "" if self.unseen is None else f", unseen={self.unseen.value:.4f}"
+        train = "" if self.train is None else f", train={self.train.value:.4f}"
+        clients = f"{len(self.per_client)} clients"
+        return f"Score({accuracy}loss={self.loss:.4f}{train}{unseen}, {clients}, attack={self.attack!r})"
 
     @cached_property
     def _accuracies(self) -> Tensor | None:
@@ -140,6 +194,32 @@ class Score:
     def _pooled(self, values: Tensor) -> float:
         return float(self._weights @ values / self._weights.sum())
 
+    def _behind(self, other: Score) -> float:
+        """How much worse this is than the other."""
+        return self.value - other.value if self.accuracy is None else other.value - self.value
+
     def _part(self, wanted: Callable[[ClientScore], bool]) -> Score | None:
         chosen = [client for client in self.per_client if wanted(client)]
         return Score(chosen, self.attack, self.unit, self.seed) if chosen else None
+
+
+def averaged(scores: Sequence[Score]) -> Score:
+    """Each client's mean over several scores of the same clients, such as those of several seeds."""
+    first = scores[0]
+    if len(scores) == 1:
+        return first
+
+    def mean(clients: tuple[ClientScore, ...]) -> ClientScore:
+        accuracies = [client.accuracy for client in clients if client.accuracy is not None]
+        return replace(
+            clients[0],
+            accuracy=fmean(accuracies) if accuracies else None,
+            loss=fmean(client.loss for client in clients),
+        )
+
+    def part(name: str) -> Score | None:
+        parts = [found for score in scores if (found := getattr(score, name)) is not None]
+        return averaged(parts) if parts else None
+
+    per_client = [mean(clients) for clients in zip(*(score.per_client for score in scores), strict=True)]
+    return replace(first, per_client=per_client, train=part("train"), unseen=part("unseen"))
