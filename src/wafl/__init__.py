@@ -6,7 +6,14 @@ from wafl import adversaries, callbacks, local, models, servers, shifts, theory,
 from wafl.adversaries.surrogate import RobustLoss, robust_loss
 from wafl.algorithms.admission import Tolerance
 from wafl.attacks import FGSM, PGD, WassersteinShift
-from wafl.core.errors import ConcavityWarning, DivergedError, PreconditionError, RadiusWarning, UnboundedError
+from wafl.core.errors import (
+    ConcavityWarning,
+    DivergedError,
+    PreconditionError,
+    RadiusWarning,
+    SequentialWarning,
+    UnboundedError,
+)
 from wafl.data import Dataset, Domains, domains, load_dataset
 from wafl.data.federation import Federation
 from wafl.engine.faults import Faults
@@ -41,10 +48,10 @@ __version__ = "0.1.0"
 __all__ = [
     "AFL", "DRFA", "FGSM", "METHODS", "PGD", "SCAFFOLD", "WAFL", "Comparison", "ConcavityWarning", "Dataset",
     "DivergedError", "Domains", "Faults", "FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust",
-    "FedYogi", "Federation", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run", "Score", "Tolerance",
-    "UnboundedError", "WassersteinShift", "__version__", "adversaries", "calibrate", "callbacks", "certify", "compare",
-    "domains", "evaluate", "fit", "flower", "load_dataset", "load_run", "local", "models", "robust_loss", "servers",
-    "shifts", "sweep", "theory", "weights",
+    "FedYogi", "Federation", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run", "Score",
+    "SequentialWarning", "Tolerance", "UnboundedError", "WassersteinShift", "__version__", "adversaries", "calibrate",
+    "callbacks", "certify", "compare", "domains", "evaluate", "fit", "flower", "load_dataset", "load_run", "local",
+    "models", "robust_loss", "servers", "shifts", "sweep", "theory", "weights",
 ]  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -58,8 +59,8 @@ class Run:
             x: the examples ``[N, ...]``, an array or nested lists.
         """
         first = next(iter(self.params.values()))
-        with torch.no_grad():
-            return self.model(torch.as_tensor(x).to(first))
+        with torch.no_grad(), in_evaluation(self.model) as model:
+            return model(torch.as_tensor(x).to(first))
 
     def predict(self, x: Any) -> Tensor:
         """The predicted classes, or the outputs themselves for a regression.
@@ -83,19 +84,21 @@ class Run:
 
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
+        kept = buffers(self.model)
         about = {
             "format": FORMAT,
             "method": self.method,
             "model": models.spec(self.model),
             "num_classes": self.num_classes,
             "trained": list(self.params),
+            "buffers": list(kept),
             "loss": self.loss if isinstance(self.loss, str) else None,
             "settings": self.settings,
             "client_weights": self.client_weights.tolist(),
             "history": self.history.to_json(),
         }
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.model.named_parameters()}
-        content = save(tensors)
+        named = {**dict(self.model.named_parameters()), **kept}
+        content = save({name: value.detach().cpu().contiguous() for name, value in named.items()})
         description = sealed({**about, "sha256": sha256(content).hexdigest()})
         write_whole(folder / "params.safetensors", content)
         write_whole(folder / "run.json", description)
@@ -134,6 +137,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         method, settings, num_classes = about["method"], about["settings"], about["num_classes"]
         architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
         params = {name: saved[name] for name in trained}
+        kept = {name: saved.pop(name) for name in about.get("buffers", ())}
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
     if model is None:
@@ -143,7 +147,10 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     loss = loss if loss is not None else own_loss
     if loss is None:
         raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
-    return Run(method, params, with_params(model, saved), history, weights, settings, num_classes, loss)
+    model = with_params(model, saved)
+    if "buffers" in about:  # an earlier version saved none
+        _restore_buffers(model, kept)
+    return Run(method, params, model, history, weights, settings, num_classes, loss)
 
 
 def has_own_model(path: str | os.PathLike[str]) -> bool:
@@ -166,18 +173,47 @@ def saved_history(path: str | os.PathLike[str]) -> History:
         raise ValueError(f"{folder} is damaged: {error}") from error
 
 
+@contextmanager
+def in_evaluation(model: nn.Module) -> Generator[nn.Module, None, None]:
+    """The model with all its layers in evaluation mode; afterwards each is in its own mode again."""
+    modes = {layer: layer.training for layer in model.modules()}
+    try:
+        yield model.eval()
+    finally:
+        for layer, mode in modes.items():
+            layer.training = mode
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    """What a model holds in addition to its parameters, such as the statistics of BatchNorm, and saves."""
+    saved = model.state_dict()
+    return {name: value for name, value in model.named_buffers() if name in saved}
+
+
 def with_params(model: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the model that holds these parameters, which must be exactly those of the model."""
     model = copy.deepcopy(model)
     own = dict(model.named_parameters())
-    for name in own.keys() ^ params.keys():
-        raise ValueError(
-            f"parameter {name} is only in {'the model' if name in own else 'the file'}: pass the model that was saved"
-        )
+    _check_names("parameter", own, params)
     for name, value in params.items():
-        if own[name].shape != value.shape:
-            raise ValueError(
-                f"parameter {name} has shape {tuple(value.shape)} in the file and {tuple(own[name].shape)} in the model"
-            )
         own[name].data = value.detach().clone()
     return model
+
+
+def _restore_buffers(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    own = buffers(model)
+    _check_names("buffer", own, saved)
+    for name, value in saved.items():
+        own[name].data = value.to(own[name].device)
+
+
+def _check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    for name in own.keys() ^ saved.keys():
+        raise ValueError(
+            f"{kind} {name} is only in {'the model' if name in own else 'the file'}: pass the model that was saved"
+        )
+    for name, value in saved.items():
+        if own[name].shape != value.shape:
+            raise ValueError(
+                f"{kind} {name} has shape {tuple(value.shape)} in the file and {tuple(own[name].shape)} in the model"
+            )

@@ -234,6 +234,14 @@ def test_a_regression_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -
     assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
 
 
+def test_dropout_drops_on_nodes_what_it_drops_here(clock: Clock, tmp_path: Path) -> None:
+    """Alone on its node, next to others, and with another padding."""
+    clients = fakes.make_clients(SIZES, dtype="float64")
+    experiment = only({"method": "WAFL", "gamma": 2.0, "steps": 2}, model={"kind": f"{FAKES}:dropping"})
+    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
+    assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
 def test_a_model_in_double_precision_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
     clients = fakes.make_clients(SIZES, dtype="float64")
     experiment = only({"method": "DRFA"}, {"method": "WAFL", "radius": 0.3}, model={"kind": f"{FAKES}:double"})

@@ -216,6 +216,14 @@ def double(clients: Any) -> nn.Module:
     return wafl.models.mlr(clients).double()
 
 
+def dropping(clients: Any) -> nn.Module:
+    """A network with dropout, in double precision."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        layers = (nn.Linear(4, 6), nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, clients.num_outputs))
+        return nn.Sequential(*layers).double()
+
+
 @dataclass(frozen=True)
 class Remembering(Plain):
     """A local step with all that one may have: scalars, memory, the server's vectors, and vectors to send."""

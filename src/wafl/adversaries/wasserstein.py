@@ -220,7 +220,7 @@ class Wasserstein:
             )
         scale = price / (price - factor)
         move = self._move_inputs(problem, x, y, gamma / scale, state)
-        outputs = problem.task.outputs(problem.params, move.inputs)
+        outputs = problem.outputs(move.inputs)
         gap = outputs - (y if y.ndim == outputs.ndim else y[..., None])
         shift = (factor * gap / (factor - price[:, None, None])).view_as(y)
         toll = self.label_cost * shift.square().view(*move.cost.shape, -1).sum(-1)
@@ -243,7 +243,7 @@ class _ClassSpace:
         self.loss, self.probabilities = problem.output_loss, problem.output_loss.probabilities
         self.x, self.y, self.gamma = x, y, gamma
         self.weight = problem.linear[0]
-        self.at_rest = problem.task.outputs(problem.params, x).mT
+        self.at_rest = problem.outputs(x).mT
         self.features = self.at_rest.shape[1]
         self.origin = torch.zeros_like(self.at_rest)
         if self.probabilities is not None:

@@ -35,5 +35,9 @@ class RadiusWarning(UserWarning):
     """The target radius cannot be reached while gamma stays above the concavity limit."""
 
 
+class SequentialWarning(UserWarning):
+    """The model cannot be batched over clients, which are computed one after another: slower, with the same results."""
+
+
 class PreconditionError(ValueError):
     """A bound does not apply to the given model and data; the message says which precondition fails."""

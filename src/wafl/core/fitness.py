@@ -1,20 +1,29 @@
-"""Whether a model and a loss suit the data, checked before any work starts."""
+"""Whether a model and a loss suit the data, and what the model is like: found by trying, before any work starts."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from wafl.core.task import Problem
+from wafl.core.dropout import Site, recorded
+from wafl.core.random import Key
+from wafl.core.task import LinearTask, Problem, Task, Traits
+
+UNTRIED = "not tried yet"
+"""Why lanes are not batched while a model is tried."""
 
 
 def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | None) -> None:
     """Try ``x [1, 1, ...]`` and ``y [1, 1]``: the model must accept the inputs, and its outputs must suit the labels.
 
-    ``num_classes=None`` means regression.
+    What is found out about the model is kept as ``problem.task.traits``. ``num_classes=None`` means regression.
     """
+    task, params = problem.task, problem.params
+    task.traits = Traits(UNTRIED)
     try:
-        outputs = problem.task.outputs(problem.params, x)
+        outputs = task.outputs(params, x)
         width = outputs.shape[-1]
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(f"the model does not take examples of shape {tuple(x.shape[2:])}: {error}") from error
@@ -44,3 +53,64 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
             )
     if not bool(torch.isfinite(problem.loss(x, y)).all()):
         raise ValueError(f"loss {loss.name} is NaN or infinite for the first example, before any training")
+    dropouts = _check_repeatable(task, params[0], x[0])
+    task.traits = replace(task.traits, dropout=bool(dropouts))
+    task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y))
+
+
+def _check_repeatable(task: Task, flat: Tensor, x: Tensor) -> list[Site]:
+    """The model's dropouts; refuses a model with other hidden randomness, or with buffers that change."""
+    name, cuda = type(task.module).__name__, flat.device if flat.device.type == "cuda" else None
+    before = {key: value.clone() for key, value in task.module.named_buffers()}
+    sites: list[Site] = []
+    with torch.random.fork_rng([] if cuda is None else [cuda]), torch.no_grad():
+        start = _generators(cuda)
+        task.call(flat, x)
+        if _generators(cuda) != start:
+            raise ValueError(f"{name} draws random numbers even in evaluation, after eval(): no result would repeat")
+        with recorded(sites):
+            task.call(flat, x, trains=True)
+        if _generators(cuda) != start:
+            raise ValueError(
+                f"{name} draws from torch's global generator while it trains, so no run could be repeated: draw with "
+                "torch.nn.Dropout alone, whose masks come from the seed; dropout inside of attention, LSTM or GRU "
+                "must be 0"
+            )
+    for key, value in task.module.named_buffers():
+        if not torch.equal(value, before[key]):
+            raise ValueError(
+                f"{name} changes its buffer {key!r} while it trains, and would mix up clients: call eval() on that "
+                "layer to keep what it holds, or replace the layer"
+            )
+    return sites
+
+
+def _generators(cuda: torch.device | None) -> tuple[bytes, ...]:
+    """Where torch's global generators stand."""
+    states = [torch.get_rng_state(), *([] if cuda is None else [torch.cuda.get_rng_state(cuda)])]
+    return tuple(state.numpy().tobytes() for state in states)
+
+
+def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
+    """Why two lanes cannot be computed at once; None if they can."""
+    if isinstance(task, LinearTask):
+        return None
+    _try(task, params, x, y)  # what fails here would fail in any case
+    found, task.traits = task.traits, replace(task.traits, obstacle=None)
+    try:
+        _try(task, params, x, y)
+    except Exception as error:  # torch and the model may raise anything
+        return (str(error).strip() or type(error).__name__).splitlines()[0]
+    finally:
+        task.traits = found
+    return None
+
+
+def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
+    """What two lanes do in a step."""
+    params, x, y = (torch.cat([value[:1]] * 2) for value in (params, x, y))
+    zero = torch.zeros(2, dtype=torch.int64, device=params.device)
+    masks = task.draw_masks(Key(zero, zero, zero, zero), params, x)
+    task.losses(params, x, y, masks)
+    task.gradient(params, x, y, params.new_ones(y.shape[:2]), masks)
+    task.input_gradient(params, x, y, masks)

@@ -21,7 +21,10 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 class Purpose(IntEnum):
-    """What a draw is for: draws for different purposes are independent."""
+    """What a draw is for: draws for different purposes are independent.
+
+    All are below 256, so adding multiples of 256 makes further purposes: one per layer, for instance.
+    """
 
     COHORT = 1
     BATCH = 2
@@ -37,6 +40,7 @@ class Purpose(IntEnum):
     TRANSPORT = 12
     FAULT = 13
     UNSEEN = 14
+    DROPOUT = 15
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,15 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return [c0, c1, c2, c3]
 
 
-def bits(key: Key, purpose: Purpose, count: int) -> Tensor:
+def bits(key: Key, purpose: int, count: int) -> Tensor:
     """``count`` integers in [0, 2**32) for each lane: shape ``[*lanes, count]``."""
     blocks = torch.arange((count + 3) // 4, device=key.seed.device)
     seed, round_, client, step = (part[..., None] for part in (key.seed, key.round, key.client, key.step))
-    words = philox((blocks, step, round_, client), (seed, torch.full_like(seed, int(purpose))))
+    words = philox((blocks, step, round_, client), (seed, torch.full_like(seed, purpose)))
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(-2)[..., :count]
 
 
-def uniform(key: Key, purpose: Purpose, count: int) -> Tensor:
+def uniform(key: Key, purpose: int, count: int) -> Tensor:
     """Uniform on [0, 1), with 24 bits, so that float32 and float64 hold the same number."""
     return (bits(key, purpose, count) >> 8).to(torch.float64) * 2.0**-24
 

@@ -9,30 +9,61 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, vmap
 
+from wafl.core.dropout import Site, draw_masks, masked, recorded
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.losses import OutputLoss, output_loss
+from wafl.core.one_by_one import autograd_gradient, in_turn
+from wafl.core.random import Key
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
+Masks = tuple[Tensor, ...]
+"""What each dropout of a model multiplies by, one row per lane."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is found out about a model by trying it (:func:`wafl.core.fitness.check_fitness`).
+
+    Args:
+        obstacle: why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another.
+        dropout: whether the model drops anything while it trains.
+    """
+
+    obstacle: str | None = None
+    dropout: bool = False
+
+    @property
+    def batched(self) -> bool:
+        return self.obstacle is None
 
 
 class Task:
-    """Any ``nn.Module`` without batch statistics or hidden randomness, through ``torch.func``."""
+    """Any ``nn.Module`` that treats each example by itself.
+
+    With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
+    as in evaluation.
+    """
 
     def __init__(self, module: nn.Module, loss: OutputLoss) -> None:
         self.module = module
         self.loss = loss
+        self.traits = Traits()
+        self._at_rest = _sharing_tensors(module).eval()
         self._shapes = {name: value.shape for name, value in _trainable(module).items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
         everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
         self._tie = len(everywhere) == len(set(everywhere))
+        self._sites: dict[torch.Size, list[Site]] = {}
         self.num_params = sum(self._sizes)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
@@ -61,29 +92,67 @@ class Task:
         fixed = [value for name, value in state.items() if name not in self._shapes]
         return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)
 
-    def outputs(self, params: Tensor, x: Tensor | Inputs) -> Tensor:
-        return vmap(self._call)(params, dense(x))
+    def draw_masks(self, key: Key, params: Tensor, x: Tensor | Inputs) -> Masks:
+        """The masks of one step: one key per lane decides what the lane drops."""
+        if not self.traits.dropout:
+            return ()
+        example = (x.base if isinstance(x, Inputs) else x)[0]
+        if example.shape not in self._sites:
+            self._sites[example.shape] = self.dropouts(params[0], example)
+        return draw_masks(self._sites[example.shape], key, params)
 
-    def losses(self, params: Tensor, x: Tensor | Inputs, y: Tensor) -> Tensor:
-        return self.loss.value(self.outputs(params, x), y)
+    def dropouts(self, flat: Tensor, x: Tensor) -> list[Site]:
+        """The dropouts of one lane that trains on ``x [B, ...]``, in the order in which they are called."""
+        sites: list[Site] = []
+        with recorded(sites), torch.no_grad():
+            self.call(flat, x, (), trains=True)
+        return sites
 
-    def gradient(self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
+    def outputs(self, params: Tensor, x: Tensor | Inputs, masks: Masks | None = None) -> Tensor:
+        return self._each_lane(self._mode(masks))(params, dense(x), masks or ())
+
+    def losses(self, params: Tensor, x: Tensor | Inputs, y: Tensor, masks: Masks | None = None) -> Tensor:
+        return self.loss.value(self.outputs(params, x, masks), y)
+
+    def gradient(
+        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
 
-        def total(flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-            return (weight * self.loss.value(self._call(flat, x), y)).sum()
+        call = self._mode(masks)
 
-        return vmap(torch.func.grad(total))(params, dense(x), y, weight)
+        def total(flat: Tensor, x: Tensor, masks: Masks, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            losses = self.loss.value(call(flat, x, masks), y)
+            return (weight * losses).sum(), losses
 
-    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self._each_lane(self._gradient_of(total))(params, dense(x), masks or (), y, weight)[0]
+
+    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor, masks: Masks | None = None) -> tuple[Tensor, Tensor]:
         """Losses ``[L, B]`` and their gradients in the inputs ``[L, B, ...]``."""
 
-        def total(x: Tensor, flat: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            losses = self.loss.value(self._call(flat, x), y)
+        call = self._mode(masks)
+
+        def total(x: Tensor, flat: Tensor, masks: Masks, y: Tensor) -> tuple[Tensor, Tensor]:
+            losses = self.loss.value(call(flat, x, masks), y)
             return losses.sum(), losses
 
-        gradients, (_, losses) = vmap(grad_and_value(total, has_aux=True))(x, params, y)
+        gradients, losses = self._each_lane(self._gradient_of(total))(x, params, masks or (), y)
         return losses, gradients
+
+    def call(self, flat: Tensor, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
+        """The outputs ``[B, C]`` of one lane: parameters ``[P]``, examples ``[B, ...]``."""
+        module = self.module if trains else self._at_rest
+        with masked(iter(masks)) if masks else nullcontext():
+            return functional_call(module, self.unflatten(flat), (x,), tie_weights=self._tie)
+
+    def _mode(self, masks: Masks | None) -> Callable[..., Tensor]:
+        return partial(self.call, trains=masks is not None)
+
+    def _each_lane(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return vmap(function) if self.traits.batched else in_turn(function)
+
+    def _gradient_of(self, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+        return grad(function, has_aux=True) if self.traits.batched else autograd_gradient(function)
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor] | None:
         """``(W [L, C, D], b [L, C])`` if outputs are ``W x + b`` of the flattened input, otherwise None."""
@@ -92,9 +161,6 @@ class Task:
     def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
         """L_zz ``[L]``: the Lipschitz constant of the loss's input gradient; None if it is unknown."""
         return None
-
-    def _call(self, flat: Tensor, x: Tensor) -> Tensor:
-        return functional_call(self.module, self.unflatten(flat), (x,), tie_weights=self._tie)
 
 
 class LinearTask(Task):
@@ -110,7 +176,7 @@ class LinearTask(Task):
         weight = params[:, :split].view(-1, self._classes, self._features)
         return weight, params[:, split:] if self._has_bias else params.new_zeros(len(params), self._classes)
 
-    def outputs(self, params: Tensor, x: Tensor | Inputs) -> Tensor:
+    def outputs(self, params: Tensor, x: Tensor | Inputs, masks: Masks | None = None) -> Tensor:
         inputs = shared(x)
         if inputs.outputs is not None:
             return inputs.outputs.mT
@@ -120,7 +186,9 @@ class LinearTask(Task):
         products = torch.bmm(weight.reshape(len(base), -1, self._features), base.mT)
         return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
 
-    def gradient(self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
+    def gradient(
+        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         inputs = shared(x)
         residual = self.loss.gradient(self.outputs(params, inputs), y).mT * weight[:, None]
         base = inputs.base.flatten(2)
@@ -132,7 +200,7 @@ class LinearTask(Task):
             parts.append(residual.sum(-1))
         return torch.cat(parts, dim=1)
 
-    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor, masks: Masks | None = None) -> tuple[Tensor, Tensor]:
         outputs = self.outputs(params, x)
         gradients = torch.bmm(self.loss.gradient(outputs, y), self.linear(params)[0])
         return self.loss.value(outputs, y), gradients.view_as(x)
@@ -143,19 +211,30 @@ class LinearTask(Task):
 
 @dataclass(frozen=True)
 class Problem:
-    """What an adversary may ask of the models, one per lane."""
+    """What an adversary may ask of the models, one per lane.
+
+    In training, ``masks`` are those of the step: the adversary meets the network that is about to learn.
+    """
 
     task: Task
     params: Tensor
+    masks: Masks | None = None
+
+    def outputs(self, x: Tensor | Inputs) -> Tensor:
+        return self.task.outputs(self.params, x, self.masks)
 
     def loss(self, x: Tensor | Inputs, y: Tensor) -> Tensor:
-        return self.task.losses(self.params, x, y)
+        return self.task.losses(self.params, x, y, self.masks)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         return self.loss_and_gradient(x, y)[1]
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return self.task.input_gradient(self.params, x, y)
+        return self.task.input_gradient(self.params, x, y, self.masks)
+
+    def descent(self, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
+        """The gradient in the parameters ``[L, P]`` of the weighted sum of the losses."""
+        return self.task.gradient(self.params, x, y, weight, self.masks)
 
     @property
     def output_loss(self) -> OutputLoss:
@@ -172,7 +251,7 @@ class Problem:
 
 def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
     """The task of a model, which uses its linear structure if it has one."""
-    _refuse_hidden_state(model)
+    _refuse_batch_statistics(model)
     module = copy.deepcopy(model).to(device)
     if not _trainable(module):
         raise ValueError(f"{type(model).__name__} has no trainable parameters")
@@ -184,22 +263,26 @@ def _trainable(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
-def _refuse_hidden_state(model: nn.Module) -> None:
+def _sharing_tensors(module: nn.Module) -> nn.Module:
+    """A copy that can be in another mode, but holds the very same parameters and buffers."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(value): value for value in tensors})
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
     for name, layer in model.named_modules():
+        if not isinstance(layer, nn.modules.batchnorm._NormBase):  # pyright: ignore[reportPrivateUsage]
+            continue
         where = f"{type(layer).__name__} at {name!r}" if name else type(layer).__name__
-        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:  # pyright: ignore[reportPrivateUsage]
-            raise ValueError(
-                f"{where} keeps batch statistics, which mix examples and differ between clients: "
-                "use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
-            )
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        instance = isinstance(layer, nn.modules.instancenorm._InstanceNorm)  # pyright: ignore[reportPrivateUsage]
+        if not layer.track_running_stats and not instance:
             raise ValueError(
                 f"{where} mixes the examples of a batch: use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
             )
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:  # pyright: ignore[reportPrivateUsage]
+        if layer.track_running_stats and layer.training:
             raise ValueError(
-                f"{where} draws from torch's global generator, so no run could be repeated: "
-                "set p=0 or use weight_decay instead"
+                f"{where} keeps batch statistics, which mix examples and differ between clients: call its eval() to "
+                "train with the statistics that it has, or use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
             )
 
 

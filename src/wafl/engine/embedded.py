@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -14,6 +15,7 @@ from wafl.adversaries import Adversary, AdversaryState, Wasserstein
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
+from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task
 from wafl.data.federation import Federation
@@ -59,6 +61,14 @@ class Embedded:
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
+        if task.traits.obstacle is not None:
+            warnings.warn(
+                f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
+                "computed one after another. Results are the same, but a round takes as long as all its clients "
+                "together, and a sweep as long as all its runs",
+                SequentialWarning,
+                stacklevel=6,
+            )
         bounded = {bounds for adversary in adversaries if (bounds := getattr(adversary, "bounds", None)) is not None}
         low, high = clients.train.span() if bounded else (0.0, 0.0)
         for bounds in bounded:

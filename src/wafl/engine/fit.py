@@ -54,7 +54,7 @@ def fit(
     """Train one model on all clients; only client work sees their examples.
 
     Args:
-        model: any module without batch statistics; it is copied.
+        model: any module that treats each example by itself; it is copied.
         clients: the clients and their examples.
         method: one of ``wafl.METHODS``, such as ``wafl.WAFL(gamma=0.5)``, or a :class:`wafl.Method`.
         rounds: the number of rounds.

@@ -147,7 +147,8 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
         works = weight.any(1, keepdim=True)
         x, y = client.fetch(first[:, None] + batches.index[:, step], lanes)
 
-        problem = Problem(client.task, params)
+        masks = client.task.draw_masks(lanes.key.at(step), params, x)
+        problem = Problem(client.task, params, masks)
         if client.adversary is not None:
             move = client.adversary(problem, x, y, AdversaryState(lanes.scalars, lanes.key.at(step), weight, memory))
             x, y = move.inputs, move.y_adv
@@ -158,7 +159,7 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
         elif step == 0:
             loss = (weight * problem.loss(x, y)).sum(1)
 
-        gradient = client.task.gradient(params, x, y, weight)
+        gradient = problem.descent(x, y, weight)
         if has_decay:
             gradient = gradient + decay * params
         direction, carry = client.local.direction(gradient, local)

@@ -34,8 +34,7 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
-        named = {name: value.requires_grad_() for name, value in client.task.unflatten(params[0].clone()).items()}
-        torch.func.functional_call(client.task.module, named, (x,))
+        client.task.call(params[0].clone().requires_grad_(), x)
     memory = sum(kept[0].nbytes for kept in lanes.memory.values())
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
     return 6 * params.nbytes + 4 * vectors + 8 * x.nbytes + 3 * kept + 4 * memory

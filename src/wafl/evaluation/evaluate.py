@@ -147,7 +147,7 @@ def examine(
         y = clients.test.y[piece].to(device)
         y = (y.to(dtype) if y.is_floating_point() else y).expand(lanes, *y.shape)
         inputs = Inputs(x, lanes) if attack is None else _moved(problem, attack, x, y, seed, piece)
-        outputs = problem.task.outputs(problem.params, inputs).double()
+        outputs = problem.outputs(inputs).double()
         losses.append(problem.output_loss.value(outputs, y).cpu())
         if clients.num_classes is not None:
             correct.append((outputs.argmax(-1) == y).double().cpu())

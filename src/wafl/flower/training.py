@@ -129,12 +129,14 @@ def _descend(
         before = seen
         for batch in loader:
             x, y = _examples(batch, params)
-            size, problem = x.shape[1], Problem(task, params)
+            size = x.shape[1]
             if step == 0:
-                check_fitness(problem, x[:, :1], y[:, :1], None if y.is_floating_point() else int(y.max()) + 1)
+                classes = None if y.is_floating_point() else int(y.max()) + 1
+                check_fitness(Problem(task, params), x[:, :1], y[:, :1], classes)
+            problem = Problem(task, params, task.draw_masks(key.at(step), params, x))
             weight = params.new_full((1, size), 1.0 / size)
             move = adversary(problem, x, y, AdversaryState({"gamma": price}, key.at(step), weight))
-            params = params.sub(task.gradient(params, move.inputs, move.y_adv, weight), alpha=rate)
+            params = params.sub(problem.descent(move.inputs, move.y_adv, weight), alpha=rate)
             loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
             step, seen = step + 1, seen + size
         if seen == before:
@@ -184,7 +186,7 @@ def _epochs(local_epochs: int | None, context: Context) -> int:
 
 
 def _key(config: ConfigRecord, context: Context, device: torch.device) -> Key:
-    """For the restarts: different draws for every round, client and step."""
+    """For dropout and the restarts: different draws for every round, client and step."""
     client = context.node_config.get("partition-id", context.node_id)
     numbers = (int(cast(int, value)) & WORD for value in (0, config.get("server-round", 0), client, 0))
     return Key(*(torch.tensor([number], device=device) for number in numbers))

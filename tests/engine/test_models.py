@@ -1,0 +1,326 @@
+"""Models of your own: whatever layers they have, they train as in a plain loop over the clients."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import wafl
+from tests.oracles import plain
+from wafl.engine.checkpoint import Checkpoint
+
+SIZES = (5, 7, 3)
+WAFL = wafl.WAFL(gamma=2.0, steps=3)
+TIMING: dict[str, Any] = {"rounds": 2, "local_epochs": 1, "batch_size": 3, "learning_rate": 0.3, "seed": 7}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def images(shape: tuple[int, ...] = (6, 3), dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(dtype), torch.arange(size) % 3)
+        for size in SIZES
+    ]
+
+
+def seeded(model: Any, **options: Any) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        return model(**options).double()
+
+
+def assert_same_params(run: wafl.Run, expected: dict[str, Tensor], start: nn.Module, atol: float = 1e-6) -> None:
+    assert run.params.keys() <= expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(dict(run.model.named_parameters())[name], value, rtol=0, atol=atol)
+        if name in run.params:
+            assert float((value - start.get_parameter(name).detach()).abs().max()) > 1e-4
+
+
+# -- What vmap cannot batch ---------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module] = nn.GRU) -> None:
+        super().__init__()
+        self.cells, self.head = kind(3, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cells(x)[0][:, -1])
+
+
+class Branching(nn.Module):
+    """Looks at the values of its batch, but treats each example by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(18, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(1))
+        if bool((h.abs() > 1e6).any()):
+            raise AssertionError("never, but vmap cannot know")
+        return self.second(h.tanh())
+
+
+class Cube(torch.autograd.Function):
+    """An operation without rules for ``torch.func``, as a custom kernel has none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 3 * ctx.saved_tensors[0] ** 2 * grads[0]
+
+
+class Kernel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(18, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(Cube.apply(self.first(x.flatten(1)).tanh()))  # pyright: ignore
+
+
+UNBATCHED = {
+    "GRU": lambda: Recurrent(nn.GRU),
+    "LSTM": lambda: Recurrent(nn.LSTM),
+    "control flow": Branching,
+    "own operation": Kernel,
+}
+
+
+@pytest.mark.parametrize("name", UNBATCHED)
+def test_a_model_that_cannot_be_batched_trains_as_in_a_plain_loop(name: str):
+    model, pairs = seeded(UNBATCHED[name]), images()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    with pytest.warns(wafl.SequentialWarning, match="one after another.*Results are the same"):
+        run = wafl.fit(model, clients, wafl.WAFL(gamma=2.0, tolerance=0, steps=2), **TIMING)
+    expected = plain.train(model, pairs, **TIMING, gamma=2.0, steps=2)
+    assert_same_params(run, expected, model)
+
+
+def test_the_warning_points_at_the_call_and_comes_once_per_training():
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0.3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run = wafl.fit(seeded(Recurrent), clients, WAFL, **TIMING)
+        wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.1, steps=2))
+        run.predict(images()[0][0])
+    assert [each.filename for each in seen if each.category is wafl.SequentialWarning] == [__file__]
+
+
+def test_a_sweep_of_an_unbatched_model_gives_the_runs_of_single_fits():
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
+    with pytest.warns(wafl.SequentialWarning):
+        both = wafl.sweep(seeded(Recurrent), clients, wafl.WAFL(steps=2), {"gamma": [1.0, 3.0]}, **TIMING)
+    with pytest.warns(wafl.SequentialWarning):
+        alone = wafl.fit(seeded(Recurrent), clients, wafl.WAFL(gamma=3.0, steps=2), **TIMING)
+    for name, value in alone.params.items():
+        torch.testing.assert_close(both[1].params[name], value, rtol=0, atol=1e-12)
+
+
+# -- Dropout ------------------------------------------------------------------------------------------------------
+
+
+class Dropping(nn.Module):
+    """Drops whole channels, single values and, by a function, values of another rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.channels = nn.Conv1d(6, 4, 2), nn.Dropout1d(0.4)
+        self.middle, self.values, self.head = nn.Linear(8, 7), nn.Dropout(0.5), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.channels(self.conv(x)).tanh().flatten(1)
+        h = self.values(self.middle(h)).tanh()
+        return self.head(functional.dropout(h, 0.25, training=self.training))
+
+
+def dropping(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Tensor:
+    size = len(x)
+    h = model.get_submodule("conv")(x + delta) * step.mask(0, (size, 4, 1), 0.4)
+    h = model.get_submodule("middle")(h.tanh().flatten(1)) * step.mask(1, (size, 7), 0.5)
+    return model.get_submodule("head")(h.tanh() * step.mask(2, (size, 7), 0.25))
+
+
+@pytest.mark.parametrize("gamma", [None, 2.0])
+def test_dropout_masks_come_from_the_key_and_one_mask_serves_the_whole_step(gamma: float | None):
+    """The adversary ascends the very network that then learns."""
+    model, pairs = seeded(Dropping), images()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    method = wafl.FedAvg() if gamma is None else wafl.WAFL(gamma=gamma, tolerance=0, steps=4)
+    run = wafl.fit(model, clients, method, **TIMING)
+    assert_same_params(run, plain.train(model, pairs, **TIMING, gamma=gamma, steps=4, forward=dropping), model)
+
+
+def test_training_with_dropout_leaves_the_global_generator_alone_and_repeats():
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(8)
+    second = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING)
+    other = wafl.fit(seeded(Dropping), clients, WAFL, **{**TIMING, "seed": 8})
+    assert all(torch.equal(first.params[name], second.params[name]) for name in first.params)
+    assert not torch.equal(first.params["head.weight"], other.params["head.weight"])
+
+
+def test_a_lane_drops_the_same_whatever_lanes_are_next_to_it():
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
+    whole = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING)
+    pieces = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING, chunk_size=1)
+    sweep = wafl.sweep(seeded(Dropping), clients, wafl.WAFL(steps=3), {"gamma": [1.0, 2.0]}, **TIMING)
+    for name, value in whole.params.items():
+        torch.testing.assert_close(pieces.params[name], value, rtol=0, atol=1e-12)
+        torch.testing.assert_close(sweep[1].params[name], value, rtol=0, atol=1e-12)
+
+
+def test_a_run_with_dropout_resumes_to_the_same_bits(tmp_path: Any):
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
+
+    def stop(place: int, record: Any, state: Any) -> None:
+        if record.round == 0:
+            raise KeyboardInterrupt
+
+    whole = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING)
+    with pytest.raises(KeyboardInterrupt):
+        wafl.fit(seeded(Dropping), clients, WAFL, **TIMING, checkpoint=Checkpoint(tmp_path), on_round=stop)
+    resumed = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING, checkpoint=Checkpoint(tmp_path))
+    assert all(torch.equal(whole.params[name], resumed.params[name]) for name in whole.params)
+
+
+def test_evaluation_and_predictions_drop_nothing():
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0.4)
+    run = wafl.fit(seeded(Dropping), clients, wafl.FedAvg(), **TIMING)
+    x, y = clients.test.x, clients.test.y
+    still = run.model.eval()(x).detach()
+    run.model.train()
+    torch.testing.assert_close(run.outputs(x), still)
+    assert run.model.training
+    score = wafl.evaluate(run, clients)
+    assert score.loss == pytest.approx(float(functional.cross_entropy(still, y)), rel=1e-9)
+
+
+class OwnNoise(nn.Module):
+    def __init__(self, always: bool = False) -> None:
+        super().__init__()
+        self.always, self.layer = always, nn.Linear(18, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x.flatten(1))
+        return out + torch.randn_like(out) if self.training or self.always else out
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(18, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1  # pyright: ignore
+        return self.layer(x.flatten(1))
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(3, 1, dropout=0.5, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(x, x, x)[0].mean(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (OwnNoise, "OwnNoise draws from torch's global generator while it trains.*torch.nn.Dropout"),
+        (lambda: OwnNoise(always=True), "draws random numbers even in evaluation"),
+        (Attending, "Attending draws from .*inside of attention, LSTM or GRU must be 0"),
+        (Counting, r"Counting changes its buffer 'calls' while it trains.*eval\(\)"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.5), nn.Linear(18, 3)), "global generator"),
+    ],
+)
+def test_hidden_randomness_and_hidden_state_are_refused_with_the_remedy(model: Any, message: str):
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
+    with pytest.raises(ValueError, match=message):
+        wafl.fit(seeded(model), clients, wafl.FedAvg(), **TIMING)
+
+
+# -- Batch normalization with the statistics that it has ----------------------------------------------------------
+
+
+class Normalized(nn.Module):
+    """BatchNorm in evaluation mode from the start; its scale and offset are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv1d(6, 4, 2), nn.BatchNorm1d(4), nn.Linear(8, 3)
+        with torch.no_grad():
+            self.norm.running_mean.uniform_(-1, 1)  # pyright: ignore
+            self.norm.running_var.uniform_(0.5, 2)  # pyright: ignore
+        self.norm.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.conv(x)).tanh().flatten(1))
+
+
+def test_frozen_batch_norm_trains_with_the_statistics_it_has():
+    model, pairs = seeded(Normalized), images()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    run = wafl.fit(model, clients, wafl.WAFL(gamma=2.0, tolerance=0, steps=2), **TIMING)
+    assert_same_params(run, plain.train(model, pairs, **TIMING, gamma=2.0, steps=2), model)
+    for name, value in model.named_buffers():
+        assert torch.equal(run.model.get_buffer(name), value)
+
+
+def test_buffers_are_saved_with_the_run_and_restored(tmp_path: Any):
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
+    run = wafl.fit(seeded(Normalized), clients, wafl.FedAvg(), **TIMING)
+    run.save(tmp_path)
+    other = Normalized().double()
+    assert not torch.equal(other.norm.running_mean, run.model.norm.running_mean)  # pyright: ignore
+    x = images()[0][0]
+    assert torch.equal(wafl.load_run(tmp_path, model=other).outputs(x), run.outputs(x))
+
+
+class Offset(nn.Module):
+    def __init__(self, shape: tuple[int, ...] = (3,), name: str = "offset") -> None:
+        super().__init__()
+        self.layer = nn.Linear(18, 3)
+        self.register_buffer(name, torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(1)) + next(self.buffers()).sum()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (Offset((2,)), r"buffer offset has shape \(3,\) in the file and \(2,\) in the model"),
+        (Offset(name="shift"), "buffer (offset|shift) is only in the (file|model): pass the model that was saved"),
+    ],
+)
+def test_buffers_that_differ_from_the_saved_ones_are_refused_on_load(tmp_path: Any, other: nn.Module, message: str):
+    clients = wafl.Federation.from_arrays(images(dtype=torch.float32), test_fraction=0)
+    wafl.fit(Offset(), clients, wafl.FedAvg(), **TIMING).save(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        wafl.load_run(tmp_path, model=other)
