@@ -2,11 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install -q --disable-pip-version-check --no-compile
-# What pip does on one core, on two.
-COMPILE := bin/python -W ignore -m compileall -q -j 2 -x '/tests/|/databricks/' lib > /dev/null 2>&1 || true
 # One thread per process: idle threads of numpy's libraries would spin while others have work.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
-# Many processes import the same modules.
+# A file stays with one worker, so that what its tests share is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+# Modules are compiled when they are first imported, most never; many processes import the same ones.
 unexport PYTHONDONTWRITEBYTECODE
 # Side by side, but each with its output in one piece, if this make can.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
@@ -65,11 +64,10 @@ test-full: test test-data test-faults test-flower
 # The lowest versions that pyproject.toml promises, without Flower, which needs higher ones.
 LOWEST := autoattack,data,mlflow,onnx,parquet,tensorboard,transport
 test-lowest:
-	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) -m venv --upgrade-deps .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
 	.venv-lowest/bin/$(PIP) -c .venv-lowest/constraints.txt \
 		-e '.[$(LOWEST)]' foolbox hypothesis onnxruntime pytest pytest-xdist
-	cd .venv-lowest && $(COMPILE)
 	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case \
 		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
 		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/flower_matrix.py \
@@ -96,16 +94,14 @@ hooks: .venv/installed-dev
 	$(BIN)/pre-commit install
 
 .venv/bin/pip:
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --upgrade-deps .venv
 
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
 	$(BIN)/$(PIP) -c constraints.txt -e .
-	cd .venv && $(COMPILE)
 	touch $@
 
 .venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/pip
 	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
-	cd .venv && $(COMPILE)
 	touch .venv/installed $@
 
 clean:

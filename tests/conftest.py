@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that wait for processes come first, the longest ahead: the other worker has the processor meanwhile."""
+    """Files with long tests come first, the one that waits for Flower ahead: the short ones even out the end."""
     if config.getoption("one_case"):
         first: dict[str, pytest.Item] = {}
         for item in items:
@@ -45,7 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(first.values())
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = first.values()
-    items.sort(key=lambda item: ("test_deployment" not in item.nodeid, item.get_closest_marker("processes") is None))
+    heavy = Counter(item.path for item in items if any(map(item.get_closest_marker, ("processes", "long"))))
+    items.sort(key=lambda item: ("test_deployment" not in item.nodeid, -heavy[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)

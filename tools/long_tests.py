@@ -1,4 +1,4 @@
-"""Measure the tests, and list those that take long in tests/long.txt: every test function whose cases sum to 0.7 s.
+"""Measure the tests, and list those that take long in tests/long.txt: every test function whose cases sum to 0.5 s.
 
     .venv/bin/python tools/long_tests.py          (ten minutes, one process, on an idle machine)
 
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "long.txt"
-SECONDS = 0.7
+SECONDS = 0.5
 
 
 class Recorder:
@@ -32,8 +32,7 @@ class Recorder:
         try:
             return (yield)
         finally:
-            if item.get_closest_marker("processes") is None:
-                self.seconds[item.nodeid.partition("[")[0]] += sum(os.times()[:4]) - before
+            self.seconds[item.nodeid.partition("[")[0]] += sum(os.times()[:4]) - before
 
 
 def main() -> None:

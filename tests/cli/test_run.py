@@ -69,10 +69,12 @@ def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path,
         torch.testing.assert_close(run.params[name], value, atol=1e-5, rtol=0)
 
 
-@pytest.mark.processes
-def test_gamma_and_norm_of_the_command_line_reach_the_method(tmp_path: Path) -> None:
-    result = command(tmp_path, "run", "--method", "wafl", "--gamma", "0.5", "--norm", "2", "--name", "mine", *QUICK)
-    assert result.returncode == 0, result.stderr
+def test_gamma_and_norm_of_the_command_line_reach_the_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(
+        app, ["run", "--method", "wafl", "--gamma", "0.5", "--norm", "2", "--name", "mine", *QUICK]
+    )
+    assert result.exit_code == 0, result.output
     assert not (tmp_path / "runs" / "mine" / "fedavg").exists()
     method = wafl.load_run(tmp_path / "runs" / "mine" / "wafl").settings["method"]
     assert (method["adversary"]["gamma"], method["adversary"]["norm"]) == (0.5, 2)

@@ -39,8 +39,8 @@ from wafl.runs.study import Study
 SIZES = (3, 8, 6, 5, 10, 2)
 FAKES = "tests.oracles.flower_fakes"
 LAYOUTS = {
-    "one each": [["c00"], ["c01"], ["c02"], ["c03"], ["c04"], ["c05"]],
     "uneven": [["c03"], ["c00", "c05", "c01"], ["c02", "c04"]],
+    "one each": [["c00"], ["c01"], ["c02"], ["c03"], ["c04"], ["c05"]],
     "all at one": [["c00", "c01", "c02", "c03", "c04", "c05"]],
 }
 UNEVEN = LAYOUTS["uneven"]
@@ -260,7 +260,7 @@ def test_what_clients_keep_is_kept_in_double_precision_too(method: str, clock: C
     assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
 
 
-@pytest.mark.parametrize("layout", ["one each", "uneven"])
+@pytest.mark.parametrize("layout", ["uneven", "one each"])
 def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_path: Path) -> None:
     """To the last bit with ``exact``; without an adversary to 1e-5."""
     clients = fakes.make_clients(SIZES, shape=(1, 6, 6))

@@ -521,7 +521,7 @@ def environment() -> dict[str, str]:
 @pytest.mark.processes
 def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
     """A real process, interrupted in the middle of its second method."""
-    methods = [{**BASE["methods"][0], "rounds": 3}, {"method": "FedAvg", "rounds": 150}]
+    methods = [{**BASE["methods"][0], "rounds": 3}, {"method": "FedAvg", "rounds": 60}]
     changes = {"methods": methods, "evaluation": {"attacked": [0.5], "every": 7}}
     make(tmp_path / "whole", **changes).run()
     shutil.copy(tmp_path / "whole" / "config.toml", tmp_path / "exp.toml")
@@ -549,7 +549,7 @@ def test_ctrl_c_exits_130_prints_how_to_resume_and_loses_nothing(tmp_path: Path,
     assert (folder / "wafl-radius=0.2" / "run.json").exists()
     assert list(folder.glob("checkpoint/fedavg/*/state.json"))
     assert "interrupted" in row_of(folder)
-    assert 8 < (folder / "metrics.jsonl").read_text().count('"fedavg"') < 300
+    assert 8 < (folder / "metrics.jsonl").read_text().count('"fedavg"') < 120
     result = invoke("resume", folder)
     assert result.exit_code == 0, result.output
     assert "FedAvg" in result.stdout
