@@ -16,7 +16,7 @@ import wafl
 from wafl.data.sources import RemoteFile, download
 
 EVERYTHING = {
-    "PIL", "filelock", "flwr", "matplotlib", "mlflow", "onnx", "ot", "platformdirs", "pooch", "pyarrow",
+    "PIL", "filelock", "flwr", "matplotlib", "mlflow", "onnx", "ot", "pandas", "platformdirs", "pooch", "pyarrow",
     "pyautoattack", "pydantic", "requests", "rich", "safetensors", "scipy", "sklearn", "tensorboard", "tomlkit",
     "typer", "wandb",
 }  # fmt: skip

@@ -39,6 +39,8 @@ from wafl.methods import (
 from wafl.run import Run, load_run
 from wafl.theory.calibration import calibrate
 from wafl.theory.certificates import certify
+from wafl.tuning.result import Tuning
+from wafl.tuning.tune import tune
 
 if _TYPE_CHECKING:
     from wafl import flower
@@ -49,9 +51,9 @@ __all__ = [
     "AFL", "DRFA", "FGSM", "METHODS", "PGD", "SCAFFOLD", "WAFL", "Comparison", "ConcavityWarning", "Dataset",
     "DivergedError", "Domains", "Faults", "FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust",
     "FedYogi", "Federation", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run", "Score",
-    "SequentialWarning", "Tolerance", "UnboundedError", "WassersteinShift", "__version__", "adversaries", "calibrate",
-    "callbacks", "certify", "compare", "domains", "evaluate", "fit", "flower", "load_dataset", "load_run", "local",
-    "models", "robust_loss", "servers", "shifts", "sweep", "theory", "weights",
+    "SequentialWarning", "Tolerance", "Tuning", "UnboundedError", "WassersteinShift", "__version__", "adversaries",
+    "calibrate", "callbacks", "certify", "compare", "domains", "evaluate", "fit", "flower", "load_dataset", "load_run",
+    "local", "models", "robust_loss", "servers", "shifts", "sweep", "theory", "tune", "weights",
 ]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ class Method:
         for name, (slot, own_name) in self._owners().items():
             owner = self._part(slot)
             try:
-                found[name] = options_of(type(owner))[own_name], getattr(owner, own_name)
+                found[name] = replace(options_of(type(owner))[own_name], name=name), getattr(owner, own_name)
             except NameError:  # your own part, whose annotations name what only its function knows
                 continue
         return found

@@ -41,6 +41,8 @@ class Purpose(IntEnum):
     FAULT = 13
     UNSEEN = 14
     DROPOUT = 15
+    HELD_OUT = 16
+    TRIALS = 17
 
 
 @dataclass(frozen=True)

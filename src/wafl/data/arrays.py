@@ -150,11 +150,13 @@ def _blocks(arrays: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple
         yield block
 
 
-def split_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def split_rows(
+    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Training and test rows of consecutive clients, a random split of each client's own rows, in ascending order."""
     num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
     clients = torch.arange(first, first + len(sizes))
     key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))
-    orders = permutation(key, Purpose.SPLIT, sizes, int(sizes.max()))
+    orders = permutation(key, purpose, sizes, int(sizes.max()))
     for order, size, held_out in zip(orders, sizes.tolist(), num_test.tolist(), strict=True):
         yield order[held_out:size].sort().values, order[:held_out].sort().values

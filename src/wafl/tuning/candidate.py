@@ -1,0 +1,65 @@
+"""A method to tune, and the run of one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wafl.core.options import Option, options_of
+from wafl.engine.spec import Spec
+from wafl.methods import Method
+from wafl.schedule import Schedule
+
+Setting = dict[str, Any]
+"""The values of what is searched, by the names of options of the method and the schedule."""
+
+FIXED = {"rounds", "seed"}
+"""What a trial may not vary: trials of a method train equally long, from the same draws."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method to tune.
+
+    Args:
+        name: what its results are called.
+        method: the method, with the options of its first trial.
+        schedule: its schedule, with that of its first trial, without the seed.
+        listed: values of options to choose from; those of ``method`` and ``schedule`` are among them.
+        make: makes your own method from arguments; then these are searched instead of the method's options.
+        arguments: the arguments of the first trial.
+    """
+
+    name: str
+    method: Method
+    schedule: Mapping[str, Any]
+    listed: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    make: Callable[..., Method] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def options(self) -> dict[str, tuple[Option, Any]]:
+        """What may be searched: each option's declaration, and its value in the first trial."""
+        schedule = {
+            name: (option, self.schedule.get(name, option.default))
+            for name, option in options_of(Schedule).items()
+            if name not in FIXED
+        }
+        if self.make is None:
+            return {**self.method.declared(), **schedule}
+        own = {name: (Option(name, Any, None, "", None, True), value) for name, value in self.arguments.items()}
+        return {**own, **schedule}
+
+    def method_with(self, setting: Mapping[str, Any]) -> Method:
+        """The method of a trial."""
+        options = {name: value for name, value in setting.items() if name not in options_of(Schedule)}
+        return self.method.with_options(**options) if self.make is None else self.make(**{**self.arguments, **options})
+
+    def schedule_with(self, setting: Mapping[str, Any]) -> dict[str, Any]:
+        """The schedule of a trial, without its seed."""
+        timing = {name: value for name, value in setting.items() if name in options_of(Schedule)}
+        return {**self.schedule, **timing}
+
+    def spec(self, setting: Setting, seed: int) -> Spec:
+        """The run of a trial."""
+        return Spec(self.method_with(setting), Schedule(**self.schedule_with(setting), seed=seed), setting)

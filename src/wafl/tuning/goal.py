@@ -1,0 +1,78 @@
+"""What is best: the accuracy or the loss on held-out data, clean or with a share of the clients attacked."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from wafl.attacks import Attack
+from wafl.evaluation.compare import compare
+from wafl.evaluation.evaluate import check_attack, check_share
+from wafl.run import Run
+from wafl.tuning.held_out import HeldOut
+
+Metric = Literal["accuracy", "loss"]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What trials are judged by: the mean of a metric over several shares of attacked clients.
+
+    Args:
+        held_out: the examples to judge on.
+        metric: accuracy, or loss; None means accuracy for classes and loss for a regression.
+        attack: what happens to the attacked clients' held-out examples; None judges on clean data.
+        attacked: shares of the clients; 0 is clean data.
+        seed: what the attacked clients and random attacks are drawn from.
+        device: where models are judged.
+    """
+
+    held_out: HeldOut
+    metric: Metric | None = None
+    attack: Attack | None = None
+    attacked: Sequence[float] = (0.0, 1.0)
+    seed: int = 0
+    device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        if self.metric not in (None, "accuracy", "loss"):
+            raise ValueError(f"metric={self.metric!r} must be 'accuracy' or 'loss'")
+        if self.metric == "accuracy" and self.held_out.judges.num_classes is None:
+            raise ValueError("metric='accuracy' needs classes, and this is a regression: use metric='loss'")
+        if not self.attacked:
+            raise ValueError("attacked=() holds no share: give at least one, such as 0 for clean data")
+        for share in self.attacked:
+            check_share(share)
+        check_attack(self.attack, self.held_out.judges)
+
+    @property
+    def accuracy(self) -> bool:
+        """Whether larger is better."""
+        return self.metric == "accuracy" or (self.metric is None and self.held_out.judges.num_classes is not None)
+
+    def value(self, run: Run) -> float:
+        """The metric of a trained model: the mean over the shares."""
+        run.model.to(self.device)
+        table = compare(
+            {"trial": run}, self.held_out.judges, attacks=self.attack, attacked=self.attacked, seed=self.seed
+        )
+        scores = [row.score for row in table.rows]
+        return statistics.fmean((score.accuracy or 0.0) if self.accuracy else score.loss for score in scores)
+
+    def words(self) -> str:
+        """What the numbers are, for people."""
+        text = f"{'accuracy' if self.accuracy else 'loss'} on {self.held_out.words}"
+        if self.attack is None:
+            return text
+        shares = ", ".join(f"{share:.0%}" for share in self.attacked)
+        unit = self.held_out.judges.unit
+        return f"{text}, {shares} of the clients attacked ({self.attack.describe(unit)})"
+
+    def shown(self, value: float) -> str:
+        """A value for people."""
+        return f"{100.0 * value:.1f}%" if self.accuracy else f"{value:.4g}"

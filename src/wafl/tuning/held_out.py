@@ -1,0 +1,79 @@
+"""What trials train on, and what they are judged on: both from the clients' training examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from wafl.core.random import Purpose
+from wafl.data.arrays import split_rows
+from wafl.data.federation import Examples, Federation
+
+Way = Literal["examples", "clients"]
+BLOCK = 256
+"""How many clients are split together."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Training examples in two parts; the clients' own test examples are in neither.
+
+    Args:
+        train: the clients that trials train on; they have no test examples.
+        judges: their test examples are what was held out.
+        num_clients: how many clients there are in all.
+        words: what was held out, for people.
+    """
+
+    train: Federation
+    judges: Federation
+    num_clients: int
+    words: str
+
+
+def hold_out(clients: Federation, way: Way, share: float, seed: int) -> HeldOut:
+    """Hold out a share of every client's training examples, or of the clients."""
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share={share} must lie between 0 and 1: 0.2 holds a fifth out")
+    untested = replace(clients, test=_rows(clients.train, torch.arange(0), torch.zeros_like(clients.train.offsets)))
+    if way == "examples":
+        return _hold_out_examples(untested, share, seed)
+    if way == "clients":
+        seen, unseen = untested.hold_out(share, seed=seed)
+        judges = replace(unseen, test=unseen.train)
+        words = f"{len(judges.test.y)} training examples of {judges.num_clients} held-out clients"
+        return HeldOut(replace(seen, recipe=None), judges, clients.num_clients, words)
+    raise ValueError(f"held_out={way!r} must be 'examples' or 'clients'")
+
+
+def _hold_out_examples(clients: Federation, share: float, seed: int) -> HeldOut:
+    parts = list(_split(clients.train, share, seed))
+    kept, held = (_gathered(clients.train, [part[side] for part in parts]) for side in (0, 1))
+    if len(held.y) == 0:
+        raise ValueError(
+            f"share={share} of the training examples is not one example of any client: raise it, or hold out clients"
+        )
+    train = replace(clients, train=kept, recipe=None)
+    words = f"{len(held.y)} held-out training examples"
+    return HeldOut(train, replace(train, test=held), clients.num_clients, words)
+
+
+def _split(examples: Examples, share: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows that each client keeps, and those that it holds out."""
+    for first in range(0, examples.num_clients, BLOCK):
+        sizes, begins = (values[first : first + BLOCK] for values in (examples.num_examples, examples.offsets[:-1]))
+        for begin, (kept, held) in zip(begins, split_rows(first, sizes, share, seed, Purpose.HELD_OUT), strict=True):
+            yield begin + kept, begin + held
+
+
+def _gathered(examples: Examples, rows: list[Tensor]) -> Examples:
+    sizes = torch.tensor([0, *map(len, rows)])
+    return _rows(examples, torch.cat(rows), sizes.cumsum(0))
+
+
+def _rows(examples: Examples, rows: Tensor, offsets: Tensor) -> Examples:
+    return replace(examples, raw=examples.raw[rows], y=examples.y[rows], offsets=offsets)

@@ -1,0 +1,170 @@
+"""What is searched: by default what a method's options declare as tunable, around the values of its first trial."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import Any, Literal
+
+from wafl.core.options import Choice, Count, EachRound, Option, Range, Tunable
+from wafl.tuning.candidate import Candidate, Setting
+
+DIGITS = 3
+"""Significant digits of a drawn number: enough to tell values apart, and few enough to read."""
+
+Given = Mapping[str, Sequence[Any]]
+"""By option: a list of values, a pair ``(low, high)`` as a tuple, or nothing to keep each method's own value."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """A few values, each as likely as the others."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float, setting: Setting) -> Any:
+        """The value at this share of the way, in [0, 1)."""
+        return self.values[int(share * len(self.values))]
+
+    def gentleness(self, value: Any, setting: Setting) -> float:
+        """Larger for values that do less: none of these does."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from ``low`` to ``high``, evenly in the logarithm.
+
+    Args:
+        low: the lowest number.
+        high: the highest.
+        below: if the option ends here, such as a momentum at 1, the distance to this end is what is spread evenly.
+        whole: whether the numbers are whole.
+        gentle: the end that does least.
+        scale: what the ends are multiplied by, given the values of the options with a few values.
+    """
+
+    low: float
+    high: float
+    below: float | None = None
+    whole: bool = False
+    gentle: Literal["low", "high"] = "low"
+    scale: partial[float] | None = None
+
+    def at(self, share: float, setting: Setting) -> float:
+        """The number at this share of the way, in [0, 1)."""
+        if self.below is not None:
+            near, far = self.below - self.low, self.below - self.high
+            return _rounded(self.below - _rounded(near * (far / near) ** share))
+        value = self.low * (self.high / self.low) ** share
+        return round(value) if self.whole else _rounded(value * self._scale(setting))
+
+    def gentleness(self, value: float, setting: Setting) -> float:
+        """Larger for values that do less."""
+        size = value / self._scale(setting)
+        return size if self.gentle == "high" else -size
+
+    def _scale(self, setting: Setting) -> float:
+        return 1.0 if self.scale is None else self.scale(setting)
+
+
+Dimension = Values | Interval
+Space = dict[str, Dimension]
+
+
+def make_space(candidate: Candidate, given: Given, features: int) -> Space:
+    """What is searched of a method: what is listed for it, what is given, and otherwise what its options declare.
+
+    Args:
+        candidate: the method.
+        given: the space that the user gave, for all methods that have the option.
+        features: how many numbers an example has, which says what a radius is worth in another norm.
+    """
+    space: Space = {}
+    options = candidate.options()
+    for name, (option, value) in options.items():
+        if name in candidate.listed:
+            space[name] = Values(tuple(candidate.listed[name]))
+        elif name in given and value is not None:
+            if len(given[name]):
+                space[name] = _given(option, given[name])
+        elif option.tunable is not None:
+            norm = options["norm"][1] if "norm" in options else None
+            dimension = _declared(option, option.tunable, value, norm, features)
+            if dimension is not None:
+                space[name] = dimension
+    return space
+
+
+def check_names(given: Given, candidates: Collection[Candidate]) -> None:
+    """Refuse options that no method has, or that none has a first value for."""
+    known = {name for candidate in candidates for name, (_, value) in candidate.options().items() if value is not None}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise ValueError(f"space: no method here has a value of {name!r} to start from: {hint}")
+
+
+def _given(option: Option, values: Sequence[Any]) -> Dimension:
+    """The dimension that the user gave."""
+    name = option.name
+    if not isinstance(values, tuple):
+        if isinstance(values, str):
+            raise ValueError(f"space: {name}={values!r} must be a list of values, or a tuple (low, high)")
+        for value in values:
+            option.check(value)
+        return Values(tuple(values))
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if isinstance(limits, Choice):
+        raise ValueError(f"space: {name}={values!r} is one of a few values: give a list of them")
+    numbers = len(values) == 2 and all(isinstance(value, Real) for value in values)
+    if not numbers or not values[0] < values[1]:
+        raise ValueError(f"space: {name}={values!r} must be (low, high) with low < high; a list is a few values")
+    for value in values:
+        option.check(value)
+    below = _end(limits)
+    if below is None and values[0] <= 0:
+        raise ValueError(
+            f"space: {name}={values!r} must begin above 0, as it is spread evenly in the logarithm; a list may hold 0"
+        )
+    gentle = option.tunable.gentle if option.tunable is not None else "low"
+    return Interval(values[0], values[1], below, isinstance(limits, Count), gentle)
+
+
+def _declared(option: Option, tunable: Tunable, value: Any, norm: float | None, features: int) -> Dimension | None:
+    """The dimension that an option declares around its value; None if there is no value to scale."""
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if isinstance(limits, Choice):
+        return Values(limits.values)
+    if value == 0:
+        value = option.default
+    if not isinstance(value, Real) or not isinstance(limits, Range):
+        return None
+    center, below = float(value), _end(limits)
+    if below is not None:
+        distance = below - center
+        return Interval(max(limits.low, below - distance * tunable.factor), below - distance / tunable.factor, below)
+    scale = None
+    if tunable.comparable is not None and norm is not None:
+        scale = partial(_worth, tunable=tunable, norm=norm, features=features)
+    return Interval(center / tunable.factor, center * tunable.factor, gentle=tunable.gentle, scale=scale)
+
+
+def _worth(setting: Setting, tunable: Tunable, norm: float, features: int) -> float:
+    """How many times as large a number is in the norm of a setting, if it is to mean the same as in ``norm``."""
+    assert tunable.comparable is not None
+    return tunable.comparable(setting.get("norm", norm), features) / tunable.comparable(norm, features)
+
+
+def _end(limits: Any) -> float | None:
+    """The upper end that an option may come close to and not reach."""
+    return limits.high if isinstance(limits, Range) and limits.high_open and limits.high < math.inf else None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

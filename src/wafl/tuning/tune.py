@@ -1,0 +1,252 @@
+"""Tuning: the same number of trials for every method, as lanes of one batched run."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from wafl.attacks import Attack
+from wafl.core.checks import check_seed
+from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
+from wafl.core.options import Count
+from wafl.core.task import Loss
+from wafl.data.federation import Federation
+from wafl.engine.callbacks import Callback, Callbacks
+from wafl.engine.embedded import Embedded, find_device
+from wafl.engine.fit import train
+from wafl.engine.spec import Spec
+from wafl.engine.trainer import Trainer
+from wafl.methods import METHODS, Method
+from wafl.run import Run
+from wafl.tuning.candidate import Candidate, Setting
+from wafl.tuning.draw import draw_settings
+from wafl.tuning.goal import Goal, Metric
+from wafl.tuning.held_out import Way, hold_out
+from wafl.tuning.result import Best, Trial, Tuning, choose
+from wafl.tuning.space import Given, Space, check_names, make_space
+
+Methods = Method | Sequence[Method] | Mapping[str, Method | tuple[Method, Mapping[str, Any]]]
+OnMethod = Callable[[str, list[Trial]], None]
+
+
+def tune(
+    model: nn.Module,
+    clients: Federation,
+    methods: Methods,
+    *,
+    trials: int = 16,
+    space: Given | None = None,
+    held_out: Way = "examples",
+    share: float = 0.2,
+    metric: Metric | None = None,
+    attack: Attack | None = None,
+    attacked: Sequence[float] = (0.0, 1.0),
+    seed: int = 0,
+    loss: Loss = "cross_entropy",
+    init: Mapping[str, Tensor] | None = None,
+    device: str = "cpu",
+    chunk_size: int | None = None,
+    callbacks: Callbacks = (),
+    **schedule: Any,
+) -> Tuning:
+    """Try the same number of settings of every method, and choose the best of each on held-out training data.
+
+    The first trial of a method is the setting that it is given with; the others are spread over the space. Trials train
+    as lanes of one batched run. One that diverges loses, and stops no other. The clients' test examples are never read.
+
+    By default the space has the learning rate, and what the method's parts declare as tunable: gamma or radius and the
+    norm, epsilon and the norm, penalty and step_size, mu, the server's rate, the step of learned weights. A number is
+    searched around its first value, by a factor of 10 or 30 each way; in another norm, around what it is worth there.
+
+    Args:
+        model: any module without batch statistics; it is copied.
+        clients: whose training examples to use.
+        methods: one method, several, or several by name; a pair ``(method, schedule)`` has its own schedule.
+        trials: how many settings of each method to try.
+        space: by option, a list of values or a tuple ``(low, high)``; an empty list keeps each method's own value.
+        held_out: ``"examples"`` holds out a share of every client's training examples, ``"clients"`` of the clients.
+        share: the share that is held out.
+        metric: ``"accuracy"`` or ``"loss"``; by default accuracy, and for a regression the loss.
+        attack: an attack or a shift of held-out examples; None judges trials on clean data.
+        attacked: shares of the clients to attack; a trial's value is the mean over them, and 0 is clean data.
+        seed: determines the held-out part, the settings, and every random choice of the trials.
+        loss: what clients minimize.
+        init: the parameters to start from; by default the model's own.
+        device: where lanes are computed.
+        chunk_size: lanes computed together.
+        callbacks: told about every round of every trial.
+        schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of :func:`wafl.fit`'s schedule.
+
+    Returns:
+        All trials and, in ``best``, the choice for each method and the reason for it.
+
+    >>> import wafl
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=10, labels_per_client=3, seed=0)
+    >>> model = wafl.models.mlr(clients)
+    >>> tuning = wafl.tune(model, clients, wafl.FedAvg(), trials=4, rounds=5, local_epochs=1)
+    >>> best = tuning.best["FedAvg"]
+    >>> run = wafl.fit(model, clients, best.method, **best.schedule)
+    """
+    split = hold_out(clients, held_out, share, check_seed(seed))
+    where = find_device(device)
+    trainer = Trainer(model, Embedded(split.train, where, chunk_size), loss, init)
+    goal = Goal(split, metric, attack, tuple(attacked), seed, where)
+    search = Search(_candidates(methods, schedule), space or {}, trials, trainer, goal, seed)
+    return search.run(callbacks)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Everything that is tried, made and checked before any work.
+
+    Args:
+        candidates: the methods.
+        given: the space that the user gave.
+        trials: how many settings of each method.
+        trainer: trains on what is not held out.
+        goal: judges on what is.
+        seed: what the settings are drawn from, and of the trials' training.
+    """
+
+    candidates: Sequence[Candidate]
+    given: Given
+    trials: int
+    trainer: Trainer
+    goal: Goal
+    seed: int = 0
+    spaces: dict[str, Space] = field(init=False, default_factory=dict[str, Space])
+    settings: dict[str, list[Setting]] = field(init=False, default_factory=dict[str, list[Setting]])
+
+    def __post_init__(self) -> None:
+        Count(2, ": the first is the method's own setting").check("trials", self.trials)
+        check_names(self.given, self.candidates)
+        features = math.prod(self.trainer.roster.input_shape)
+        for candidate in self.candidates:
+            _check_weights(candidate, self.goal.held_out.train)
+            space = make_space(candidate, self.given, features)
+            own = {name: value for name, (_, value) in candidate.options().items() if name in space}
+            self.spaces[candidate.name] = space
+            self.settings[candidate.name] = draw_settings(
+                space, own, self.trials, self.seed, lambda setting, candidate=candidate: self._spec(candidate, setting)
+            )
+        self.trainer.check([spec for _, spec in self._specs(self.candidates)])
+
+    def run(
+        self, callbacks: Callbacks = (), known: Mapping[str, list[Trial]] | None = None, keep: OnMethod | None = None
+    ) -> Tuning:
+        """Train and judge all trials.
+
+        Args:
+            callbacks: told about every round of every trial.
+            known: the trials of methods that are done already.
+            keep: called with the trials of a method as soon as all of them are done.
+        """
+        done = dict(known or {})
+        pending = [candidate for candidate in self.candidates if candidate.name not in done]
+        if pending:
+            judging = _Judging(self._specs(pending), self.goal, self.settings, done, keep)
+            with warnings.catch_warnings():
+                for category in (ConcavityWarning, RadiusWarning):  # trials go too far on purpose
+                    warnings.simplefilter("ignore", category)
+                with suppress(DivergedError, UnboundedError):  # of all trials, each of which has said why
+                    train(self.trainer, judging.specs, callbacks=[*callbacks, judging])
+        trials = {candidate.name: done[candidate.name] for candidate in self.candidates}
+        best: dict[str, Best] = {}
+        for candidate in self.candidates:
+            found = choose(candidate, self.spaces[candidate.name], trials[candidate.name], self.goal)
+            if found is not None:
+                best[candidate.name] = found
+        if not best:
+            reason = next(trial.diverged for listed in trials.values() for trial in listed)
+            raise DivergedError(f"every trial of every method diverged; {reason}")
+        return Tuning(trials, best, self.goal.words(), self.goal.accuracy)
+
+    def names(self, pending: Sequence[str]) -> list[str]:
+        """The method of each trial, in the order in which they are trained."""
+        return [name for name in self.settings if name in pending for _ in self.settings[name]]
+
+    def _specs(self, candidates: Sequence[Candidate]) -> list[tuple[str, Spec]]:
+        return [
+            (candidate.name, self._spec(candidate, setting))
+            for candidate in candidates
+            for setting in self.settings[candidate.name]
+        ]
+
+    def _spec(self, candidate: Candidate, setting: Setting) -> Spec:
+        """The run of a trial; if clients are held out, a cohort takes at most those that are left."""
+        cohort, most = candidate.schedule.get("cohort"), self.trainer.roster.num_clients
+        if cohort is not None and most < cohort <= self.goal.held_out.num_clients:
+            candidate = replace(candidate, schedule={**candidate.schedule, "cohort": most})
+        return candidate.spec(setting, self.seed)
+
+
+class _Judging(Callback):
+    """Judges trials as they end, and hands on those of a method when all of them have."""
+
+    def __init__(
+        self,
+        specs: Sequence[tuple[str, Spec]],
+        goal: Goal,
+        settings: Mapping[str, list[Setting]],
+        done: dict[str, list[Trial]],
+        keep: OnMethod | None,
+    ) -> None:
+        self.specs = [spec for _, spec in specs]
+        self._names = [name for name, _ in specs]
+        self._goal, self._settings, self._done, self._keep = goal, settings, done, keep
+        self._found: dict[int, Trial] = {}
+
+    def on_end(self, place: int, run: Run) -> None:
+        name = self._names[place]
+        first = self._names.index(name)
+        settings = self._settings[name]
+        self._found[place] = self._judged(settings[place - first], run)
+        places = range(first, first + len(settings))
+        if all(each in self._found for each in places):
+            self._done[name] = [self._found[each] for each in places]
+            if self._keep is not None:
+                self._keep(name, self._done[name])
+
+    def _judged(self, setting: Setting, run: Run) -> Trial:
+        if run.diverged:
+            return Trial(setting, None, run.diverged)
+        try:
+            return Trial(setting, self._goal.value(run))
+        except ValueError as error:  # finite parameters whose losses are not
+            return Trial(setting, None, str(error))
+
+
+def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate]:
+    """The methods by name, each with its schedule."""
+    if not isinstance(methods, Mapping):
+        several = methods if isinstance(methods, Sequence) else [methods]
+        names: list[str] = [getattr(method, "name", repr(method)) for method in several]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two of the methods {', '.join(names)} have the same name: give them by name, in a dict")
+        methods = dict(zip(names, several, strict=True))
+    if not methods:
+        raise ValueError("there are no methods to tune: give at least one, such as wafl.WAFL()")
+    found: list[Candidate] = []
+    for name, given in methods.items():
+        method, own = given if isinstance(given, tuple) else (given, {})
+        if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
+            known = ", ".join(f"wafl.{preset}(...)" for preset in METHODS)
+            raise TypeError(
+                f"unknown method {method!r}: use {known}, wafl.Method(...), or a pair of one and a schedule"
+            )
+        found.append(Candidate(name, method, {**schedule, **own}))
+    return found
+
+
+def _check_weights(candidate: Candidate, clients: Federation) -> None:
+    """Refuse weights that are given client by client, if some clients are held out."""
+    try:
+        candidate.method.client_weights.initial(clients.train.num_examples.tolist())
+    except ValueError as error:
+        raise ValueError(f"{candidate.name}: {error}; held_out='examples' keeps all clients") from error
