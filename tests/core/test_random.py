@@ -120,6 +120,6 @@ def test_a_smaller_choice_is_part_of_a_larger_one(seed: int, total: int, data: s
     assert set(small) <= set(large) <= set(range(total))
 
 
-def test_every_client_is_chosen_equally_often_over_the_rounds():
-    chosen = [client for round_ in range(300) for client in choose(0, Purpose.COHORT, 10, 3, round_)]
+def test_every_client_is_chosen_equally_often():
+    chosen = [client for redraw in range(300) for client in choose(0, Purpose.ATTACKED, 10, 3, redraw)]
     assert stats.chisquare(np.bincount(chosen, minlength=10)).pvalue > 1e-3

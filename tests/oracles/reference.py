@@ -50,7 +50,25 @@ def order(seed: int, purpose: int, round: int, client: int, step: int, count: in
 
 
 def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[int]:
-    return sorted(order(seed, purpose, round, 0, 0, total)[:count])
+    """The first ``count`` of a Feistel cipher on a grid, in which a place outside ``0 .. total-1`` walks on."""
+    rows = math.ceil(math.sqrt(total))
+    columns = math.ceil(total / rows)
+
+    def permuted(place: int) -> int:
+        row, column = divmod(place, columns)
+        for turn in range(16):
+            if turn % 2 == 0:
+                row = (row + philox((column, turn, round, 0), (seed, purpose))[0]) % rows
+            else:
+                column = (column + philox((row, turn, round, 0), (seed, purpose))[0]) % columns
+        return row * columns + column
+
+    chosen: list[int] = []
+    for place in range(count):
+        chosen.append(permuted(place))
+        while chosen[-1] >= total:
+            chosen[-1] = permuted(chosen[-1])
+    return sorted(chosen)
 
 
 def choose_by_weight(seed: int, round: int, weights: list[float], count: int) -> list[int]:

@@ -163,7 +163,7 @@ def test_about_records_versions_machine_command_and_commit(
     whole: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     about = unsealed((whole / "about.json").read_bytes())
-    assert about["format"] == 1
+    assert about["format"] == 2
     assert about["packages"]["torch"] == torch.__version__
     assert about["packages"]["wafl-learn"] == wafl.__version__
     assert set(about["packages"]) >= {"numpy", "scipy", "scikit-learn", "safetensors", "pydantic"}
@@ -396,10 +396,23 @@ def test_a_study_without_results_is_trained_again_to_the_same_bits(finished: Pat
 
 def test_a_folder_of_a_newer_format_is_refused(finished: Path) -> None:
     about = unsealed((finished / "about.json").read_bytes())
-    (finished / "about.json").write_bytes(sealed({**about, "format": 2}))
+    (finished / "about.json").write_bytes(sealed({**about, "format": 3}))
     before = contents(finished)
-    assert_one_line(invoke("resume", finished), f"{finished} has format 2, this version reads 1: update wafl-learn")
+    assert_one_line(invoke("resume", finished), f"{finished} has format 3, this version reads 2: update wafl-learn")
     assert contents(finished) == before
+
+
+def test_a_study_begun_by_an_earlier_version_is_not_finished_with_other_cohorts(half: Path, finished: Path) -> None:
+    """Also between two methods, where there is no checkpoint; one that is finished needs no training."""
+    for folder in (half, finished):
+        about = unsealed((folder / "about.json").read_bytes())
+        (folder / "about.json").write_bytes(sealed({**about, "format": 1}))
+    shutil.rmtree(half / "checkpoint")
+    before = contents(half)
+    refused = invoke("resume", half)
+    assert_one_line(refused, f"{half} was begun by an earlier version", "finish it with that version, or start again")
+    assert contents(half) == before
+    assert invoke("resume", finished).exit_code == 0
 
 
 def test_a_folder_that_is_not_a_study_is_refused(whole: Path, tmp_path: Path) -> None:

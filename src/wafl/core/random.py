@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+Words = TypeVar("Words", Tensor, NDArray[np.int64])
 WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -62,7 +66,7 @@ class Key:
         return replace(self, step=torch.full_like(self.step, step))
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
+def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> list[Words]:
     """Four 32-bit words (held in int64) for each 128-bit counter and 64-bit key."""
     c0, c1, c2, c3 = counter
     k0, k1 = key

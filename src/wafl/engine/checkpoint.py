@@ -20,7 +20,8 @@ from wafl.core.history import History
 from wafl.engine.callbacks import Callback
 from wafl.engine.progress import Place, Progress, RunProgress
 
-FORMAT = 2
+FORMAT = 3
+"""Raised with what is kept, and with what is drawn: a training must not go on with other cohorts than it began with."""
 KEPT = 2
 """How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
 

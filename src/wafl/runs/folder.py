@@ -29,7 +29,8 @@ from wafl.core.files import sealed, unsealed, write_whole
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
 
-FORMAT = 1
+FORMAT = 2
+"""Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
 PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
 
 Status = Literal["finished", "running", "interrupted"]
@@ -78,6 +79,15 @@ class StudyFolder:
         if sha256(folder.config.read_bytes()).hexdigest() != about.get("config"):
             raise FolderError(f"{folder.config} is not the file that the study was started with. Nothing was changed")
         return folder
+
+    def refuse_older(self) -> None:
+        """An error if what is still to be trained would have other cohorts than what is there."""
+        found = self.read_about().get("format", 0)
+        if found < FORMAT:
+            raise FolderError(
+                f"{self.path} was begun by an earlier version (format {found}, this one writes {FORMAT}), which draws "
+                f"other cohorts: finish it with that version, or start again with wafl run {self.config}"
+            )
 
     def experiment(self) -> Experiment:
         return read_experiment(self.config)

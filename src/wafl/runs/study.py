@@ -80,6 +80,8 @@ class Study:
             What ``results.json`` holds.
         """
         told = as_callbacks(callbacks)
+        if self.pending():
+            self.folder.refuse_older()
         with self.folder.locked():
             results = self.folder.read_results() or self._blank()
             lines = [

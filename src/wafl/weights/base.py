@@ -9,7 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from wafl.core.random import Purpose, choose
+from wafl.core.feistel import first
+from wafl.core.random import Purpose
 from wafl.schedule import Schedule
 
 
@@ -111,9 +112,14 @@ class LearnedWeights(ClientWeights, Protocol):
         ...
 
 
-def uniform_cohort(round: Round) -> tuple[int, ...]:
-    """As many clients as the schedule asks for, drawn uniformly without replacement."""
-    return tuple(choose(round.seed, Purpose.COHORT, round.num_clients, round.cohort, round.number))
+def uniform_cohort(round: Round, purpose: Purpose = Purpose.COHORT) -> tuple[int, ...]:
+    """As many clients as the schedule asks for, drawn uniformly without replacement, in ascending order.
+
+    They are the first of one random order, so a smaller cohort lies in a larger one.
+    """
+    if round.cohort == round.num_clients:
+        return tuple(range(round.num_clients))
+    return tuple(sorted(first(round.seed, purpose, round.num_clients, round.cohort, round.number)))
 
 
 def needs_sizes(rule: ClientWeights, local_steps: int | None) -> bool:

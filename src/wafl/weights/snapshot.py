@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.core.random import Key, Purpose, bits, choose, uniform
-from wafl.weights.base import Cohort, LossQuery, Round
+from wafl.core.random import Key, Purpose, bits, uniform
+from wafl.weights.base import Cohort, LossQuery, Round, uniform_cohort
 from wafl.weights.learned import Learned, StepSize, project_to_simplex
 
 
@@ -38,8 +38,7 @@ class Snapshot(Learned):
 
     def loss_query(self, round: Round) -> LossQuery:
         step = int(bits(Key.of(round.seed, round.number), Purpose.SNAPSHOT, 1)) % round.local_steps + 1
-        asked = choose(round.seed, Purpose.LOSS_COHORT, round.num_clients, round.cohort, round.number)
-        return LossQuery(tuple(asked), step)
+        return LossQuery(uniform_cohort(round, Purpose.LOSS_COHORT), step)
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
         climbed = weights.clone()
