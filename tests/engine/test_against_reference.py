@@ -126,6 +126,7 @@ ADVERSARIES = {
     ),
     "WAFL, radius": Case(wafl.WAFL(radius=0.5), Transport(radius=0.5)),
     "WAFL, radius of l1": Case(wafl.WAFL(radius=0.5, norm=1), Transport(radius=0.5, norm=1)),
+    "WAFL, radius of linf": Case(wafl.WAFL(radius=0.2, norm=math.inf), Transport(radius=0.2, norm=math.inf)),
     "WAFL, DRFA's weights": Case(
         wafl.WAFL(gamma=1.0, client_weights=wafl.weights.snapshot(0.05)), Transport(gamma=1.0), Learned("DRFA", 0.05)
     ),
@@ -204,6 +205,11 @@ BOUNDED = {
     "linf, power 1": Case(
         wafl.WAFL(gamma=0.8, norm=math.inf, power=1, bounds=BOX),
         Transport(gamma=0.8, norm=math.inf, power=1, bounds=BOX),
+    ),
+    "radius": Case(wafl.WAFL(radius=0.5, bounds=BOX), Transport(radius=0.5, bounds=BOX)),
+    "radius of l1": Case(wafl.WAFL(radius=0.6, norm=1, bounds=BOX), Transport(radius=0.6, norm=1, bounds=BOX)),
+    "radius of linf": Case(
+        wafl.WAFL(radius=0.3, norm=math.inf, bounds=BOX), Transport(radius=0.3, norm=math.inf, bounds=BOX)
     ),
     "FedPGM": Case(wafl.FedPGM(epsilon=0.3, steps=5, bounds=BOX), Ball(0.3, 0.15, 5, bounds=BOX)),
     "FedPGM, l2": Case(wafl.FedPGM(epsilon=0.6, steps=5, norm=2, bounds=BOX), Ball(0.6, 0.3, 5, 2, BOX)),
@@ -310,6 +316,7 @@ REGRESSION = {
     "FedAvg": Case(wafl.FedAvg(), Nobody()),
     "WAFL": Case(wafl.WAFL(gamma=20.0), Transport(gamma=20.0)),
     "WAFL, l1": Case(wafl.WAFL(gamma=20.0, norm=1), Transport(gamma=20.0, norm=1)),
+    "WAFL, radius of linf": Case(wafl.WAFL(radius=0.2, norm=math.inf), Transport(radius=0.2, norm=math.inf)),
     "WAFL, targets": Case(wafl.WAFL(gamma=50.0, label_cost=0.1), Transport(gamma=50.0, label_cost=0.1)),
     "FedPGM": Case(wafl.FedPGM(epsilon=0.3, steps=5), Ball(0.3, 0.15, 5)),
     "DRFA": Case(wafl.DRFA(weights_step=0.01), Nobody(), Learned("DRFA", 0.01)),

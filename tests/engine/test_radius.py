@@ -11,7 +11,7 @@ import wafl
 from wafl.engine.spec import Spec
 from wafl.schedule import Schedule
 
-RADII = [0.01, 1.0]
+RADII = [0.01, 0.1, 1.0, 6.0]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def test_the_radius_is_reached_at_every_scale_and_the_model_survives(clients: wa
     for radius, run in zip(RADII, runs, strict=True):
         achieved = fmean(record.achieved_radius or 0.0 for record in run.history[-10:])
         assert achieved == pytest.approx(radius, rel=0.15)
-        assert max(record.achieved_radius or 0.0 for record in run.history) < 3 * radius
-        if radius < 0.1:
+        assert max(record.achieved_radius or 0.0 for record in run.history) < 1.5 * radius
+        if radius <= 0.1:
             assert wafl.evaluate(run, clients).accuracy > 0.8
 
 

@@ -461,11 +461,12 @@ def test_the_aggregate_is_the_weighted_mean() -> None:
 
 def test_the_gamma_of_a_radius_takes_a_step_of_the_dual() -> None:
     strategy = WAFL(radius=0.5)
-    assert strategy.gamma == 1.0
+    first = strategy.gamma
+    assert first == 1e6
     one, two = ask(strategy, linear())
     strategy.aggregate_train(1, [good(one, 1.0, 10, 0.1), good(two, 1.0, 30, 0.7)])
     achieved = math.sqrt((10 * 0.1 + 30 * 0.7) / 40)
-    assert strategy.gamma == pytest.approx(math.sqrt(achieved / 0.5))
+    assert strategy.gamma == pytest.approx(first * achieved / 0.5)
     config = ask(strategy, linear())[0].content.config_records["config"]
     assert config["wafl-gamma"] == strategy.gamma
     assert config["wafl-radius"] == 0.5
@@ -517,7 +518,7 @@ def test_a_bad_reply_is_left_out(kind: str, caplog: pytest.LogCaptureFixture) ->
     assert arrays is not None
     assert metrics is not None
     np.testing.assert_allclose(arrays["weight"].numpy(), 2.5)
-    assert strategy.gamma == pytest.approx(math.sqrt(math.sqrt(0.2) / 0.5))
+    assert strategy.gamma == pytest.approx(1e6 * math.sqrt(math.sqrt(0.2) / 0.5))
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "Left out the reply of node 0" in line
     assert re.search(complaint, line)
@@ -529,7 +530,7 @@ def test_without_a_usable_reply_the_model_is_kept_with_a_warning(came: int, capl
     messages = ask(strategy, linear())
     bad = [BAD["NaN"][0](messages[0]), Message(Error(1, "out of memory"), reply_to=messages[1])]
     assert strategy.aggregate_train(4, bad[:came]) == (None, None)
-    assert strategy.gamma == 1.0
+    assert strategy.gamma == 1e6
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings[-1] == f"round 4: none of {came} replies can be used; the model is kept"
     if came:

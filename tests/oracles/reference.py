@@ -176,6 +176,10 @@ class Transport:
     bounds: tuple[float, float] | None = None
     num_classes: int = 0
 
+    def __post_init__(self) -> None:
+        if self.radius is not None and self.power == 2:
+            object.__setattr__(self, "gamma", 1e6)
+
     def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
         if self.radius is not None and self.power == 2:
             gamma = max(gamma, self.least_gamma(objective, params, x, y))
@@ -184,12 +188,19 @@ class Transport:
         return Moved(torch.stack(xs), torch.stack(ys), sum(values) / len(values), sum(costs) / len(costs))
 
     def least_gamma(self, objective: Objective, params: Params, x: Tensor, y: Tensor) -> float:
-        """``sqrt(mean ||g||_*^2) / (2 radius)``: the linearized loss moves the batch by the radius."""
+        """The gamma at which a batch moves by 1.25 radii, after four linearizations, each at the last move."""
         assert self.radius is not None
-        dual = {1: math.inf, 2: 2, math.inf: 1}[self.norm]
-        slopes = [objective.with_input_gradient(params, *pair)[1].flatten() for pair in zip(x, y, strict=True)]
-        squares = [float(torch.linalg.vector_norm(slope, ord=dual)) ** 2 for slope in slopes]
-        return math.sqrt(sum(squares) / len(squares)) / (2 * self.radius)
+        reach, dual, kept = 1.25 * self.radius, {1: math.inf, 2: 2, math.inf: 1}[self.norm], 1.0
+        gamma, deltas = math.nan, [torch.zeros_like(one) for one in x]
+        for _ in range(4):
+            at = [one + delta for one, delta in zip(x, deltas, strict=True)]
+            slopes = [objective.with_input_gradient(params, *pair)[1] for pair in zip(at, y, strict=True)]
+            steepness = _rms([float(torch.linalg.vector_norm(slope.flatten(), ord=dual)) for slope in slopes])
+            gamma = max(kept * steepness / (2 * reach), 1e-300)
+            deltas = [self.linear_maximizer(slope, one, gamma) for slope, one in zip(slopes, x, strict=True)]
+            if self.bounds is not None:
+                kept *= _rms([self.length(delta) for delta in deltas]) / reach
+        return gamma
 
     def move_one(
         self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float
@@ -301,11 +312,21 @@ class Transport:
         return math.inf if gain > gamma else 0.0
 
     def next_gamma(self, gamma: float, cost: float) -> float:
-        """``log gamma`` moves by half of ``log(achieved / radius)``, and gamma by at most a factor of 2."""
-        if self.radius is None or cost == 0:
+        """Up: in proportion to the achieved radius. Down: by its root, or to where half the radius is achieved."""
+        if self.radius is None:
             return gamma
-        ratio = min(max(cost ** (1 / self.power) / self.radius, 1e-6), 1e6)
-        return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
+        ratio = cost ** (1 / self.power) / self.radius
+        if self.power == 1:
+            return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
+        if ratio == 0:
+            return gamma
+        if ratio > 1:
+            return gamma * min(ratio, 2.0)
+        return gamma * min(math.sqrt(ratio), 2 * ratio)
+
+
+def _rms(lengths: list[float]) -> float:
+    return math.sqrt(sum(length**2 for length in lengths) / len(lengths))
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,23 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximizer
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
+from wafl.adversaries.reach import gamma_of_reach
 from wafl.core.checks import check_bounds, check_inside
 from wafl.core.inputs import Inputs, shared
-from wafl.core.norms import dual, power_norm, typical_length, typical_price
+from wafl.core.norms import power_norm, typical_length, typical_price
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Tunable, check_options
 from wafl.core.random import normal
 from wafl.core.task import Problem
 
-FIRST_GAMMA = 1.0
-"""Where the search for the gamma of a radius starts."""
+FIRST_GAMMA = {1: 1.0, 2: 1e6}
+"""Where the search for the gamma of a radius starts, by power.
+
+With power 2 it starts so high that examples move in proportion to ``1 / gamma``: one such move tells the gamma of any
+radius. With power 1 examples do not move at all if gamma is high.
+"""
+
+BATCH_REACH = 1.25
+"""How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +111,10 @@ class Wasserstein:
     @property
     def first_gamma(self) -> float:
         """The gamma, or where the search for the gamma of a radius starts."""
-        return FIRST_GAMMA if self.gamma is None else self.gamma
+        return FIRST_GAMMA[self.power] if self.gamma is None else self.gamma
 
     def scalars(self) -> dict[str, float]:
-        """Gamma, and the radius that a batch must not surely exceed, if gamma is found from one."""
+        """Gamma, and the radius that gamma is found from, if one is given."""
         return {"gamma": self.first_gamma, **({} if self.radius is None else {"radius": self.radius})}
 
     @property
@@ -126,7 +134,9 @@ class Wasserstein:
         x, state = shared(x), state or AdversaryState()
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.radius is not None and self.power == 2:
-            gamma = torch.maximum(gamma, self._least_gamma(problem, x, y, state))
+            reach = BATCH_REACH * lane_scalar(state, "radius", self.radius, problem.params)
+            least = gamma_of_reach(problem, x, y, state.weight, reach, self.norm, self.bounds)
+            gamma = torch.maximum(gamma, least)
         if math.isinf(self.label_cost):
             move = self._move_inputs(problem, x, y, gamma, state)
         elif y.is_floating_point():
@@ -135,31 +145,21 @@ class Wasserstein:
             move = self._move_classes(problem, x, y, gamma, state)
         return replace(move, state=state)
 
-    def _least_gamma(self, problem: Problem, x: Inputs, y: Tensor, state: AdversaryState) -> Tensor:
-        """A gamma below which the batch surely moves farther than the radius: ``rms ||g||_* / (2 radius)``.
-
-        If the loss is convex in x, an example moves at least as far as its linearization does, ``||g||_* / (2 gamma)``.
-        So a gamma that lags behind a changing model cannot tear it apart.
-        """
-        assert self.radius is not None
-        radius = lane_scalar(state, "radius", self.radius, problem.params)
-        slopes = power_norm(problem.gradient(x.dense(), y).flatten(2), dual(self.norm), 2)
-        weight = torch.full_like(slopes, 1.0 / slopes.shape[1]) if state.weight is None else state.weight
-        return (weight * slopes).sum(1).sqrt() / (2.0 * radius)
-
     def next_gamma(self, gamma: float, cost: float) -> float:
         """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
 
-        The dual's derivative in gamma is ``radius^p - cost``. Far from the limit the achieved radius is
-        proportional to ``1 / gamma``, so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Only half of it
-        is taken, because a cohort is a sample, and gamma changes by at most a factor of 2.
+        The dual's derivative in gamma is ``radius^p - cost``. Far above the limit the achieved radius is proportional
+        to ``1 / gamma`` (power 2), so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Upward it is taken
+        whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
+        achieved. Gamma at most doubles.
         """
         assert self.radius is not None
-        if cost == 0.0:  # a flat model cannot move, at any gamma
+        ratio = cost ** (1.0 / self.power) / self.radius
+        if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by
+            return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
+        if ratio == 0.0:  # a flat model does not move, at any gamma
             return gamma
-        achieved = cost ** (1.0 / self.power)
-        ratio = min(max(achieved / self.radius, 1e-6), 1e6)
-        return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
+        return gamma * min(max(ratio, math.sqrt(ratio)), 2.0 * ratio, 2.0)
 
     def limit(self, curvature: float, quadratic: float | None) -> float:
         """The concavity limit: above it the inner problem with the squared l2 cost is concave, given L_zz.
