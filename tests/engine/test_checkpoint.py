@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import shutil
 import types
@@ -13,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 import wafl
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, unsealed
+from wafl.core.journal import Journal
 from wafl.data.examples import Examples
+from wafl.engine import checkpoint as checkpoint_module
 from wafl.engine.callbacks import Callback, EarlyStopping, Moment
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.embedded import Embedded
@@ -110,7 +113,7 @@ def stop_at(round: int, place: int = 0) -> Callable[[Moment], None]:
 
 
 def written(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.exists() else []
+    return sorted(path for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -333,6 +336,98 @@ def test_a_checkpoint_every_zero_rounds_is_refused(tmp_path: Path, every: int) -
         Checkpoint(tmp_path, every=every)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_checkpoint_every_zero_seconds_is_refused(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"seconds=.* must be above 0"):
+        Checkpoint(tmp_path, seconds=seconds)
+
+
+@pytest.mark.usefixtures("crash")
+def test_a_checkpoint_is_written_early_when_its_time_has_come(
+    tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock on which every look takes a second."""
+    monkeypatch.setattr(checkpoint_module.time, "monotonic", itertools.count().__next__)
+    with pytest.raises(InterruptError):
+        fit(clients, rounds=8, checkpoint=Checkpoint(tmp_path, every=100, seconds=3.0), callbacks=[stop_at(7)])
+    assert [state[0] for state in rounds_on_disk(tmp_path)] == [3, 6]
+
+
+def test_two_trainings_cannot_share_a_folder(tmp_path: Path, clients: wafl.Federation) -> None:
+    def other(_: Moment) -> None:
+        with pytest.raises(CheckpointError, match="is in use by another training: give this one a folder of its own"):
+            fit(clients, checkpoint=Checkpoint(tmp_path))
+
+    fit(clients, checkpoint=Checkpoint(tmp_path), callbacks=[other])
+    assert len(fit(clients, checkpoint=Checkpoint(tmp_path)).history) == ROUNDS, "the lock is gone"
+
+
+def test_what_a_checkpoint_writes_does_not_grow_with_the_rounds(tmp_path: Path, clients: wafl.Federation) -> None:
+    states: list[int] = []
+    journals: list[int] = []
+
+    def measure(_: Moment) -> None:
+        states.extend(sum(file.stat().st_size for file in path.iterdir()) for path in written(tmp_path)[-1:])
+        journals.extend(path.stat().st_size for path in tmp_path.glob("rounds.journal"))
+
+    fit(clients, rounds=120, checkpoint=Checkpoint(tmp_path), callbacks=[measure])
+    assert max(states[-10:]) <= max(states[:10]) + 20, "a few digits"
+    growth = np.diff(journals)
+    assert max(growth[-10:]) <= max(growth[:10]) + 20
+
+
+def test_memory_that_changes_is_appended_and_outdated_memory_is_removed(tmp_path: Path) -> None:
+    """Forty clients keep a map each; two take part per round."""
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((2, 8)), np.arange(2)) for _ in range(40)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    sizes: list[int] = []
+    names = set[str]()
+
+    def measure(_: Moment) -> None:
+        found = sorted(tmp_path.glob("memory-*.journal"))
+        names.update(path.name for path in found)
+        sizes.append(sum(path.stat().st_size for path in found))
+        assert len(found) <= 3
+
+    def train(**changes: Any) -> wafl.Run:
+        return fit(clients, "FedRobust", rounds=60, cohort=2, **changes)
+
+    whole = bits(train())
+    with pytest.raises(InterruptError):
+        train(checkpoint=Checkpoint(tmp_path), callbacks=[measure, stop_at(57)])
+    assert len(names) > 2, "it was written anew"
+    growth = np.diff(sizes)
+    appended = growth[growth > 0]
+    assert np.median(appended) < max(sizes) / 10, "most rounds append what changed"
+    shutil.rmtree(written(tmp_path)[-1])  # the one before still finds its memory
+    assert bits(train(checkpoint=Checkpoint(tmp_path))) == whole
+
+
+def test_a_full_disk_in_any_write_loses_nothing_that_is_written_later(
+    tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bits(fit(clients, "FedRobust"))
+    append = Journal.append
+    for failing in range(1, 6):
+        folder, left = tmp_path / str(failing), failing
+
+        def full(self: Journal, entries: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                with self.path.open("ab") as file:
+                    file.write(b"12 torn")
+                raise OSError(28, "No space left on device")
+            append(self, entries)
+
+        monkeypatch.setattr(Journal, "append", full)
+        with pytest.raises(OSError, match="No space"):
+            fit(clients, "FedRobust", checkpoint=Checkpoint(folder))
+        monkeypatch.setattr(Journal, "append", append)
+        assert bits(fit(clients, "FedRobust", checkpoint=Checkpoint(folder))) == whole
+
+
 # -- Damage ---------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +441,11 @@ def half(tmp_path: Path, clients: wafl.Federation) -> Path:
     return folder
 
 
+def _spoil_end(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-4] + bytes([data[-4] ^ 1]) + data[-3:])
+
+
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "a bit of the tensors": lambda folder: flip(folder / "state.safetensors"),
     "a bit of the description": lambda folder: flip(folder / "state.json"),
@@ -357,6 +457,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "description not text": lambda folder: (folder / "state.json").write_bytes(b"\xff\xfe\x00"),
     "tensors gone": lambda folder: (folder / "state.safetensors").unlink(),
     "description gone": lambda folder: (folder / "state.json").unlink(),
+    "its last round in the journal": lambda folder: _spoil_end(folder.parent / "rounds.journal"),
     "tensors of the one before": lambda folder: shutil.copy(
         written(folder.parent)[0] / "state.safetensors", folder / "state.safetensors"
     ),
@@ -373,7 +474,7 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(
     assert seen.rounds == [2, 3], "one round more than without the damage"
 
 
-@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "tensors of the one before"])
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if "one before" not in name and "journal" not in name])
 def test_two_damaged_checkpoints_are_an_error_and_nothing_is_changed(
     half: Path, clients: wafl.Federation, damage: str
 ) -> None:
@@ -385,6 +486,14 @@ def test_two_damaged_checkpoints_are_an_error_and_nothing_is_changed(
     assert str(half) in str(caught.value)
     assert "move the folder away to start from scratch" in str(caught.value)
     assert contents(half) == before
+
+
+def test_a_damaged_first_round_leaves_no_usable_checkpoint(half: Path, clients: wafl.Federation) -> None:
+    data = bytearray((half / "rounds.journal").read_bytes())
+    data[100] ^= 1
+    (half / "rounds.journal").write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match=r"rounds\.journal is damaged at byte 0"):
+        fit(clients, checkpoint=Checkpoint(half))
 
 
 def test_a_damaged_checkpoint_does_not_count_as_one_of_the_two_that_are_kept(
@@ -417,9 +526,9 @@ def test_a_folder_with_only_a_half_written_checkpoint_is_a_fresh_start(
 def test_a_newer_format_is_refused_and_left_as_it_is(half: Path, clients: wafl.Federation) -> None:
     for folder in written(half):
         about = unsealed((folder / "state.json").read_bytes())
-        (folder / "state.json").write_bytes(sealed({**about, "format": 4}))
+        (folder / "state.json").write_bytes(sealed({**about, "format": 5}))
     before = contents(half)
-    with pytest.raises(CheckpointError, match="format 4, this version reads 3: update wafl-learn"):
+    with pytest.raises(CheckpointError, match="format 5, this version reads 4: update wafl-learn"):
         fit(clients, checkpoint=Checkpoint(half))
     assert contents(half) == before
 
@@ -436,7 +545,15 @@ def test_an_older_format_is_refused_with_a_remedy(half: Path, clients: wafl.Fede
 
 def test_only_safetensors_and_json_are_written(half: Path, clients: wafl.Federation) -> None:
     """No pickle: reading a checkpoint runs no code."""
-    assert {path.name for path in half.rglob("*") if path.is_file()} == {"state.safetensors", "state.json"}
+    assert {path.name for path in half.rglob("*") if path.is_file()} == {
+        "state.safetensors",
+        "state.json",
+        "rounds.journal",
+        ".lock",
+    }
+    size = unsealed((written(half)[-1] / "state.json").read_bytes())["journal"]
+    rows = [json.loads(entry) for entry in Journal(half / "rounds.journal", size).read()]
+    assert [(row["run"], row["round"]) for row in rows] == [(0, 0), (0, 1), (0, 2)]
     for folder in written(half):
         data = (folder / "state.safetensors").read_bytes()
         size = int.from_bytes(data[:8], "little")
@@ -445,7 +562,9 @@ def test_only_safetensors_and_json_are_written(half: Path, clients: wafl.Federat
         assert 8 + size + max(ends) == len(data), "a header of JSON, and numbers to the end"
         assert set(header) == {"0.params", "0.client_weights"}
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
-        assert set(state) == {"format", "fingerprint", "sha256", "chunk_sizes", "runs", "checksum"}
+        assert set(state) == {
+            "format", "fingerprint", "sha256", "chunk_sizes", "runs", "journal", "lengths", "memory", "checksum"
+        }  # fmt: skip
 
 
 # -- Another training -----------------------------------------------------------------------------------------
@@ -553,8 +672,7 @@ def test_the_memory_of_clients_is_in_the_checkpoint(tmp_path: Path, clients: waf
     """FedRobust's maps, by run and client, of the clients that took part."""
     with pytest.raises(InterruptError):
         fit(clients, "FedRobust", cohort=2, checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(1)])
-    tensors = load_file(written(tmp_path)[-1] / "state.safetensors")
+    about = unsealed((written(tmp_path)[-1] / "state.json").read_bytes())["memory"]
+    (entry,) = Journal(tmp_path / about["file"], about["size"]).read()
     cohort = fit(clients, "FedRobust", cohort=2, rounds=1).history[0].cohort
-    assert {name for name in tensors if name.startswith("memory.")} == {
-        f"memory.0.{client}.adversary" for client in cohort
-    }
+    assert set(load(entry)) == {f"0.{client}.adversary" for client in cohort}

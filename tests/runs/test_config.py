@@ -246,6 +246,7 @@ METHOD_FIELDS: dict[str, dict[str, Kind]] = {
 SECTIONS: dict[str, dict[str, Kind]] = {
     "": {
         "name": NAME, "seeds": SEEDS, "device": DEVICE, "checkpoint_every": COUNT,
+        "checkpoint_seconds": POSITIVE,
         "engine": one_of("embedded", "flower-sim", "flower", typo="flwr"),
     },
     "data": {

@@ -1,14 +1,27 @@
-"""Training that survives a crash: its progress on disk, written completely or not at all, and the one before it."""
+"""Training that survives a crash: its progress on disk, written completely or not at all, and the one before it.
+
+rounds.journal          every round of every run, appended
+memory-<n>.journal      what clients keep, appended as it changes; written anew when most of it is outdated
+<n>/state.safetensors   parameters, client weights and vectors of checkpoint n
+<n>/state.json          the rest, and how much of the journals counts
+
+So a checkpoint costs the same after 100,000 rounds as after one, whatever the number of clients that did not take part.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,14 +29,28 @@ from torch import Tensor
 from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
-from wafl.core.history import History
+from wafl.core.history import History, Record
+from wafl.core.journal import Journal
 from wafl.engine.callbacks import Callback
-from wafl.engine.progress import Place, Progress, RunProgress
+from wafl.engine.progress import ClientState, Place, Progress, RunProgress
 
-FORMAT = 3
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+FORMAT = 4
 """Raised with what is kept, and with what is drawn: a training must not go on with other cohorts than it began with."""
 KEPT = 2
 """How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
+
+
+@dataclass
+class _Unsaved:
+    """A progress that later rounds do not change; of its histories only what the journal does not hold yet."""
+
+    runs: dict[int, RunProgress]
+    records: list[tuple[int, Record]]
+    memory: dict[Place, ClientState]
+    chunk_sizes: dict[int, int]
 
 
 class Checkpoint(Callback):
@@ -32,34 +59,49 @@ class Checkpoint(Callback):
     Args:
         folder: where to write; one folder per training.
         every: how many rounds pass between two checkpoints; an interrupted training always writes one.
+        seconds: write one earlier if this much time has passed since the last.
 
     >>> import tempfile
     >>> Checkpoint(tempfile.mkdtemp(), every=5).read("") is None
     True
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, every: int = 1) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, every: int = 1, seconds: float | None = None) -> None:
         if every < 1:
             raise ValueError(f"every={every} must be at least 1: it is how many rounds pass between two checkpoints")
-        self.folder, self.every = Path(folder), every
-        self._fingerprint = ""
-        self._unsaved: Progress | None = None
-        self._rounds = 0
+        if seconds is not None and not seconds > 0.0:
+            raise ValueError(f"seconds={seconds} must be above 0: it is how long to wait between two checkpoints")
+        self.folder, self.every, self.seconds = Path(folder), every, seconds
+        self._lock: BaseFileLock | None = None
+        self._reset("")
+
+    def _reset(self, fingerprint: str) -> None:
+        self._fingerprint = fingerprint
+        self._unsaved: _Unsaved | None = None
+        self._rounds, self._written_at = 0, time.monotonic()
         self._count = 0
         self._damaged: set[Path] = set()
+        self._journal = Journal(self.folder / "rounds.journal")
+        self._lengths: dict[int, int] = {}
+        self._memory = _Memory(self.folder)
 
     def read(self, fingerprint: str) -> Progress | None:
         """The last good progress of the training with this fingerprint; None if there is none yet."""
-        self._fingerprint = fingerprint
+        self._reset(fingerprint)
         written = self._written()
         self._count = _number(written[-1]) if written else 0
         faults: list[str] = []
         for folder in reversed(written):
             try:
-                return read_progress(folder, fingerprint)
+                progress, about = read_progress(folder, fingerprint)
             except CheckpointError as error:
                 self._damaged.add(folder)
                 faults.append(f"{folder.name}: {error}")
+                continue
+            self._journal.size = about["journal"]
+            self._lengths = {place: len(run.history) for place, run in progress.runs.items()}
+            self._memory.resume(about["memory"], progress.memory)
+            return progress
         if faults:
             raise CheckpointError(
                 f"{self.folder} holds no usable checkpoint ({'; '.join(faults)}). Nothing was changed: move the folder "
@@ -68,69 +110,153 @@ class Checkpoint(Callback):
         return None
 
     def on_progress(self, progress: Progress) -> None:
-        """Remember the progress, and write it every :attr:`every` rounds."""
-        self._unsaved = progress.snapshot()
+        """Remember the progress, and write it when that is due."""
+        records = [] if self._unsaved is None else self._unsaved.records
+        runs: dict[int, RunProgress] = {}
+        for place, run in progress.runs.items():
+            known = self._lengths.get(place, 0)
+            records += [(place, record) for record in islice(run.history, known, None)]
+            self._lengths[place] = len(run.history)
+            runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
+        self._unsaved = _Unsaved(runs, records, dict(progress.memory), dict(progress.chunk_sizes))
         self._rounds += 1
-        if self._rounds % self.every == 0:
+        late = self.seconds is not None and time.monotonic() - self._written_at >= self.seconds
+        if late or self._rounds % self.every == 0:
             self.write()
 
     def write(self) -> None:
         """Write what has not been written yet."""
         if self._unsaved is None:
             return
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._count += 1
-        write_progress(self.folder / f"{self._count:09d}", self._unsaved, self._fingerprint)
+        unsaved, folder = self._unsaved, self.folder / f"{self._count:09d}"
+        self._journal.append(_line(place, record) for place, record in unsaved.records)
+        unsaved.records = []
+        memory = self._memory.write(unsaved.memory, self._count)
+        lengths = {place: self._lengths[place] for place in unsaved.runs}
+        about = {"journal": self._journal.size, "lengths": lengths, "memory": memory, "fingerprint": self._fingerprint}
+        write_state(folder, unsaved.runs, {**about, "chunk_sizes": unsaved.chunk_sizes})
         self._unsaved = None
+        self._written_at = time.monotonic()
         good = [folder for folder in self._written() if folder not in self._damaged]
         for folder in good[:-KEPT]:
             shutil.rmtree(folder)
+        self._memory.forget(good[-KEPT:])
 
     def __enter__(self) -> Checkpoint:
+        """Nobody else writes here until :meth:`__exit__`; the lock ends with the process, however it ends."""
+        from filelock import FileLock, Timeout
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise CheckpointError(
+                f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
+            ) from None
+        self._lock = lock
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:
-            self.write()
-        else:
-            with suppress(OSError):  # such as a full disk, which may be why the training stopped
+        try:
+            if kind is None:
                 self.write()
+            else:
+                with suppress(OSError):  # such as a full disk, which may be why the training stopped
+                    self.write()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def _written(self) -> list[Path]:
         """Complete checkpoints, oldest first; one that a crash left half written has another name."""
         return sorted(path for path in self.folder.glob("*") if path.name.isdigit()) if self.folder.is_dir() else []
 
 
-def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
+class _Memory:
+    """What clients keep, in a journal to which changes are appended; a new one is begun when most of it is outdated."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._journal: Journal | None = None
+        self._written: dict[Place, ClientState] = {}
+        self._bytes = 0
+
+    def resume(self, about: Mapping[str, Any] | None, memory: Mapping[Place, ClientState]) -> None:
+        """Go on where a checkpoint left the journal."""
+        self._journal = None if about is None else Journal(self._folder / about["file"], about["size"])
+        self._written, self._bytes = dict(memory), sum(map(_bytes, memory.values()))
+
+    def write(self, memory: Mapping[Place, ClientState], count: int) -> dict[str, Any] | None:
+        """Append what has changed since the last checkpoint; returns how much of which file counts."""
+        if not memory:
+            return None
+        changed = {place: kept for place, kept in memory.items() if self._written.get(place) is not kept}
+        size = self._bytes + sum(_bytes(kept) - _bytes(self._written.get(place, {})) for place, kept in changed.items())
+        journal = self._journal
+        if journal is None or journal.size > 2 * size:
+            journal, changed = Journal(self._folder / f"memory-{count:09d}.journal"), memory
+        if changed:
+            journal.append([_tensors(changed)])
+        self._journal, self._written, self._bytes = journal, dict(memory), size
+        return {"file": journal.path.name, "size": journal.size}
+
+    def forget(self, kept: list[Path]) -> None:
+        """Remove the journals that none of the kept checkpoints needs."""
+        files = sorted(self._folder.glob("memory-*.journal"))
+        if len(files) < 2:
+            return
+        needed = {self._journal.path.name} if self._journal is not None else set[str]()
+        for folder in kept:
+            with suppress(OSError, ValueError):
+                about = unsealed((folder / "state.json").read_bytes())["memory"]
+                needed |= {about["file"]} if about else set()
+        for file in files:
+            if file.name not in needed:
+                file.unlink()
+
+
+def _bytes(kept: ClientState) -> int:
+    return sum(value.numel() * value.element_size() for value in kept.values())
+
+
+def _tensors(memory: Mapping[Place, ClientState]) -> bytes:
+    from safetensors.torch import save
+
+    named = {f"{run}.{client}.{name}": value for (run, client), kept in memory.items() for name, value in kept.items()}
+    return save({name: value.detach().cpu().clone().contiguous() for name, value in named.items()})
+
+
+def _line(place: int, record: Record) -> bytes:
+    return json.dumps({"run": place, **vars(record)}).encode()
+
+
+def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:
     """Write a folder with the tensors and a description, which holds their checksum and its own."""
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
-    runs: dict[str, Any] = {}
-    for place, run in progress.runs.items():
+    rows: dict[str, Any] = {}
+    for place, run in runs.items():
         state = run.state
         tensors[f"{place}.params"] = state.params
         tensors[f"{place}.client_weights"] = state.client_weights
         tensors |= {f"{place}.vectors.{name}": value for name, value in state.vectors.items()}
-        runs[str(place)] = {
+        rows[str(place)] = {
             "round": state.round,
             "scalars": {name: value.hex() for name, value in state.scalars.items()},
             "stopped": run.stopped,
-            "history": run.history.to_json(),
+            "diverged": run.history.diverged,
         }
-    for (run, client), kept in progress.memory.items():
-        tensors |= {f"memory.{run}.{client}.{name}": value for name, value in kept.items()}
     content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
-    about = {
-        "format": FORMAT,
-        "fingerprint": fingerprint,
-        "sha256": sha256(content).hexdigest(),
-        "chunk_sizes": {str(group): size for group, size in progress.chunk_sizes.items()},
-        "runs": runs,
-    }
+    sealing = {"format": FORMAT, "sha256": sha256(content).hexdigest(), "runs": rows, **about}
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name, data in (("state.safetensors", content), ("state.json", sealed(about, indent=None))):
+    for name, data in (("state.safetensors", content), ("state.json", sealed(sealing, indent=None))):
         with (partial / name).open("wb") as file:
             file.write(data)
             file.flush()
@@ -139,8 +265,8 @@ def write_progress(folder: Path, progress: Progress, fingerprint: str) -> None:
     sync(folder.parent)
 
 
-def read_progress(folder: Path, fingerprint: str) -> Progress:
-    """Read what :func:`write_progress` wrote; a CheckpointError if it is damaged or belongs to another training."""
+def read_progress(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, Any]]:
+    """A checkpoint, and its description; a CheckpointError if it is damaged or belongs to another training."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -159,20 +285,45 @@ def read_progress(folder: Path, fingerprint: str) -> Progress:
         if about["fingerprint"] != fingerprint:
             raise CheckpointError("it belongs to another training, with other methods, schedule, model or clients")
         tensors = load(content)
-        runs = {int(place): _run(int(place), row, tensors) for place, row in about["runs"].items()}
+        histories = _histories(folder.parent, about)
+        runs = {int(place): _run(int(place), row, tensors, histories) for place, row in about["runs"].items()}
+        memory: dict[Place, dict[str, Tensor]] = {}
+        for entry in _memory_journal(folder.parent, about["memory"]).read():
+            read: dict[Place, dict[str, Tensor]] = {}
+            for name, value in load(entry).items():
+                run, client, part = name.split(".", 2)
+                read.setdefault((int(run), int(client)), {})[part] = value
+            memory |= read
+        sizes = {int(group): size for group, size in about["chunk_sizes"].items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"it cannot be read: {error}") from error
-    memory: dict[Place, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("memory."):
-            _, run, client, part = name.split(".", 3)
-            memory.setdefault((int(run), int(client)), {})[part] = value
-    return Progress(runs, dict(memory), {int(group): size for group, size in about["chunk_sizes"].items()})
+    return Progress(runs, dict(memory), sizes), about
 
 
-def _run(place: int, row: dict[str, Any], tensors: dict[str, Tensor]) -> RunProgress:
+def _memory_journal(folder: Path, about: Mapping[str, Any] | None) -> Journal:
+    if about is None:
+        return Journal(folder)
+    if Path(about["file"]).name != about["file"]:
+        raise ValueError(f"{about['file']!r} is not a file of its folder")
+    return Journal(folder / about["file"], about["size"])
+
+
+def _histories(folder: Path, about: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    """The rounds of each run; they must be as many as were written."""
+    found: dict[int, list[dict[str, Any]]] = {int(place): [] for place in about["lengths"]}
+    for entry in Journal(folder / "rounds.journal", about["journal"]).read():
+        row = json.loads(entry)
+        found[row.pop("run")].append(row)
+    if {str(place): len(rows) for place, rows in found.items()} != about["lengths"]:
+        raise ValueError("rounds.journal does not hold the rounds of this checkpoint")
+    return found
+
+
+def _run(
+    place: int, row: dict[str, Any], tensors: dict[str, Tensor], histories: Mapping[int, list[dict[str, Any]]]
+) -> RunProgress:
     prefix = f"{place}.vectors."
     scalars = {name: float.fromhex(value) for name, value in row["scalars"].items()}
     state = State(
@@ -182,7 +333,9 @@ def _run(place: int, row: dict[str, Any], tensors: dict[str, Tensor]) -> RunProg
         scalars,
         {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)},
     )
-    return RunProgress(state, History.from_json(row["history"]), row["stopped"])
+    history = History.from_json(histories[place])
+    history.diverged = row["diverged"]
+    return RunProgress(state, history, row["stopped"])
 
 
 def _number(folder: Path) -> int:

@@ -36,11 +36,3 @@ class Progress:
     runs: dict[int, RunProgress] = field(default_factory=dict[int, RunProgress])
     memory: dict[Place, ClientState] = field(default_factory=dict[Place, ClientState])
     chunk_sizes: dict[int, int] = field(default_factory=dict[int, int])
-
-    def snapshot(self) -> Progress:
-        """A copy that later rounds do not change."""
-        runs: dict[int, RunProgress] = {}
-        for place, run in self.runs.items():
-            history = History(list(run.history), run.history.diverged)
-            runs[place] = RunProgress(run.state, history, run.stopped)
-        return Progress(runs, dict(self.memory), dict(self.chunk_sizes))

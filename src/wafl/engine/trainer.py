@@ -32,6 +32,9 @@ from wafl.engine.watch import Watch, lowest_gamma
 from wafl.run import Run, with_params
 from wafl.weights import LearnedWeights
 
+MANY_CLIENTS = 1000
+"""With more clients than this, a round does not record the weights of all."""
+
 
 @dataclass
 class _ActiveRun:
@@ -90,7 +93,9 @@ class _ActiveRun:
             cohort=tuple(sorted((*query.clients, *missing))) if missing else query.clients,
             achieved_radius=None if adversary is None else mean_reply(query, replies.cost) ** (1.0 / power),
             gamma=query.scalars.get("gamma"),
-            client_weights=tuple(before.client_weights.tolist()) if learned else None,
+            client_weights=tuple(before.client_weights.tolist())
+            if learned and len(before.client_weights) <= MANY_CLIENTS
+            else None,
             excluded=tuple(self.excluded),
             attempts=self.attempts,
         )

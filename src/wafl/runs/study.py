@@ -105,7 +105,11 @@ class Study:
     ) -> list[str]:
         """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``."""
         plan, experiment, points = self.plan, self.plan.experiment, self._points(entry)
-        checkpoint = Checkpoint(self.folder.checkpoint / entry.name, every=experiment.checkpoint_every)
+        checkpoint = Checkpoint(
+            self.folder.checkpoint / entry.name,
+            every=experiment.checkpoint_every,
+            seconds=experiment.checkpoint_seconds,
+        )
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
         trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
         callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
