@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import statistics
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import wafl
+from wafl.cli import tables
 from wafl.cli.main import app
+from wafl.cli.shared import by_number
+from wafl.runs.read import parse_experiment
+from wafl.runs.study import Study
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +84,81 @@ def test_bad_input_is_one_clear_line(study: Path, arguments: tuple[str, ...], me
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+SWEPT = [f"wafl-gamma={gamma}-learning_rate={rate}" for gamma in (0.5, 2.0, 10.0) for rate in (0.01, 0.1)]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three gammas by two learning rates by three seeds."""
+    content = {
+        "seeds": [3, 4, 10],
+        "data": {"num_clients": 6, "labels_per_client": 3},
+        "schedule": {"rounds": 1, "local_steps": 1},
+        "methods": [{"method": "WAFL", "gamma": [10.0, 2.0, 0.5], "learning_rate": [0.1, 0.01], "steps": 2}],
+        "attack": {"kind": "none"},
+    }
+    study = Study.create(parse_experiment(content, "here"), tmp_path_factory.mktemp("studies") / "swept")
+    study.run()
+    return study.folder.path
+
+
+def first_column(text: str, second: str) -> list[str]:
+    """The first column of the first table, up to the column ``second``; cells that were folded are put together."""
+    lines = text.splitlines()
+    head = next(place for place, line in enumerate(lines) if f" {second} " in line)
+    end = lines[head].index(f" {second} ") + 1 + len(second)
+    body = lines[head + 2 : next(place for place in range(head, len(lines)) if not lines[place].strip())]
+    width = end - max(len(second), *(len(line[:end].split()[-1]) for line in body if line[end - 1].strip()))
+    names: list[str] = []
+    for line in body:
+        if line[end - 1].strip():
+            names.append("")
+        names[-1] += line[:width].strip()
+    return names
+
+
+def test_all_seeds_are_tested_and_their_mean_and_deviation_printed(swept: Path, tmp_path: Path) -> None:
+    text = invoke(str(swept), "--attack", "none", "--output", str(tmp_path))
+    records = json.loads((tmp_path / "comparison.json").read_text())
+    assert [(record["run"], record["seed"]) for record in records] == [(name, s) for name in SWEPT for s in (3, 4, 10)]
+    clients = wafl.load_dataset("digits").partition(6, labels_per_client=3)
+    for record in records:
+        seed = "" if record["seed"] == 3 else f"seed-{record['seed']}"
+        score = wafl.evaluate(wafl.load_run(swept / record["run"] / seed), clients)
+        assert record["accuracy"] == pytest.approx(score.accuracy, abs=1e-9)
+    for name in SWEPT:
+        values = [100.0 * record["accuracy"] for record in records if record["run"] == name]
+        assert f" {statistics.mean(values):.1f}±{statistics.stdev(values):.1f} " in text
+    assert "standard deviation over 3 seeds" in text
+
+
+def test_a_method_s_folder_is_tested_with_all_its_seeds(swept: Path, tmp_path: Path) -> None:
+    invoke(str(swept / SWEPT[0]), "--attack", "none", "--output", str(tmp_path))
+    assert [record["seed"] for record in json.loads((tmp_path / "comparison.json").read_text())] == [3, 4, 10]
+    invoke(str(swept / SWEPT[0] / "seed-4"), "--attack", "none", "--output", str(tmp_path))
+    assert [record["seed"] for record in json.loads((tmp_path / "comparison.json").read_text())] == [4]
+
+
+def test_no_name_is_cut_off_at_80_columns(swept: Path, tmp_path: Path) -> None:
+    arguments = ["evaluate", str(swept), "--attack", "none", "--output", str(tmp_path)]
+    text = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+    assert first_column(text, "attacked") == SWEPT
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    results = json.loads((swept / "results.json").read_text())
+    for row in results["methods"].values():  # as wide as the table of a study gets
+        row["attacked"] = dict.fromkeys(("0.2", "0.4", "0.6", "0.8"), row["clean"])
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(tables.comparison(results))
+    assert first_column(capture.get(), "clean") == list(results["methods"])
+    assert "…" not in capture.get()
+
+
+def test_numbers_in_names_are_sorted_as_numbers() -> None:
+    names = ["b-gamma=10.0", "b-gamma=1e-05", "a-2", "b-gamma=2.0", "a-10", "a", "b-gamma=0.5"]
+    ordered = sorted(map(Path, names), key=by_number)
+    gammas = [f"b-gamma={gamma}" for gamma in ("1e-05", "0.5", "2.0", "10.0")]
+    assert [path.name for path in ordered] == ["a", "a-2", "a-10", *gammas]

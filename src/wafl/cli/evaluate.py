@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli.shared import clients_of, load_runs, one_line_errors, parse_norm, parse_numbers
+from wafl.cli.shared import load_seeds, one_line_errors, parse_norm, parse_numbers, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
@@ -53,8 +53,8 @@ def evaluate(
 ) -> None:
     """Test saved runs on their clients' held-out data while a share of the clients is attacked.
 
-    Prints one row per run, attack and share, and writes comparison.csv and comparison.json. Of a study, each method is
-    represented by its first run that did not diverge.
+    Prints one row per method, attack and share, with the mean and deviation over the seeds that did not diverge, and
+    writes one row per run to comparison.csv and comparison.json. Clients that were held out of training are tested too.
     """
     from rich.console import Console
 
@@ -62,12 +62,20 @@ def evaluate(
     from wafl.evaluation.compare import compare
 
     with one_line_errors():
-        runs = load_runs(run)
-        clients = clients_of(runs, run, data_dir)
+        methods = load_seeds(run)
+        every = {name: each for seeds in methods.values() for name, each in seeds.items()}
+        clients, unseen = seen_and_unseen(every, run, data_dir)
         settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm)}
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
         attacks: list[Attack | None] = [None, *_attacks(attack, sizes, settings, clients)]
-        comparison = compare(runs, clients, attacks=attacks, attacked=parse_numbers("attacked", attacked), seed=seed)
+        comparison = compare(
+            {name: list(seeds.values()) for name, seeds in methods.items()},
+            clients,
+            attacks=attacks,
+            attacked=parse_numbers("attacked", attacked),
+            unseen=unseen,
+            seed=seed,
+        )
         comparison.save(output or run)
     console = Console()
     console.print(scores(comparison, clients))

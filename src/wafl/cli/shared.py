@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,34 +36,60 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
     Your own model is built as its experiment says.
     """
+    if (folder / "run.json").exists():
+        return {folder.name: _sound_run(folder)}
+    return {name: run for runs in _sound(folder, at_most=1).values() for name, run in runs.items()}
+
+
+def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
+    """All runs that did not diverge, of a study or of one method, by method and then by folder."""
+    if (folder / "run.json").exists() and not list(_seed_folders(folder)):
+        return {folder.name: {folder.name: _sound_run(folder)}}
+    return _sound(folder)
+
+
+def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
+    """``at_most`` so many runs of each method that did not diverge; the others are named on stderr."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
-    if (folder / "run.json").exists():
-        run = _load_run(folder)
-        if run.diverged:
-            raise ValueError(f"{folder} diverged: {run.diverged}")
-        return {folder.name: run}
-    methods = sorted(path.parent for path in folder.glob("*/run.json"))
+    single = (folder / "run.json").exists()
+    methods = [folder] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
     if not methods:
         raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
-    found: dict[str, Run] = {}
+    found: dict[str, dict[str, Run]] = {}
     for method in methods:
-        seeds = sorted(
-            (path.parent for path in method.glob("seed-*/run.json")), key=lambda path: (len(path.name), path)
-        )
-        for path in (method, *seeds):
-            run = _load_run(path)
-            if not run.diverged:
-                found[str(path.relative_to(folder))] = run
+        for path in (method, *_seed_folders(method)):
+            runs = found.get(method.name, {})
+            if at_most is not None and len(runs) >= at_most:
                 break
-            typer.secho(f"Left out: {path} diverged: {run.diverged}", fg=typer.colors.YELLOW, err=True)
+            run = _load_run(path)
+            if run.diverged:
+                typer.secho(f"Left out: {path} diverged: {run.diverged}", fg=typer.colors.YELLOW, err=True)
+            else:
+                found[method.name] = {**runs, str(path.relative_to(method.parent)): run}
     if not found:
         raise ValueError(f"every run in {folder} diverged: lower the learning rate, or raise gamma")
     return found
 
 
+def _seed_folders(method: Path) -> list[Path]:
+    """Where the runs of the other seeds are: the first seed's is in the method's own folder."""
+    return sorted((path.parent for path in method.glob("seed-*/run.json")), key=by_number)
+
+
+def by_number(path: Path) -> list[str | float]:
+    """Sorts names with numbers in them by the numbers: gamma=2 before gamma=10."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", path.name)  # text and numbers in turn
+    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
+
+
 def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Federation:
     """The federation that runs were trained on, made again from its recipe or its experiment."""
+    return seen_and_unseen(runs, folder, data_dir)[0]
+
+
+def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
+    """The federation that runs were trained on, and the clients that were held out of it, if any."""
     from wafl.data import load_dataset
 
     recipes = {name: run.settings.get("data") for name, run in runs.items()}
@@ -75,15 +102,22 @@ def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Fed
             raise ValueError(
                 "these runs do not say how to make their data again: use wafl from Python with your federation"
             )
-        return plan.federation
+        return plan.federation, None
     options = dict(first["partition"])
     if "sizes" in options:
         options["sizes"] = tuple(options["sizes"])
-    clients = load_dataset(first["dataset"], data_dir).partition(**options)
+    clients, others = load_dataset(first["dataset"], data_dir).partition(**options), None
     for share, seed, side in first.get("held_out", []):
         seen, unseen = clients.hold_out(share, seed=seed)
-        clients = seen if side == "seen" else unseen
-    return clients
+        clients, others = (seen, unseen) if side == "seen" else (unseen, None)
+    return clients, others
+
+
+def _sound_run(folder: Path) -> Run:
+    run = _load_run(folder)
+    if run.diverged:
+        raise ValueError(f"{folder} diverged: {run.diverged}")
+    return run
 
 
 def _load_run(path: Path) -> Run:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from wafl.core.norms import norm_name
 from wafl.data.federation import Federation
-from wafl.evaluation.compare import Comparison, Row
+from wafl.evaluation.compare import Comparison
+from wafl.evaluation.score import Score, averaged
 from wafl.run import Run
 from wafl.runs.folder import StudyFolder
 from wafl.runs.study import diverged
@@ -39,10 +45,10 @@ def comparison(results: Mapping[str, Any]) -> Group:
         caption_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
         pad_edge=False,
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     for name, _ in picks:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("seconds", justify="right")
@@ -57,7 +63,7 @@ def comparison(results: Mapping[str, Any]) -> Group:
             cells.append(f"{row['seconds']:.1f}")
         lost = len(row.get("diverged", ()))
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
-        table.add_row(label, *cells, *count)
+        table.add_row(_Name(label), *cells, *count)
     return Group(table, *(f"[red]Diverged:[/] {escape(reason)}" for reason in reasons))
 
 
@@ -80,43 +86,82 @@ def _cell(value: dict[str, Any], is_best: bool) -> str:
 
 
 def scores(comparison: Comparison, clients: Federation) -> Group:
-    """One table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
-    attacks = list(dict.fromkeys(row.score.attack for row in comparison.rows))
-    tables = [
-        _scores_under(attack, [row for row in comparison.rows if row.score.attack == attack]) for attack in attacks
-    ]
+    """One table per attack, one row per method and share: accuracies in percent (losses for a regression)."""
+    groups: dict[str, dict[str, dict[float, list[Score]]]] = {}
+    for row in comparison.rows:
+        shares = groups.setdefault(row.score.attack, {}).setdefault(row.run, {})
+        shares.setdefault(row.attacked, []).append(row.score)
+    tables = [_scores_under(attack, runs) for attack, runs in groups.items()]
+    seeds = max(len(each) for runs in groups.values() for shares in runs.values() for each in shares.values())
     what = "Losses" if clients.num_classes is None else "Accuracies in percent"
+    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return Group(
         *tables,
-        f"{what}: over all test examples (interval by bootstrap over clients), the clients' mean and standard "
-        "deviation, the worst client, the worst 10 and 20% of the clients.",
+        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
+        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
     )
 
 
-def _scores_under(attack: str, rows: Sequence[Row]) -> Table:
+def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> Table:
     title = "clean data" if attack == "none" else attack
-    table = Table(
-        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    table.add_column("run")
-    for name in ("attacked", "pooled", "95% interval", "clients", "worst", "10%", "20%", "loss"):
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for name in ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        score = row.score
-        scale = 1.0 if score.accuracy is None else 100.0
-        middle = score.client_loss if score.client_accuracy is None else score.client_accuracy
-        pooled = score.loss if score.accuracy is None else score.accuracy
-        low, high = score.interval()
-        table.add_row(
-            row.run,
-            f"{row.attacked:.0%}",
-            f"{scale * pooled:.1f}",
-            f"{scale * low:.1f}-{scale * high:.1f}",
-            f"{scale * middle:.1f}±{scale * score.std:.1f}",
-            *(f"{scale * score.worst(share):.1f}" for share in (1e-9, 0.1, 0.2)),
-            f"{score.loss:.2f}",
-        )
+    for run, shares in runs.items():
+        for place, (share, found) in enumerate(shares.items()):
+            mean = averaged(found)
+            show = _Shown(mean.accuracy is not None)
+            middle = mean.client_loss if mean.client_accuracy is None else mean.client_accuracy
+            table.add_row(
+                _Name(run) if place == 0 else "",
+                f"{share:.0%}",
+                show.spread([score.value for score in found]),
+                show.interval(mean),
+                f"{show(middle)}±{show(mean.std)}",
+                *(show(fmean(score.worst(part) for score in found)) for part in (1e-9, 0.1)),
+                f"{mean.loss:.3g}",
+            )
     return table
+
+
+@dataclass(frozen=True)
+class _Name:
+    """The name of a swept run; in a narrow terminal it takes several lines, and no number is cut off or in two."""
+
+    label: str
+
+    @property
+    def _parts(self) -> list[str]:
+        return re.split(r"(?=-\w+=)|(?<==)", self.label)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(len, self._parts)), len(self.label)).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts:
+            if lines[-1] and len(lines[-1] + part) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(lines), overflow="fold")
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Accuracies in percent, losses with three digits."""
+
+    accuracy: bool
+
+    def __call__(self, value: float) -> str:
+        return f"{100.0 * value:.1f}" if self.accuracy else f"{value:.3g}"
+
+    def spread(self, values: Sequence[float]) -> str:
+        return self(fmean(values)) + (f"±{self(stdev(values))}" if len(values) > 1 else "")
+
+    def interval(self, score: Score) -> str:
+        low, high = score.interval()
+        return f"{self(low)}-{self(high)}"
 
 
 def theory_of(name: str, run: Run, summary: Summary) -> Group:
