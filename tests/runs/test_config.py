@@ -286,6 +286,24 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "attacked": SHARES,
         "every": NOT_BELOW_0,
     },
+    "tune": {
+        "trials": whole(2, 10**6, below=(1, "greater than or equal to 2")),
+        "held_out": one_of("examples", "clients", typo="example"),
+        "share": number(0.1, 0.9, below=(0.0, "greater than 0"), above=(1.0, "less than 1")),
+        "metric": one_of("accuracy", "loss", typo="accurcy"),
+        "attacked": SHARES,
+        "rounds": COUNT,
+        "seed": SEED,
+        "space": Kind(
+            ({}, {"gamma": [0.5, 2.0], "norm": [2, "inf"], "learning_rate": []}),
+            (
+                (3, "dictionary"), ([1.0], "dictionary"), ({"gamma": 3}, "dictionary"),
+                ({"gamma": {"low": 1.0}}, "gamma.high is missing"),
+                ({"gamma": {"low": -1.0, "high": 1.0}}, "gamma.low = -1.0"),
+                ({"gamma": {"low": 1.0, "high": "2"}}, "gamma.high = '2'"),
+            ),
+        ),
+    },
     "early_stopping": {"metric": TEXT, "patience": COUNT, "min_delta": NOT_NEGATIVE, "largest": FLAG},
     "faults": {
         "dropout": SHARE, "late": SHARE, "nan": SHARE, "infinity": SHARE, "wrong_shape": SHARE, "seed": SMALL_SEED,
@@ -378,6 +396,12 @@ def test_the_error_for_a_misspelled_key_suggests_the_closest_name(section: str, 
         with pytest.raises(ConfigError) as caught:
             parse_experiment(content, "exp.toml")
         assert str(caught.value) == f"exp.toml: unknown key {place}: did you mean {name}?"
+
+
+def test_the_error_for_a_misspelled_end_of_a_searched_range_suggests_the_closest_name() -> None:
+    content, _ = with_value("tune", "space", {"gamma": {"low": 1.0, "high": 2.0, "hig": 3.0}})
+    with pytest.raises(ConfigError, match=r"^exp\.toml: unknown key tune\.space\.gamma\.hig: did you mean high\?$"):
+        parse_experiment(content, "exp.toml")
 
 
 @pytest.mark.parametrize(("slot", "kinds"), [("server", SERVERS), ("local", LOCAL_STEPS)])

@@ -90,8 +90,16 @@ def test_in_another_norm_the_range_is_around_what_the_first_value_is_worth_there
         assert space[name].at(0.5, {"norm": norm}) == pytest.approx(2.0 * worth(norm, 784), rel=5e-3)
 
 
+@pytest.mark.parametrize("gamma", [[], [1.0, 2.0], (0.5, 2.0)])
+def test_the_norm_is_not_searched_with_a_gamma_that_cannot_follow_it(gamma: Any) -> None:
+    assert "norm" not in make_space(candidate(wafl.WAFL(gamma=1.0)), {"gamma": gamma}, 64)
+    assert "norm" in make_space(candidate(wafl.WAFL(gamma=1.0)), {"gamma": gamma, "norm": [2, INF]}, 64)
+    listed = Candidate("mine", wafl.WAFL(gamma=1.0), SCHEDULE, {"gamma": [1.0, 4.0]})
+    assert list(make_space(listed, {}, 64)) == ["gamma", "learning_rate"]
+
+
 def test_a_given_range_is_the_same_in_every_norm() -> None:
-    drawn = settings(wafl.WAFL(gamma=1.0), gamma=(0.5, 2.0))
+    drawn = settings(wafl.WAFL(gamma=1.0), gamma=(0.5, 2.0), norm=[1, 2, INF])
     assert {setting["norm"] for setting in drawn} == {1, 2, INF}
     assert all(0.5 <= setting["gamma"] <= 2.0 for setting in drawn)
 

@@ -41,9 +41,12 @@ def check(
 
     from wafl.runs.plan import make_plan
     from wafl.runs.read import read_experiment
+    from wafl.runs.tune import make_search
 
     with one_line_errors():
         plan = make_plan(read_experiment(path, changes or []), path.parent)
+        if plan.experiment.tune is not None:
+            make_search(plan)
     console = Console()
     console.print(f"{plan.who}", highlight=False)
     for entry in plan.entries:

@@ -15,6 +15,7 @@ from wafl.cli.resume import resume
 from wafl.cli.run import run
 from wafl.cli.runs import runs
 from wafl.cli.theory import theory
+from wafl.cli.tune import tune
 from wafl.cli.weights import weights
 
 app = typer.Typer(
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in (run, resume, runs, evaluate, theory, weights, export):
+for command in (run, tune, resume, runs, evaluate, theory, weights, export):
     app.command()(command)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")

@@ -23,6 +23,7 @@ from wafl.run import Run
 from wafl.runs.folder import StudyFolder
 from wafl.runs.study import diverged
 from wafl.theory import Bound, Certificates, Summary
+from wafl.tuning.result import Tuning, describe_setting
 from wafl.weights import TransportWeights
 
 
@@ -78,6 +79,21 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
         span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
         caption += f"with {span} of the clients attacked, "
     return caption + "and of the worst client on clean data." + (f"\nAttack: {results['attack']}." if shares else "")
+
+
+def tuned_settings(tuning: Tuning) -> Table:
+    """One row per method: the setting that was chosen, and why."""
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    table.add_column("chosen", no_wrap=True)
+    table.add_column("why")
+    for name in tuning.trials:
+        best = tuning.best.get(name)
+        if best is None:
+            table.add_row(escape(name), "-", "[red]every trial diverged[/]")
+        else:
+            table.add_row(escape(name), escape("\n".join(describe_setting(best.setting).split(", "))), escape(best.why))
+    return table
 
 
 def _cell(value: dict[str, Any], is_best: bool) -> str:

@@ -6,9 +6,20 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from wafl.runs.keys import IMPORT, Count, Import, NotNegative, Positive, Section, Seed, Share, one_of
+from wafl.runs.keys import (
+    IMPORT,
+    Count,
+    Import,
+    NotNegative,
+    Positive,
+    Section,
+    Seed,
+    Share,
+    one_of,
+    value_or_list,
+)
 from wafl.runs.method_keys import AnyMethod, Schedule
 
 if TYPE_CHECKING:
@@ -106,6 +117,44 @@ class EarlyStopping(Section):
     """Whether larger is better."""
 
 
+class Between(Section):
+    """Numbers from low to high, evenly in the logarithm."""
+
+    low: NotNegative
+    """The lowest."""
+    high: Positive
+    """The highest."""
+
+
+Searched = Annotated[
+    Annotated[Between, Tag("value")] | Annotated[list[int | float | str | bool], Tag("list")],
+    Discriminator(value_or_list),
+]
+"""A list of values to choose from, or the ends of a range; an empty list keeps each method's own value."""
+
+
+class Tune(Section):
+    """How ``wafl tune`` chooses the options of each method; ``wafl run`` does not use it."""
+
+    trials: Annotated[int, Field(ge=2, le=10**6)] = 16
+    """How many settings of each method to try; the first is that of the file."""
+    held_out: Literal["examples", "clients"] = "examples"
+    """Judge on a share of every client's training examples, or of the clients; never on test examples."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The share that is held out."""
+    metric: Literal["accuracy", "loss"] | None = None
+    """What is best; by default accuracy, and for a regression the loss."""
+    attacked: list[Share] | None = Field(default=None, min_length=1)
+    """Shares of the clients that the attack moves; a trial's value is the mean over them. By default 0, which is clean
+    data, and those of the evaluation."""
+    rounds: Count | None = None
+    """The most rounds of a trial; by default as many as the method has."""
+    seed: Seed = 0
+    """The seed of the held-out part, the settings and the trials' training."""
+    space: dict[str, Searched] = Field(default={})
+    """By option of a method or the schedule: a list of values, or { low = ..., high = ... }."""
+
+
 class Faults(Section):
     """Rates at which clients fail on purpose."""
 
@@ -199,6 +248,7 @@ class Experiment(Section):
     attack: Attack = Attack()
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
+    tune: Tune | None = None
     faults: Faults | None = None
     tolerance: Tolerance | None = None
     trackers: Trackers = Trackers()

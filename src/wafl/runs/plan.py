@@ -132,7 +132,7 @@ def make_plan(
         federation = make_clients(experiment.data) if experiment.engine != "flower" else None
         if federation is not None:
             present_clients(federation)
-        clients = find_clients(entries) if find_clients is not None else _embedded(experiment, federation)
+        clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
     finally:
         with_folder()
@@ -148,7 +148,8 @@ def make_plan(
     return plan
 
 
-def _embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
+def embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
+    """A federation as the experiment trains on it: on its device, with its faults and its tolerance."""
     if federation is None:
         raise ConfigError(
             "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from wafl.core.errors import ConfigError
-from wafl.runs.config import Experiment
+from wafl.runs.config import Between, Experiment
 from wafl.runs.keys import Section
 from wafl.runs.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
 
@@ -166,6 +166,8 @@ def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
             table, tables = table[place[2]], PART_TABLES[place[2]]
         name = table["kind" if len(place) > 2 else "method"]
         return list(tables[name if name in tables else OWN].model_fields)
+    if place[:2] == ["tune", "space"]:
+        return list(Between.model_fields)
     annotation = Experiment.model_fields[place[0]].annotation
     kinds = [annotation, *getattr(annotation, "__args__", ())]
     return [

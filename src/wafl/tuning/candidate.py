@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Candidate:
         listed: values of options to choose from; those of ``method`` and ``schedule`` are among them.
         make: makes your own method from arguments; then these are searched instead of the method's options.
         arguments: the arguments of the first trial.
+        only: the names that may be searched; None means all.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Candidate:
     listed: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     make: Callable[..., Method] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    only: Collection[str] | None = None
 
     def options(self) -> dict[str, tuple[Option, Any]]:
         """What may be searched: each option's declaration, and its value in the first trial."""
@@ -45,10 +47,9 @@ class Candidate:
             for name, option in options_of(Schedule).items()
             if name not in FIXED
         }
-        if self.make is None:
-            return {**self.method.declared(), **schedule}
         own = {name: (Option(name, Any, None, "", None, True), value) for name, value in self.arguments.items()}
-        return {**own, **schedule}
+        found = {**(self.method.declared() if self.make is None else own), **schedule}
+        return {name: about for name, about in found.items() if self.only is None or name in self.only}
 
     def method_with(self, setting: Mapping[str, Any]) -> Method:
         """The method of a trial."""

@@ -69,9 +69,9 @@ class Goal:
         text = f"{'accuracy' if self.accuracy else 'loss'} on {self.held_out.words}"
         if self.attack is None:
             return text
-        shares = ", ".join(f"{share:.0%}" for share in self.attacked)
-        unit = self.held_out.judges.unit
-        return f"{text}, {shares} of the clients attacked ({self.attack.describe(unit)})"
+        *others, last = (f"{100.0 * share:g}" for share in self.attacked)
+        shares = f"mean over {', '.join(others)} and {last}%" if others else f"{last}%"
+        return f"{text}, {shares} of the clients attacked ({self.attack.describe(self.held_out.judges.unit)})"
 
     def shown(self, value: float) -> str:
         """A value for people."""

@@ -13,6 +13,9 @@ from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.goal import Goal
 from wafl.tuning.space import Interval, Space
 
+EDGE = 0.15
+"""How near an end of its range a value is, as a share of the range in the logarithm, to be called at the edge."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -146,14 +149,15 @@ def _tie(space: Space, count: int) -> str:
 
 
 def _edges(space: Space, trials: Sequence[Trial], winner: Trial) -> list[str]:
-    """The values of the winner that are the lowest or highest of all that were tried under the same choices."""
+    """The values of the winner that no trial exceeded and that lie near an end of their range."""
     found: list[str] = []
     for name, dimension in space.items():
         if not isinstance(dimension, Interval):
             continue
-        sizes = [dimension.gentleness(trial.setting[name], trial.setting) for trial in trials]
-        own, low, high = dimension.gentleness(winner.setting[name], winner.setting), min(sizes), max(sizes)
-        if low < high and own in (low, high):
-            end = "lowest" if (own == low) == (dimension.gentle == "high") else "highest"
-            found.append(f"{name}={winner.setting[name]:g} is the {end} that was tried")
+        places = [dimension.place(trial.setting[name], trial.setting) for trial in trials]
+        own = dimension.place(winner.setting[name], winner.setting)
+        if own == min(places) and own < EDGE:
+            found.append(f"{name}={winner.setting[name]:g} is the lowest that was tried")
+        elif own == max(places) and own > 1.0 - EDGE:
+            found.append(f"{name}={winner.setting[name]:g} is the highest that was tried")
     return found

@@ -63,10 +63,18 @@ class Interval:
         value = self.low * (self.high / self.low) ** share
         return round(value) if self.whole else _rounded(value * self._scale(setting))
 
+    def place(self, value: float, setting: Setting) -> float:
+        """How far a number is on the way from ``low``, 0, to ``high``, 1; it may lie outside."""
+        if self.below is not None:
+            near, far, size = self.below - self.low, self.below - self.high, self.below - value
+        else:
+            near, far, size = self.low, self.high, value / self._scale(setting)
+        return math.log(size / near) / math.log(far / near) if size > 0 else -math.inf
+
     def gentleness(self, value: float, setting: Setting) -> float:
         """Larger for values that do less."""
-        size = value / self._scale(setting)
-        return size if self.gentle == "high" else -size
+        place = self.place(value, setting)
+        return place if self.gentle == "high" else -place
 
     def _scale(self, setting: Setting) -> float:
         return 1.0 if self.scale is None else self.scale(setting)
@@ -97,6 +105,9 @@ def make_space(candidate: Candidate, given: Given, features: int) -> Space:
             dimension = _declared(option, option.tunable, value, norm, features)
             if dimension is not None:
                 space[name] = dimension
+    scaled = any(isinstance(dimension, Interval) and dimension.scale is not None for dimension in space.values())
+    if not scaled and "norm" not in candidate.listed and "norm" not in given:
+        space.pop("norm", None)  # values that were chosen for one norm mean nothing in another
     return space
 
 

@@ -167,10 +167,6 @@ class Search:
             raise DivergedError(f"every trial of every method diverged; {reason}")
         return Tuning(trials, best, self.goal.words(), self.goal.accuracy)
 
-    def names(self, pending: Sequence[str]) -> list[str]:
-        """The method of each trial, in the order in which they are trained."""
-        return [name for name in self.settings if name in pending for _ in self.settings[name]]
-
     def _specs(self, candidates: Sequence[Candidate]) -> list[tuple[str, Spec]]:
         return [
             (candidate.name, self._spec(candidate, setting))
