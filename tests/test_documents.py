@@ -39,6 +39,7 @@ SMALLER = [
     (r"\brounds=\d+", "rounds=2"),
     (r"\bnum_clients=\d+", "num_clients=10"),
     (r"\bsample=\d+", "sample=20"),
+    (r"\btrials=\d+", "trials=2"),
     (r"\brange\(\d+\)", "range(2)"),
 ]
 """What is printed, and what runs."""
