@@ -62,7 +62,7 @@ test-full: test test-data test-faults test-flower
 	$(BIN)/python benchmarks/transport.py --points 500
 
 # The lowest versions that pyproject.toml promises, without Flower, which needs higher ones.
-LOWEST := autoattack,data,mlflow,onnx,parquet,tensorboard,transport
+LOWEST := autoattack,data,mlflow,onnx,pandas,parquet,tensorboard,transport
 test-lowest:
 	$(PYTHON) -m venv --upgrade-deps .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt

@@ -46,8 +46,16 @@ def measure_against_attacked(results: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-def labels_by_client(counts: Tensor, path: Path | None = None) -> Any:
-    """One dot per client and label, whose area is the number of examples; ``counts [clients, labels]``."""
+def labels_by_client(
+    counts: Tensor,
+    path: Path | None = None,
+    clients: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Any:
+    """One dot per client and label, whose area is the number of examples; ``counts [clients, labels]``.
+
+    Up to 40 clients are shown by name, if they have names; so are the classes.
+    """
     from matplotlib.figure import Figure
 
     client, label = counts.nonzero(as_tuple=True)
@@ -58,7 +66,11 @@ def labels_by_client(counts: Tensor, path: Path | None = None) -> Any:
     axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color=COLORS[2], alpha=0.8, linewidths=0)
     axes.set_xlabel("client")
     axes.set_ylabel("label")
-    axes.set_yticks(range(0, counts.shape[1], max(1, counts.shape[1] // 20)))
+    places = range(0, counts.shape[1], max(1, counts.shape[1] // 20))
+    axes.set_yticks(places, None if classes is None else [classes[place] for place in places])
+    if clients is not None and len(clients) <= 40:
+        upright = max(map(len, clients)) * len(clients) > 12 * width
+        axes.set_xticks(range(len(clients)), clients, rotation=90 if upright else 0)
     axes.set_title(
         f"{len(counts)} clients, {int(counts.sum()):,} examples; largest dot {int(sizes.max())}", fontsize=10
     )

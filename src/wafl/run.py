@@ -12,13 +12,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wafl import models
 from wafl.core.files import sealed, unsealed, write_whole
 from wafl.core.history import History
 from wafl.core.task import Loss
+from wafl.data.intake import Intake
 
 FORMAT = 1
 
@@ -36,6 +39,7 @@ class Run:
         settings: all settings of the training, as plain values.
         num_classes: the number of classes; None for a regression.
         loss: what clients minimized.
+        intake: how the clients' examples came in, and what their classes are called.
     """
 
     method: str
@@ -46,6 +50,12 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     num_classes: int | None = None
     loss: Loss = "cross_entropy"
+    intake: Intake = field(default_factory=Intake)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, if they have any."""
+        return self.intake.classes
 
     @property
     def diverged(self) -> str | None:
@@ -53,23 +63,29 @@ class Run:
         return self.history.diverged
 
     def outputs(self, x: Any) -> Tensor:
-        """The model's outputs (logits, if there are classes) for an array of examples.
+        """The model's outputs (logits, if there are classes).
 
         Args:
-            x: the examples ``[N, ...]``, an array or nested lists.
+            x: the examples ``[N, ...]``: an array or nested lists, a data frame, a data set or a ``DataLoader``; labels
+                are ignored. Bytes are prepared as in training; other numbers are taken as they are.
         """
-        first = next(iter(self.params.values()))
-        with torch.no_grad(), in_evaluation(self.model) as model:
-            return model(torch.as_tensor(x).to(first))
+        examples = self.intake.read(x, next(iter(self.params.values())))
+        try:
+            with torch.no_grad(), in_evaluation(self.model) as model:
+                return model(examples)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(
+                f"the model does not take examples of shape {tuple(examples.shape[1:])}: {error}"
+            ) from error
 
-    def predict(self, x: Any) -> Tensor:
-        """The predicted classes, or the outputs themselves for a regression.
+    def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
+        """The predicted classes, by name if they have names, or the outputs themselves for a regression.
 
         Args:
-            x: the examples ``[N, ...]``, an array or nested lists.
+            x: the examples ``[N, ...]``, as in :meth:`outputs`.
         """
         outputs = self.outputs(x)
-        return outputs.argmax(-1) if self.num_classes is not None else outputs
+        return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``params.safetensors`` and ``run.json``, from which :func:`wafl.load_run` restores the run.
@@ -90,6 +106,7 @@ class Run:
             "method": self.method,
             "model": models.spec(self.model),
             "num_classes": self.num_classes,
+            "intake": self.intake.to_json(),
             "trained": list(self.params),
             "buffers": list(kept),
             "loss": self.loss if isinstance(self.loss, str) else None,
@@ -138,6 +155,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
         params = {name: saved[name] for name in trained}
         kept = {name: saved.pop(name) for name in about.get("buffers", ())}
+        intake = Intake.from_json(about.get("intake"))
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
     if model is None:
@@ -150,7 +168,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     model = with_params(model, saved)
     if "buffers" in about:  # an earlier version saved none
         _restore_buffers(model, kept)
-    return Run(method, params, model, history, weights, settings, num_classes, loss)
+    return Run(method, params, model, history, weights, settings, num_classes, loss, intake)
 
 
 def has_own_model(path: str | os.PathLike[str]) -> bool:

@@ -3,151 +3,257 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wafl.core.checks import check_bounds, check_seed
+from wafl.core.options import Range
 from wafl.core.random import Key, Purpose, permutation
 from wafl.data.examples import Examples
+from wafl.data.labels import Labels
+from wafl.data.mapped import Mapped, Stored, pick
+from wafl.data.mistakes import check_client, check_order, refuse_raw_images
+from wafl.data.preprocessing import make_preprocessing, pixel_statistics
+
+QUARTER = 0.25
+"""What clients hold out for testing if nothing else is said."""
+
+Client = tuple[Any, Any] | tuple[Any, Any, Any, Any]
+"""``(x, y)``, or ``(x_train, y_train, x_test, y_test)``."""
+
+Array = Tensor | NDArray[Any]
+
+Part = tuple[Stored, Tensor]
+"""Examples and their labels."""
+
+_HeldOut = Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """All clients' examples; the number of classes is None for a regression, their names if they have none."""
+
+    train: Examples
+    test: Examples
+    num_classes: int | None
+    classes: tuple[str, ...] | None
 
 
 def pack_arrays(
-    arrays: Iterable[tuple[Any, Any]],
+    arrays: Iterable[Client],
     *,
-    test_fraction: float,
+    test_fraction: float | None,
     bounds: tuple[float, float] | None,
     num_classes: int | None,
+    classes: Sequence[str] | None,
+    preprocess: str | None,
     seed: int,
-) -> tuple[Examples, Examples, int | None]:
-    """Training and test examples of all clients, and the number of classes; see ``Federation.from_arrays``."""
-    if not 0.0 <= test_fraction < 1.0:
-        raise ValueError(f"test_fraction={test_fraction} must lie in [0, 1): 0.25 holds a quarter out")
+) -> Packed:
+    """See ``Federation.from_arrays``."""
+    if test_fraction is not None:
+        _HeldOut.check("test_fraction", test_fraction)
     check_seed(seed)
     packers = _Packer(), _Packer()
-    shapes = _Agreement(num_classes, bounds)
+    agreement = _Agreement(Labels(num_classes, classes), check_bounds(bounds), preprocess)
     for block in _blocks(arrays, 256):
-        pairs = [_read_pair(client, pair) for client, pair in block]
-        for (client, _), (x, y) in zip(block, pairs, strict=True):
-            shapes.check(client, x, y)
-        sizes = torch.tensor([len(x) for x, _ in pairs])
-        for (x, y), rows in zip(pairs, split_rows(block[0][0], sizes, test_fraction, seed), strict=True):
-            for packer, part in zip(packers, rows, strict=True):
-                packer.add(x[part], y[part])
+        clients = [agreement.read(client, item) for client, item in block]
+        if agreement.with_tests and test_fraction is not None:
+            raise ValueError(f"test_fraction={test_fraction}, but clients have test data of their own: leave it out")
+        fraction = QUARTER if test_fraction is None else test_fraction
+        for parts in clients if agreement.with_tests else _split(block[0][0], clients, fraction, seed):
+            for packer, (x, y) in zip(packers, parts, strict=True):
+                packer.add(x, y)
     train, test = (packer.finish() for packer in packers)
     if train.num_clients == 0:
         raise ValueError("there are no clients: pass at least one (x, y) pair")
-    return train, test, shapes.num_classes()
-
-
-def _read_pair(client: int, pair: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    try:
-        x, y = (_read_array(values) for values in pair)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
-    if x.ndim < 2 or y.ndim < 1:
-        raise ValueError(
-            f"client {client} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
-            "x must have at least one feature dimension, and y one label per example"
+    labels, count, names = agreement.labels.finish(train.y, test.y)
+    train, test = replace(train, y=labels[0]), replace(test, y=labels[1])
+    if preprocess is not None:
+        prepare = make_preprocessing(
+            preprocess, 255, lambda pooled: pixel_statistics([train.raw, test.raw] if pooled else [train.raw])
         )
-    if not x.is_floating_point():
-        x = x.to(torch.float32)
-    if y.is_floating_point():
-        y = y.to(x.dtype)
-    elif y.ndim != 1:
-        raise ValueError(f"client {client} has labels of shape {tuple(y.shape)}: integer labels are one-dimensional")
-    else:
-        y = y.to(torch.int64)
-    if len(x) != len(y):
-        raise ValueError(f"client {client} has {len(x)} examples but {len(y)} labels")
-    if len(x) == 0:
-        raise ValueError(f"client {client} is empty: leave it out or give it at least one example")
-    for name, values in (("x", x), ("y", y)):
-        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-            raise ValueError(f"client {client} has NaN or infinity in {name}: clean or drop those examples")
-    return x, y
+        train, test = replace(train, prepare=prepare), replace(test, prepare=prepare)
+    return Packed(train, test, count, names)
 
 
-def _read_array(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        tensor = values.detach().cpu()
+class _Agreement:
+    """Reads clients one by one, and holds what all of them must have in common."""
+
+    def __init__(self, labels: Labels, bounds: tuple[float, float] | None, preprocess: str | None) -> None:
+        self.labels, self._bounds, self._preprocess = labels, bounds, preprocess
+        self.with_tests: bool | None = None
+        self._first: list[tuple[Any, ...]] | None = None
+
+    def read(self, client: int, item: Client) -> list[Part]:
+        """A client's examples and labels: all of them, or those for training and those for testing."""
+        try:
+            arrays = [as_array(value) for value in check_client(client, item)]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
+        check_order(client, [tuple(array.shape) for array in arrays])
+        with_tests = len(arrays) == 4
+        if self.with_tests not in (None, with_tests):
+            raise ValueError(
+                f"client {client} has {'' if with_tests else 'no '}test data of its own, unlike client 0: "
+                "give (x_train, y_train, x_test, y_test) to all clients or to none"
+            )
+        self.with_tests = with_tests
+        return [self._read_part(client, *arrays[i : i + 2], test=i > 0) for i in range(0, len(arrays), 2)]
+
+    def _read_part(self, client: int, x: Array, y: Array, test: bool) -> Part:
+        try:
+            examples, labels = read_stored(x), read_tensor(self.labels.encode(client, y))
+        except TypeError as error:
+            raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
+        if examples.ndim < 2 or labels.ndim < 1:
+            raise ValueError(
+                f"client {client} has x of shape {tuple(examples.shape)} and y of shape {tuple(labels.shape)}: "
+                "x must have at least one feature dimension, and y one label per example"
+            )
+        if len(examples) != len(labels):
+            raise ValueError(f"client {client} has {len(examples)} examples but {len(labels)} labels")
+        if len(examples) == 0 and not test:
+            raise ValueError(f"client {client} is empty: leave it out or give it at least one example")
+        examples = self._check_values(client, examples)
+        if labels.is_floating_point():
+            labels = labels.to(torch.float64 if examples.dtype == torch.float64 else torch.float32)
+            if not bool(torch.isfinite(labels).all()):
+                raise ValueError(f"client {client} has NaN or infinity in y: clean or drop those examples")
+        elif labels.ndim != 1:
+            hint = "; for one-hot labels, pass y.argmax(1)" if labels.ndim == 2 else ""
+            raise ValueError(
+                f"client {client} has labels of shape {tuple(labels.shape)}: integer labels are one-dimensional{hint}"
+            )
+        else:
+            labels = labels.to(torch.int64)
+        self.labels.check(client, labels)
+        self._check_shapes(client, examples, labels)
+        return examples, labels
+
+    def _check_values(self, client: int, x: Stored) -> Stored:
+        """Refuse values that cannot be meant; bytes stay bytes if they are to be prepared."""
+        if self._preprocess is not None:
+            if x.dtype != torch.uint8:
+                raise ValueError(
+                    f"preprocess={self._preprocess!r} is for images as bytes (uint8, 0 .. 255), but client {client} "
+                    f"has {str(x.dtype).removeprefix('torch.')}: leave it out, or give the images as uint8"
+                )
+            return x
+        low, high = span(x)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"client {client} has NaN or infinity in x: clean or drop those examples")
+        if self._bounds is None:
+            refuse_raw_images(client, x, low, high)
+        elif len(x) and (low < self._bounds[0] or high > self._bounds[1]):
+            raise ValueError(f"client {client} has values from {low:g} to {high:g}, outside bounds={self._bounds}")
+        return x if isinstance(x, Mapped) or x.is_floating_point() else x.to(torch.float32)
+
+    def _check_shapes(self, client: int, x: Stored, y: Tensor) -> None:
+        mine = [("examples", tuple(x.shape[1:]), x.dtype), ("labels", tuple(y.shape[1:]), y.dtype)]
+        self._first = self._first or mine
+        for (name, shape, dtype), (_, first_shape, first_dtype) in zip(mine, self._first, strict=True):
+            if shape != first_shape or dtype != first_dtype:
+                raise ValueError(
+                    f"client {client} has {name} of shape {shape} and type {dtype}, "
+                    f"client 0 of shape {first_shape} and type {first_dtype}: all clients must agree"
+                )
+
+
+def span(x: Stored) -> tuple[float, float]:
+    """The lowest and the highest value, NaN if there is one; (0, 0) of nothing."""
+    low, high = math.inf, -math.inf
+    for part in x.split(4096):
+        if part.numel():
+            ends = (part if part.is_floating_point() else part.to(torch.float32)).aminmax()
+            low, high = min(float(ends[0]), low), max(float(ends[1]), high)
+            if not math.isfinite(low + high):
+                return math.nan, math.nan
+    return (low, high) if low <= high else (0.0, 0.0)
+
+
+def as_array(values: Any) -> Array:
+    """A tensor or an array of numpy, as it is; anything else, such as nested lists or a column of a frame, as one."""
+    return values if isinstance(values, Tensor) else cast("Array", np.asanyarray(values))
+
+
+def read_stored(array: Array) -> Stored:
+    """Examples as a tensor, or as they are if they are memory-mapped."""
+    if isinstance(array, np.memmap):
+        _check_numbers(array)
+        return Mapped.of(array)
+    return read_tensor(array)
+
+
+def read_tensor(array: Array) -> Tensor:
+    """Numbers as a tensor on the CPU, not copied unless it must be."""
+    if isinstance(array, Tensor):
+        tensor = array.detach().cpu()
     else:
-        array = np.asarray(values)
-        writable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
-        tensor = torch.from_numpy(array if writable else array.copy())
+        _check_numbers(array)
+        usable = array.flags.writeable and all(stride >= 0 for stride in array.strides) and array.dtype.isnative
+        tensor = torch.from_numpy(array if usable else array.astype(array.dtype.newbyteorder("="), order="C"))
     # Half precision is for storage, not for ascent.
     return tensor.to(torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
-class _Agreement:
-    """What all clients must have in common."""
-
-    def __init__(self, num_classes: int | None, bounds: tuple[float, float] | None) -> None:
-        self._given, self._bounds = num_classes, check_bounds(bounds)
-        self._first: tuple[Tensor, Tensor] | None = None
-        self._highest = -1
-
-    def check(self, client: int, x: Tensor, y: Tensor) -> None:
-        self._first = self._first or (x[:1].clone(), y[:1].clone())
-        for name, value, first in zip(("examples", "labels"), (x, y), self._first, strict=True):
-            if value.shape[1:] != first.shape[1:] or value.dtype != first.dtype:
-                raise ValueError(
-                    f"client {client} has {name} of shape {tuple(value.shape[1:])} and type {value.dtype}, "
-                    f"client 0 of shape {tuple(first.shape[1:])} and type {first.dtype}: all clients must agree"
-                )
-        if self._bounds is not None and (float(x.min()) < self._bounds[0] or float(x.max()) > self._bounds[1]):
-            raise ValueError(
-                f"client {client} has values from {float(x.min()):g} to {float(x.max()):g}, "
-                f"outside bounds={self._bounds}"
-            )
-        if y.is_floating_point():
-            if self._given is not None:
-                raise ValueError("num_classes is for integer labels, but these are floating-point targets")
-            return
-        low, high = int(y.min()), int(y.max())
-        self._highest = max(self._highest, high)
-        if low < 0 or (self._given is not None and high >= self._given):
-            last = self._highest if self._given is None else self._given - 1
-            raise ValueError(f"client {client} has labels from {low} to {high}: they must lie in 0 .. {last}")
-
-    def num_classes(self) -> int | None:
-        """None for a regression."""
-        if self._first is not None and self._first[1].is_floating_point():
-            return None
-        return self._given if self._given is not None else self._highest + 1
+def _check_numbers(array: NDArray[Any]) -> None:
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"an array holds values of type {array.dtype}, but it must hold numbers")
 
 
 class _Packer:
-    """Appends rows to one array that grows in place, so that packing never holds the data twice."""
+    """Appends rows to one array that grows in place, so that packing never holds the data twice.
+
+    Memory-mapped examples stay where they are, if those of the first client are.
+    """
 
     def __init__(self) -> None:
-        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._arrays: list[NDArray[Any]] = []
+        self._mapped: list[Mapped] = []
+        self._on_disk = False
         self._ends = [0]
 
-    def add(self, x: Tensor, y: Tensor) -> None:
+    def add(self, x: Stored, y: Tensor) -> None:
         end = self._ends[-1] + len(x)
+        if self._ends == [0]:
+            self._on_disk = isinstance(x, Mapped)
+        if self._on_disk:
+            self._mapped.append(x if isinstance(x, Mapped) else Mapped.of(x.numpy()))
+        values = (y,) if self._on_disk else (y, x[:])
         if not self._arrays:
-            self._arrays = [np.empty((0, *values.shape[1:]), values.numpy().dtype) for values in (x, y)]
-        for array, values in zip(self._arrays, (x, y), strict=True):
+            self._arrays = [np.empty((0, *part.shape[1:]), part.numpy().dtype) for part in values]
+        for array, part in zip(self._arrays, values, strict=True):
             if end > len(array):
                 array.resize((end + end // 8, *array.shape[1:]), refcheck=False)
-            array[self._ends[-1] : end] = values.numpy()
+            array[self._ends[-1] : end] = part.numpy()
         self._ends.append(end)
 
     def finish(self) -> Examples:
         for array in self._arrays:
             array.resize((self._ends[-1], *array.shape[1:]), refcheck=False)
-        x, y = (torch.from_numpy(array) for array in self._arrays) if self._arrays else (torch.empty(0),) * 2
-        return Examples(x, y, torch.tensor(self._ends))
+        tensors = [torch.from_numpy(array) for array in self._arrays] or [torch.empty(0)] * 2
+        x = Mapped.joined(self._mapped) if self._mapped else tensors[1]
+        return Examples(x, tensors[0], torch.tensor(self._ends))
 
 
-def _blocks(arrays: Iterable[tuple[Any, Any]], size: int) -> Iterator[list[tuple[int, tuple[Any, Any]]]]:
+def _blocks(arrays: Iterable[Client], size: int) -> Iterator[list[tuple[int, Client]]]:
     numbered = enumerate(arrays)
     while block := list(itertools.islice(numbered, size)):
         yield block
+
+
+def _split(first: int, clients: list[list[Part]], test_fraction: float, seed: int) -> Iterator[list[Part]]:
+    """Each client's examples for training and for testing."""
+    sizes = torch.tensor([len(y) for ((_, y),) in clients])
+    for ((x, y),), rows in zip(clients, split_rows(first, sizes, test_fraction, seed), strict=True):
+        yield [(pick(x, chosen), y[chosen]) for chosen in rows]
 
 
 def split_rows(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from wafl.data.mapped import Stored, join, pick
 from wafl.data.preprocessing import Preprocessing
 
 
@@ -15,10 +16,11 @@ from wafl.data.preprocessing import Preprocessing
 class Examples:
     """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
 
-    ``raw`` is how they are stored (images as bytes); ``rows`` prepares the rows that are asked for, ``x`` all of them.
+    ``raw`` is how they are stored (images as bytes, memory-mapped arrays on disk); ``rows`` prepares the rows that are
+    asked for, ``x`` all of them.
     """
 
-    raw: Tensor
+    raw: Stored
     y: Tensor
     offsets: Tensor
     prepare: Preprocessing = field(default_factory=Preprocessing)
@@ -26,7 +28,7 @@ class Examples:
     @property
     def dtype(self) -> torch.dtype:
         """The type of prepared examples: float32 unless the raw ones are float64."""
-        return self.raw.dtype if self.raw.is_floating_point() else torch.float32
+        return torch.float64 if self.raw.dtype == torch.float64 else torch.float32
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,8 +37,8 @@ class Examples:
 
     @property
     def x(self) -> Tensor:
-        """All examples as the model sees them: a copy, if they are stored as bytes."""
-        return self.prepare(self.raw, self.dtype)
+        """All examples as the model sees them: a copy, if they are stored as bytes or on disk."""
+        return self.prepare(self.raw[:], self.dtype)
 
     def rows(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """Prepared examples by row, ``[*index.shape, *shape]``."""
@@ -69,14 +71,14 @@ class Examples:
         sizes = self.num_examples[index]
         rows = _ranges(self.offsets[index], sizes)
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        return replace(self, raw=self.raw[rows], y=self.y[rows], offsets=offsets)
+        return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
 
     def joined(self, other: Examples) -> Examples:
         """Each client's examples here, followed by its examples there."""
         sizes = torch.stack([self.num_examples, other.num_examples], dim=1).flatten()
         begins = torch.stack([self.offsets[:-1], len(self.y) + other.offsets[:-1]], dim=1).flatten()
         rows = _ranges(begins, sizes)
-        raw, y = torch.cat([self.raw, other.raw])[rows], torch.cat([self.y, other.y])[rows]
+        raw, y = pick(join([self.raw, other.raw]), rows), torch.cat([self.y, other.y])[rows]
         return replace(self, raw=raw, y=y, offsets=self.offsets + other.offsets)
 
 

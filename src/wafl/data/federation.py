@@ -7,15 +7,39 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from wafl.data.arrays import pack_arrays
+from wafl.core.checks import check_bounds
+from wafl.data.arrays import Client, pack_arrays
 from wafl.data.examples import Examples
+from wafl.data.foreign import Columns, read_datasets
+from wafl.data.frames import read_frame
+from wafl.data.intake import Intake
+from wafl.data.labels import some
+from wafl.data.mistakes import check_clients
 from wafl.data.preprocessing import Preprocessing, refitted
 from wafl.data.unseen import draw_unseen
+
+
+class FrameOptions(TypedDict, total=False):
+    """Options of :meth:`Federation.from_arrays` that go with every kind of data."""
+
+    test_fraction: float | None
+    unit: str | None
+    bounds: tuple[float, float] | None
+    num_classes: int | None
+    classes: Sequence[str] | None
+    seed: int
+
+
+class Options(FrameOptions, total=False):
+    """All options of :meth:`Federation.from_arrays`."""
+
+    names: Sequence[str] | None
+    preprocess: str | None
 
 
 @dataclass(frozen=True)
@@ -24,7 +48,8 @@ class Federation:
 
     ``unit`` says what the numbers in ``x`` mean and ``bounds`` gives the range they lie in, because every gamma,
     radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client has; ``recipe``
-    says how to rebuild the federation, if a name and numbers are enough for that.
+    says how to rebuild the federation, if a name and numbers are enough for that. ``classes`` are the names of the
+    classes and ``columns`` those of the inputs, if they have names.
     """
 
     train: Examples
@@ -35,31 +60,39 @@ class Federation:
     num_classes: int | None = None
     left_out: int = 0
     recipe: Mapping[str, Any] | None = None
+    classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
     @classmethod
     def from_arrays(
         cls,
-        arrays: Iterable[tuple[Any, Any]],
+        arrays: Iterable[Client],
         *,
-        test_fraction: float = 0.25,
+        test_fraction: float | None = None,
         names: Sequence[str] | None = None,
-        unit: str = "input units",
+        unit: str | None = None,
         bounds: tuple[float, float] | None = None,
         num_classes: int | None = None,
+        classes: Sequence[str] | None = None,
+        preprocess: str | None = None,
         seed: int = 0,
     ) -> Federation:
-        """Pack your own data, one ``(x, y)`` pair per client.
+        """Pack your own data, one ``(x, y)`` pair per client, or ``(x_train, y_train, x_test, y_test)``.
 
-        Integer labels make a classification task, floating-point targets a regression. Each client keeps at
-        least one training example.
+        Integer labels and text make a classification task, floating-point targets a regression. Each client keeps at
+        least one training example. Memory-mapped arrays stay on disk.
 
         Args:
-            arrays: one ``(x, y)`` pair per client, arrays of numpy or torch or lists; read once.
-            test_fraction: the part of each client's examples that is held out for testing.
+            arrays: one pair per client, or two, arrays of numpy or torch or lists; read once.
+            test_fraction: the part of each client's examples that is held out for testing; by default a quarter, if
+                clients bring no test examples of their own.
             names: one name per client; by default ``client 0``, ``client 1``, ...
             unit: what the numbers in ``x`` mean, such as ``volts``.
             bounds: the range that all values of ``x`` lie in, if there is one.
-            num_classes: by default one more than the highest label.
+            num_classes: by default one more than the highest label, and every label must occur.
+            classes: the names of the classes; by default the labels themselves in sorted order, if they are text.
+            preprocess: for images as bytes (uint8): ``unit``, ``symmetric``, ``zscore`` or ``zscore_pooled``, as in
+                :meth:`wafl.Dataset.partition`; they stay bytes in memory.
             seed: what the held-out examples are drawn from.
 
         >>> import numpy as np, wafl
@@ -67,14 +100,90 @@ class Federation:
         >>> wafl.Federation.from_arrays(pairs)
         Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
-        train, test, classes = pack_arrays(
-            arrays, test_fraction=test_fraction, bounds=bounds, num_classes=num_classes, seed=seed
+        check_clients(arrays)
+        if preprocess is not None and bounds is not None:
+            raise ValueError(f"bounds={bounds} follow from preprocess={preprocess!r}: leave them out")
+        packed = pack_arrays(
+            arrays,
+            test_fraction=test_fraction,
+            bounds=bounds,
+            num_classes=num_classes,
+            classes=classes,
+            preprocess=preprocess,
+            seed=seed,
         )
-        count = train.num_clients
-        names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(count))
-        if len(names) != count or len(set(names)) != count:
-            raise ValueError(f"{len(names)} client names for {count} clients: give each client one name of its own")
-        return cls(train, test, names, unit, bounds, classes)
+        prepare, count = packed.train.prepare, packed.train.num_clients
+        return cls(
+            packed.train,
+            packed.test,
+            _check_names(names, count),
+            prepare.unit if unit is None else unit,
+            check_bounds(bounds) if preprocess is None else prepare.bounds,
+            packed.num_classes,
+            classes=packed.classes,
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        target: str | Sequence[str],
+        features: Sequence[str] | None = None,
+        **options: Unpack[FrameOptions],
+    ) -> Federation:
+        """Pack a data frame of pandas or polars, one row per example.
+
+        Clients are numbered in the order in which they appear. A target of text or integers makes a classification
+        task, floating-point targets a regression.
+
+        Args:
+            frame: the data frame; values must not be missing.
+            client: the column that says whose the row is; its values become the clients' names.
+            target: the column to predict, or several for a regression with several targets.
+            features: the columns of numbers to predict from; by default all others.
+            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
+                :meth:`from_arrays`.
+
+        >>> import pandas, wafl
+        >>> frame = pandas.DataFrame({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
+        >>> wafl.Federation.from_frame(frame, client="who", target="sick").classes
+        ('no', 'yes')
+        """
+        columns, names, arrays = read_frame(frame, client, target, features)
+        return replace(cls.from_arrays(arrays, names=names, **options), columns=columns)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        datasets: Iterable[Any],
+        *,
+        features: Sequence[str] | None = None,
+        target: str | None = None,
+        **options: Unpack[Options],
+    ) -> Federation:
+        """Pack one data set per client: torch's, torchvision's, Hugging Face's, or partitions of flwr-datasets.
+
+        Examples are ``(x, y)``, or dicts; images of PIL become bytes of channels, height and width. A ``DataLoader``
+        is read once, in the order of its data set. Names of classes are kept, and clients whose data sets number them
+        differently are matched by name.
+
+        Args:
+            datasets: one data set or ``DataLoader`` per client, or ``(train, test)``, or a dict with these two parts.
+            features: the columns or keys of the inputs; by default ``image``, ``img``, ``x``, ``pixel_values`` or
+                ``features``, or all but the target.
+            target: the column or key of the label; by default ``label``, ``labels``, ``y`` or ``target``.
+            options: as in :meth:`from_arrays`.
+
+        >>> import torch, wafl
+        >>> sets = [torch.utils.data.TensorDataset(torch.rand(8, 4), torch.arange(8) % 2) for _ in range(3)]
+        >>> wafl.Federation.from_datasets(sets)
+        Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
+        """
+        asked = Columns(None if features is None else tuple(features), target)
+        columns, options["classes"], arrays = read_datasets(datasets, asked, options.get("classes"))
+        return replace(cls.from_arrays(arrays, **options), columns=columns)
 
     def hold_out(self, share: float, *, seed: int = 0) -> tuple[Federation, Federation]:
         """Split the clients into those that train and those that never do.
@@ -134,6 +243,11 @@ class Federation:
         """How many outputs a model for these clients has: one per class, or per target of a regression."""
         return self.num_classes if self.num_classes is not None else math.prod(self.train.y.shape[1:])
 
+    @property
+    def intake(self) -> Intake:
+        """How the examples came in, and what their classes are called."""
+        return Intake(self.classes, self.columns, self.train.prepare)
+
     def label_counts(self) -> Tensor:
         """How many examples of each label each client has, training and test together: ``[clients, labels]``."""
         if self.num_classes is None:
@@ -148,7 +262,7 @@ class Federation:
         """The paper's table of statistics, as text."""
         sizes = torch.tensor(self.num_examples, dtype=torch.float64)
         rows = [
-            ("clients", f"{self.num_clients}"),
+            ("clients", f"{self.num_clients}" + (f": {some(self.names)}" if self._own_names() else "")),
             ("examples", f"{int(sizes.sum()):,}" + (f" ({self.left_out:,} left out)" if self.left_out else "")),
             ("training / test", f"{len(self.train.y):,} / {len(self.test.y):,}"),
             ("examples per client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
@@ -158,6 +272,10 @@ class Federation:
             held = (self.label_counts() > 0).sum(1)
             spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
             rows.append(("labels per client", f"{spread} of {self.num_classes}"))
+        if self.classes is not None:
+            rows.append(("classes", some(self.classes)))
+        if self.columns is not None:
+            rows.append(("inputs", some(self.columns)))
         rows += [("shape", f"{self.input_shape}"), ("unit", self.unit)]
         return "\n".join(f"{name:<20} {value}" for name, value in rows)
 
@@ -165,7 +283,12 @@ class Federation:
         """The picture of labels by client, as a matplotlib figure; it is also written to ``path``, if given."""
         from wafl.plotting import labels_by_client
 
-        return labels_by_client(self.label_counts(), None if path is None else Path(path))
+        names = self.names if self._own_names() else None
+        return labels_by_client(self.label_counts(), None if path is None else Path(path), names, self.classes)
+
+    def _own_names(self) -> bool:
+        """Whether clients have names that say more than their number."""
+        return not all(name.startswith("client ") for name in self.names)
 
     def __repr__(self) -> str:
         task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
@@ -173,3 +296,14 @@ class Federation:
             f"Federation({self.num_clients} clients, {len(self.train.y)} training and {len(self.test.y)} test "
             f"examples of shape {self.input_shape}, {task})"
         )
+
+
+def _check_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"client {i}" for i in range(count))
+    if isinstance(names, str):
+        raise ValueError(f"names={names!r} is one text: give a list with one name per client")
+    given = tuple(str(name) for name in names)
+    if len(given) != count or len(set(given)) != count:
+        raise ValueError(f"{len(given)} client names for {count} clients: give each client one name of its own")
+    return given

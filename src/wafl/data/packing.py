@@ -72,9 +72,10 @@ def _pick(x: Tensor, y: Tensor, rows: list[Tensor]) -> Examples:
 
 def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, first: int) -> Examples:
     """Move client i's images by shift ``i mod len(skew)``, in place and back to bytes; numbered from ``first``."""
+    raw = examples.raw[:]
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())
         numbers = first + torch.arange(rows.start, rows.stop)
-        moved = skew[client % len(skew)].apply(examples.raw[rows].to(torch.float32) / max_value, seed, numbers)
-        examples.raw[rows] = (moved.clamp(0.0, 1.0) * max_value).round().to(examples.raw.dtype)
+        moved = skew[client % len(skew)].apply(raw[rows].to(torch.float32) / max_value, seed, numbers)
+        raw[rows] = (moved.clamp(0.0, 1.0) * max_value).round().to(raw.dtype)
     return examples

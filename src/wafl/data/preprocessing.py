@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from wafl.data.mapped import Stored
 
 NAMES = ("unit", "symmetric", "zscore", "zscore_pooled")
 
@@ -27,6 +30,22 @@ class Preprocessing:
         if self.shift is not None:
             x = x - self.shift.to(x)
         return x if self.scale is None else x / self.scale.to(x)
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {
+            name: None if (value := getattr(self, name)) is None else value.tolist() for name in ("shift", "scale")
+        }
+        return {"name": self.name, "unit": self.unit, "bounds": self.bounds, **numbers}
+
+    @classmethod
+    def from_json(cls, about: Mapping[str, Any]) -> Preprocessing:
+        shift, scale = (
+            None if about[name] is None else torch.tensor(about[name], dtype=torch.float64)
+            for name in ("shift", "scale")
+        )
+        return cls(
+            about["name"], about["unit"], None if about["bounds"] is None else tuple(about["bounds"]), shift, scale
+        )
 
 
 def make_preprocessing(
@@ -51,14 +70,14 @@ def make_preprocessing(
     raise ValueError(f"unknown preprocessing {name!r}: use one of {', '.join(NAMES)}")
 
 
-def refitted(prepare: Preprocessing, train: Tensor, test: Tensor) -> Preprocessing:
+def refitted(prepare: Preprocessing, train: Stored, test: Stored) -> Preprocessing:
     """The same preprocessing with the statistics of these raw examples, if it has statistics."""
     if prepare.name not in ("zscore", "zscore_pooled"):
         return prepare
     return make_preprocessing(prepare.name, 1.0, lambda pooled: pixel_statistics([train, test] if pooled else [train]))
 
 
-def pixel_statistics(packs: list[Tensor], chunk: int = 4096) -> tuple[Tensor, Tensor]:
+def pixel_statistics(packs: Sequence[Stored], chunk: int = 4096) -> tuple[Tensor, Tensor]:
     """Each pixel's mean and standard deviation, float64, without a float copy of the data."""
     count = sum(len(pack) for pack in packs)
     total = square = torch.zeros(packs[0].shape[1:], dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion
 from wafl.attacks import Attack
 from wafl.core.task import Task
+from wafl.data.intake import Intake
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
@@ -35,6 +36,7 @@ class Roster:
     unit: str = "input units"
     bounds: tuple[float, float] | None = None
     recipe: Mapping[str, Any] | None = None
+    intake: Intake = field(default_factory=Intake)
 
     @property
     def num_clients(self) -> int:

@@ -53,6 +53,7 @@ class Embedded:
             clients.unit,
             clients.bounds,
             clients.recipe,
+            clients.intake,
         )
         object.__setattr__(self, "roster", roster)
 

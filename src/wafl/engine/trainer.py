@@ -248,6 +248,7 @@ class Trainer:
             settings,
             roster.num_classes,
             self.loss,
+            roster.intake,
         )
 
 

@@ -10,6 +10,7 @@ from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.servers import Averaging
 from wafl.core.errors import ConfigError
 from wafl.core.files import sealed, unsealed, write_whole
+from wafl.data.intake import Intake
 from wafl.engine.clients import Roster
 from wafl.flower.census import Census
 from wafl.flower.grid import GridClients
@@ -64,7 +65,7 @@ class Finder:
 
     def _keep(self, roster: Roster) -> None:
         if (self._folder / "config.toml").exists():  # not before the study has its folder
-            write_whole(self._folder / "roster.json", sealed({**vars(roster)}))
+            write_whole(self._folder / "roster.json", sealed({**vars(roster), "intake": roster.intake.to_json()}))
 
 
 def _check_means(entries: Sequence[Entry]) -> None:
@@ -97,4 +98,5 @@ def read_roster(folder: Path) -> Roster | None:
         about["unit"],
         None if about["bounds"] is None else tuple(about["bounds"]),
         about["recipe"],
+        Intake.from_json(about.get("intake")),
     )

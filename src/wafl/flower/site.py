@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from wafl.core.errors import ConfigError
+from wafl.data.arrays import Client
 from wafl.data.federation import Federation
 from wafl.runs.config import Data
 from wafl.runs.plan import imported, make_clients
@@ -53,14 +54,15 @@ def read_folder(folder: Path) -> Federation:
         raise ConfigError(
             f"{folder}: {', '.join(tested)} have x_test and y_test, the others do not: give them to all or none"
         )
-    pairs = [(part["x"], part["y"]) for part in parts]
-    if not tested:
-        return Federation.from_arrays(pairs, test_fraction=0.0, names=names)
-    held_out = [(part["x_test"], part["y_test"]) for part in parts]
-    both = Federation.from_arrays([*pairs, *held_out], test_fraction=0.0)
-    train = Federation.from_arrays(pairs, test_fraction=0.0, names=names, num_classes=both.num_classes)
-    test = Federation.from_arrays(held_out, test_fraction=0.0, num_classes=both.num_classes)
-    return replace(train, test=test.train)
+    # Classes that no client of this node has may be at others.
+    labels = [part[key] for part in parts for key in ("y", "y_test") if key in part]
+    highest = max((int(y.max()) for y in labels if y.dtype.kind in "iu" and y.size), default=None)
+    return Federation.from_arrays(
+        [cast("Client", tuple(part.values())) for part in parts],
+        test_fraction=None if tested else 0.0,
+        names=names,
+        num_classes=None if highest is None else max(highest, 0) + 1,
+    )
 
 
 def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -73,6 +75,8 @@ def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     if set(found) not in ({"x", "y"}, set(wanted)):
         has = ", ".join(found) or "none"
         raise ConfigError(f"{file} holds {has} of x, y, x_test, y_test: give the first two or all")
+    if found["y"].dtype.kind in "OSUT":
+        raise ConfigError(f"{file} has text as labels, which nodes would number differently: save the classes' numbers")
     return found
 
 

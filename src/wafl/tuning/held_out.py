@@ -11,7 +11,9 @@ from torch import Tensor
 
 from wafl.core.random import Purpose
 from wafl.data.arrays import split_rows
-from wafl.data.federation import Examples, Federation
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.data.mapped import pick
 
 Way = Literal["examples", "clients"]
 BLOCK = 256
@@ -76,4 +78,4 @@ def _gathered(examples: Examples, rows: list[Tensor]) -> Examples:
 
 
 def _rows(examples: Examples, rows: Tensor, offsets: Tensor) -> Examples:
-    return replace(examples, raw=examples.raw[rows], y=examples.y[rows], offsets=offsets)
+    return replace(examples, raw=pick(examples.raw, rows), y=examples.y[rows], offsets=offsets)

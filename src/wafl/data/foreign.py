@@ -1,0 +1,232 @@
+"""Data sets of other libraries: torch's ``Dataset`` and ``DataLoader``, Hugging Face's ``datasets`` and flwr-datasets.
+
+They are known by what they can do, so only torch is imported: anything with ``column_names`` and ``with_format`` is
+read by columns, anything with ``classes`` (torchvision's ``ImageFolder``) names its classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+
+INPUTS = ("image", "img", "x", "pixel_values", "features")
+LABELS = ("label", "labels", "y", "target")
+BATCH = 256
+"""How many examples of a columnar data set are decoded at a time."""
+
+Arrays = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns, or keys of an example, are inputs and which is the target; None means by their usual names."""
+
+    features: tuple[str, ...] | None = None
+    target: str | None = None
+
+    def among(self, names: Sequence[str], labeled: bool = True) -> Columns:
+        """What is meant where these columns are there."""
+        target = self.target or next((name for name in LABELS if name in names), None)
+        usual = next((name for name in INPUTS if name in names), None)
+        others = tuple(name for name in names if name != target)
+        features = self.features or ((usual,) if usual is not None else others)
+        wanted = [*features, *([target] if labeled and target is not None else [])]
+        if missing := [name for name in wanted if name not in names]:
+            raise ValueError(f"there is no column {missing[0]!r}, only {', '.join(names)}: name one of those")
+        if labeled and target is None:
+            raise ValueError(
+                f"no column is called {', '.join(LABELS)}: say which it is, target=... ({', '.join(names)})"
+            )
+        if not features:
+            raise ValueError(f"there is no column of inputs, only {', '.join(names)}: name them, features=[...]")
+        return Columns(features, target)
+
+
+def is_dataset(value: Any) -> bool:
+    """Whether :func:`read_dataset` reads it."""
+    return isinstance(value, DataLoader | torch.utils.data.Dataset) or hasattr(value, "with_format")
+
+
+def read_datasets(
+    datasets: Any, columns: Columns, classes: Sequence[str] | None
+) -> tuple[tuple[str, ...] | None, Sequence[str] | None, Iterator[tuple[Any, ...]]]:
+    """The names of the inputs and of the classes, if they have any, and each client's arrays.
+
+    Clients that name their classes differently are matched by these names, not by their numbers.
+    """
+    if is_dataset(datasets) or isinstance(datasets, str | Mapping) or not isinstance(datasets, Iterable):
+        raise ValueError(f"datasets is a {type(datasets).__name__}: pass a list with one data set per client")
+    clients = [_parts(client, item) for client, item in enumerate(cast("Iterable[Any]", datasets))]
+    known = [[class_names(part, columns) for part in parts] for parts in clients]
+    distinct = {names for row in known for names in row} if classes is None else {None}
+    if None in distinct and len(distinct) > 1:
+        raise ValueError("some data sets name their classes and others do not: name them all, classes=[...]")
+    shared = len(distinct) == 1
+
+    def arrays() -> Iterator[tuple[Any, ...]]:
+        for client, (parts, names) in enumerate(zip(clients, known, strict=True)):
+            try:
+                pairs = [read_dataset(part, columns) for part in parts]
+            except ValueError as error:
+                raise ValueError(f"client {client}: {error}") from error
+            if not shared:
+                pairs = [(x, _named(y, own or ())) for (x, y), own in zip(pairs, names, strict=True)]
+            yield tuple(array for pair in pairs for array in pair)
+
+    first = next((part for parts in clients for part in parts if _is_columnar(part)), None)
+    features = columns.features if first is None else columns.among(list(first.column_names)).features
+    return features, next(iter(distinct)) if shared and classes is None else classes, arrays()
+
+
+def read_dataset(source: Any, columns: Columns, labeled: bool = True) -> Arrays:
+    """All examples and labels of a data set, in its own order; without labels, y is None."""
+    if isinstance(source, TensorDataset) and len(source.tensors) == 1 + labeled:
+        return source.tensors[0], source.tensors[1] if labeled else None
+    if _is_columnar(source):
+        batches = _columnar_batches(source, columns, labeled)
+    elif isinstance(source, DataLoader):
+        loaded = _in_order(cast("DataLoader[Any]", source))
+        batches = ((_plain(x), _plain(y)) for x, y in (_pair(batch, columns, labeled) for batch in loaded))
+    else:
+        pairs = (_pair(item, columns, labeled) for item in _items(source))
+        batches = ((_plain(x)[None], _plain(y)[None]) for x, y in pairs)
+    examples, labels = zip(*batches, strict=True) if (batches := list(batches)) else ((), ())
+    if not examples:
+        raise ValueError("the data set is empty: leave it out or give it at least one example")
+    return _joined(examples), _joined(labels) if labeled else None
+
+
+def class_names(source: Any, columns: Columns) -> tuple[str, ...] | None:
+    """The names of the classes, if the data set, or the one that it is a part of, knows them."""
+    if _is_columnar(source):
+        target = columns.among(list(source.column_names), labeled=False).target
+        found = getattr((source.features or {}).get(target), "names", None)
+    else:
+        while not hasattr(source, "classes") and hasattr(source, "dataset"):
+            source = source.dataset
+        found = getattr(source, "classes", None)
+    named = isinstance(found, Sequence) and not isinstance(found, str)
+    return tuple(str(name) for name in cast("Sequence[Any]", found)) if named else None
+
+
+def _parts(client: int, item: Any) -> list[Any]:
+    """A client's data set, or those for training and for testing."""
+    if isinstance(item, Mapping):
+        named = cast("Mapping[str, Any]", item)
+        if set(named) != {"train", "test"}:
+            raise ValueError(f"client {client} has the parts {', '.join(named)}: it must have train and test")
+        item = (named["train"], named["test"])
+    parts: list[Any] = list(cast("Sequence[Any]", item)) if isinstance(item, tuple | list) else [item]
+    if len(parts) > 2 or not all(is_dataset(part) or hasattr(part, "__getitem__") for part in parts):
+        raise ValueError(
+            f"client {client} is a {type(item).__name__}: it must be a data set, or a pair (train, test) of them"
+        )
+    return parts
+
+
+def _named(y: Any, names: Sequence[str]) -> Any:
+    """Numbers as the names of their classes."""
+    numbers = np.asarray(y)
+    return np.array(names)[numbers] if numbers.dtype.kind in "iu" else y
+
+
+def _is_columnar(value: Any) -> bool:
+    wanted = ("column_names", "features", "with_format", "__getitem__", "__len__")
+    return all(hasattr(value, name) for name in wanted)
+
+
+def _columnar_batches(source: Any, columns: Columns, labeled: bool) -> Iterator[Arrays]:
+    chosen = columns.among(list(source.column_names), labeled)
+    features, target = chosen.features or (), chosen.target
+    images = {name for name in features if type((source.features or {}).get(name)).__name__ == "Image"}
+    rows = source.with_format("numpy", columns=[*features, *([target] if labeled else [])])
+    for begin in range(0, len(source), BATCH):
+        batch = rows[begin : begin + BATCH]
+        parts = [
+            _joined(
+                [
+                    (_channels_first(np.asarray(value)) if name in images else np.asarray(value))[None]
+                    for value in batch[name]
+                ]
+            )
+            for name in features
+        ]
+        yield parts[0] if len(parts) == 1 else np.stack(parts, axis=1), np.asarray(batch[target]) if labeled else None
+
+
+def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:
+    """Every example that the loader would give, once and in the order of its data set."""
+    if isinstance(loader.dataset, IterableDataset):
+        return loader
+    batches: Any = loader.batch_sampler
+    sampler: Any = batches.sampler if type(batches) is BatchSampler else batches or loader.sampler
+    if getattr(sampler, "replacement", False):
+        raise ValueError("this DataLoader draws with replacement: pass its data set, or a loader without replacement")
+    total = len(cast(Any, loader.dataset))
+    if isinstance(sampler, RandomSampler | SequentialSampler) and len(sampler) == total:
+        rows: Sequence[int] = range(total)  # without a draw from torch's global generator
+    else:
+        drawn = (row for item in sampler for row in (item if isinstance(item, list | tuple) else [item]))
+        rows = sorted({int(row) for row in drawn})
+    return DataLoader(
+        torch.utils.data.Subset(loader.dataset, rows),
+        batch_size=None if batches is None else loader.batch_size or BATCH,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+    )
+
+
+def _items(source: Any) -> Iterator[Any]:
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        return (source[row] for row in range(len(source)))
+    return iter(source)
+
+
+def _pair(item: Any, columns: Columns, labeled: bool) -> Arrays:
+    """The input and the label of an example, or of a batch; None if no label is wanted."""
+    if isinstance(item, Mapping):
+        named = cast("Mapping[str, Any]", item)
+        chosen = columns.among(list(named), labeled)
+        parts = [named[name] for name in chosen.features or ()]
+        x = parts[0] if len(parts) == 1 else np.stack([_plain(part) for part in parts], axis=-1)
+        return x, named[chosen.target] if labeled and chosen.target is not None else None
+    if isinstance(item, tuple | list):
+        values = cast("Sequence[Any]", item)
+        if len(values) == 2 or (len(values) == 1 and not labeled):
+            return values[0], values[1] if labeled else None
+        raise ValueError(f"an example has {len(values)} parts: it must be (x, y), or a dict with an input and a label")
+    if labeled:
+        raise ValueError(
+            f"an example is a {type(item).__name__}: it must be (x, y), or a dict with an input and a label"
+        )
+    return item, None
+
+
+def _plain(value: Any) -> NDArray[Any]:
+    """An array; an image of PIL as channels, height and width."""
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu()
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if hasattr(value, "getbands"):
+        mode = {"1": "L", "P": "RGB", "PA": "RGBA"}.get(value.mode)
+        return _channels_first(np.asarray(value if mode is None else value.convert(mode)))
+    return np.asarray(value)
+
+
+def _channels_first(image: NDArray[Any]) -> NDArray[Any]:
+    return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    shapes = {part.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        some = " and ".join(map(str, sorted(shapes)[:2]))
+        raise ValueError(f"examples have different shapes, {some}: bring them to one size with a transform")
+    return np.concatenate(parts)

@@ -1,0 +1,102 @@
+"""Data frames, of pandas or polars: one row per example, with a column that says whose it is.
+
+Only what both have in common is used (``frame.columns``, ``frame[name].to_numpy()``), so neither is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it looks like a data frame."""
+    return hasattr(type(value), "columns") and hasattr(value, "__getitem__")
+
+
+class Frame:
+    """A frame's columns as arrays, without missing values."""
+
+    def __init__(self, frame: Any) -> None:
+        lazy = hasattr(frame, "collect")
+        if lazy or not is_frame(frame):
+            hint = ": collect() it first" if lazy else ""
+            raise ValueError(f"a {type(frame).__name__} is not a data frame of pandas or polars{hint}")
+        self._frame = frame
+        self.names = [str(name) for name in frame.columns]
+        if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
+            raise ValueError(f"the frame has the column {twice[0]!r} twice: rename one of them")
+
+    def check(self, name: Any, role: str) -> None:
+        """Refuse a column that is not there."""
+        if name not in self.names:
+            near = difflib.get_close_matches(str(name), self.names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self.names)}"
+            raise ValueError(f"{role}={name!r} is not a column of the frame: {hint}")
+
+    def column(self, name: str) -> NDArray[Any]:
+        series = self._frame[name]
+        gone = np.asarray(series.isna() if hasattr(series, "isna") else series.is_null(), dtype=bool)
+        values = np.asarray(series.to_numpy())
+        if values.dtype.kind == "f":
+            gone = gone | np.isnan(values)
+        if gone.any():
+            raise ValueError(
+                f"column {name!r} lacks {int(gone.sum())} of {len(gone)} values: fill them in, or drop those rows"
+            )
+        return values
+
+    def inputs(self, names: Sequence[str]) -> NDArray[Any]:
+        """Columns of numbers side by side, ``[N, k]``: float64 if one of them is, otherwise float32."""
+        for name in names:
+            self.check(name, "features")
+        columns = [self._numbers(name) for name in names]
+        floats = [column.dtype for column in columns if column.dtype.kind == "f"]
+        dtype = np.result_type(*floats) if floats else np.dtype(np.float32)
+        return np.stack([column.astype(dtype) for column in columns], axis=1)
+
+    def _numbers(self, name: str) -> NDArray[Any]:
+        column = self.column(name)
+        if column.dtype.kind not in "biuf":
+            kind = "text" if column.dtype.kind in "OUT" else f"values of type {column.dtype}"
+            raise ValueError(
+                f"column {name!r} holds {kind}: encode it as numbers, such as with pandas.get_dummies, or list the "
+                "columns to use, features=[...]"
+            )
+        return column
+
+
+def read_frame(
+    given: Any, client: str, target: str | Sequence[str], features: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[str], Iterator[tuple[NDArray[Any], NDArray[Any]]]]:
+    """The names of the inputs, and the clients in the order in which they appear: their names and ``(x, y)``."""
+    frame = Frame(given)
+    targets = [target] if isinstance(target, str) else list(target)
+    frame.check(client, "client")
+    for name in targets:
+        frame.check(name, "target")
+    if isinstance(features, str):
+        raise ValueError(f"features={features!r} is one text: give a list of columns, features=[{features!r}]")
+    taken = {client, *targets}
+    inputs = [name for name in frame.names if name not in taken] if features is None else list(features)
+    if both := [name for name in inputs if name in taken]:
+        raise ValueError(f"column {both[0]!r} cannot be an input: it is the client or the target")
+    if not inputs or not targets or client in targets:
+        raise ValueError("a frame needs a column for the client, one for the target, and at least one other")
+    x = frame.inputs(inputs)
+    labels = [frame.column(name) for name in targets]
+    y = labels[0] if isinstance(target, str) else frame.inputs(targets)
+    names, rows = _groups(frame.column(client))
+    return tuple(inputs), names, ((x[mine], y[mine]) for mine in rows)
+
+
+def _groups(who: NDArray[Any]) -> tuple[list[str], Iterable[NDArray[np.int64]]]:
+    """The different values in the order in which they appear, and the rows of each."""
+    values, first, codes = np.unique(who.astype(np.str_), return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))[codes]
+    rows = np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank))[:-1]) if len(who) else []
+    return cast("list[str]", values[np.argsort(first)].tolist()), rows

@@ -1,0 +1,120 @@
+"""Labels as people have them, numbers or text, become 0 .. C - 1; text stays as the names of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wafl.core.options import Count
+
+
+class Labels:
+    """What the labels of all clients have in common: how many classes there are, and what they are called."""
+
+    def __init__(self, num_classes: int | None = None, classes: Sequence[str] | None = None) -> None:
+        if num_classes is not None:
+            Count().check("num_classes", num_classes)
+        self._given = num_classes
+        self._fixed = classes is not None
+        self._codes = {name: code for code, name in enumerate(_check_names(classes) if classes is not None else ())}
+        if classes is not None:
+            if num_classes not in (None, len(classes)):
+                raise ValueError(
+                    f"num_classes={num_classes}, but classes has {len(classes)} names: leave one of them out"
+                )
+            self._given = len(classes)
+        self._text: bool | None = None
+
+    def encode(self, client: int, y: Any) -> Any:
+        """Labels as numbers; text is numbered in the order in which it appears."""
+        array = y if isinstance(y, Tensor) else np.asarray(y)
+        text = not isinstance(array, Tensor) and array.dtype.kind in "OSUT"
+        if self._text is not None and text != self._text:
+            kinds = ("text", "numbers") if text else ("numbers", "text")
+            raise ValueError(f"client {client} has {kinds[0]} as labels, client 0 {kinds[1]}: all clients must agree")
+        self._text = text
+        return self._number(client, cast("NDArray[Any]", array)) if text else array
+
+    def _number(self, client: int, array: NDArray[Any]) -> NDArray[np.int64]:
+        if array.ndim != 1:
+            raise ValueError(f"client {client} has text labels of shape {array.shape}: give one label per example")
+        if self._given is not None and not self._fixed:
+            raise ValueError(f"num_classes={self._given} is for labels that are numbers: name them all, classes=[...]")
+        names, codes = _distinct(client, array)
+        if self._fixed and (unknown := [name for name in names if name not in self._codes]):
+            raise ValueError(
+                f"client {client} has the label {unknown[0]!r}, which is not in classes: {some(self._codes)}"
+            )
+        table = [self._codes.setdefault(name, len(self._codes)) for name in names]
+        return np.array(table, dtype=np.int64)[codes] if table else np.zeros(0, dtype=np.int64)
+
+    def check(self, client: int, y: Tensor) -> None:
+        """Refuse numbers that cannot be classes."""
+        if y.is_floating_point():
+            if self._given is not None:
+                raise ValueError("num_classes is for integer labels, but these are floating-point targets")
+            return
+        low, high = (int(value) for value in y.aminmax()) if len(y) else (0, 0)
+        if low < 0 or (self._given is not None and high >= self._given):
+            last = high if self._given is None else self._given - 1
+            raise ValueError(
+                f"client {client} has labels from {low} to {high}: they must lie in 0 .. {last}; renumber them, "
+                "or give them as text (y.astype(str)), which is kept as names"
+            )
+
+    def finish(self, *parts: Tensor) -> tuple[list[Tensor], int | None, tuple[str, ...] | None]:
+        """All labels in their final numbers, the number of classes (None for a regression), and their names."""
+        if parts[0].is_floating_point():
+            return list(parts), None, None
+        if not self._text:
+            highest = max(int(part.max()) for part in parts if len(part))
+            if self._given is None:
+                _refuse_gaps(parts, highest)
+            names = tuple(self._codes) if self._fixed else None
+            return list(parts), self._given if self._given is not None else highest + 1, names
+        names = tuple(self._codes) if self._fixed else tuple(sorted(self._codes))
+        place = {name: code for code, name in enumerate(names)}
+        final = torch.tensor([place[name] for name in self._codes])
+        return [final[part] for part in parts], len(names), names
+
+
+def _check_names(classes: Any) -> list[str]:
+    names: list[Any] = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"classes={classes!r} must be a list of names, one text per class, in the order of the labels")
+    if len(set(names)) != len(names):
+        raise ValueError(f"classes={names} names a class twice: give each class a name of its own")
+    return names
+
+
+def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
+    """The different texts, and the place of each label among them."""
+    if array.dtype.kind == "O":
+        odd = next((value for value in array.tolist() if not isinstance(value, str)), None)
+        if odd is not None or any(value is None for value in array.tolist()):
+            raise ValueError(f"client {client} has the label {odd!r} among text: drop examples without a label")
+        array = array.astype(np.str_)
+    names, codes = np.unique(array, return_inverse=True)
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()], codes
+
+
+def _refuse_gaps(parts: Sequence[Tensor], highest: int) -> None:
+    """A class that nobody has is a mistake in the numbering, unless the number of classes was stated."""
+    seen = torch.cat([part.unique() for part in parts]).unique().tolist()
+    if len(seen) <= highest:
+        raise ValueError(
+            f"the labels skip classes (of 0 .. {highest}, only {some(seen)} occur): renumber them from 0, or give "
+            "them as text (y.astype(str)), which is kept as names; if the others do exist, pass "
+            f"num_classes={highest + 1}"
+        )
+
+
+def some(values: Iterable[Any], limit: int = 8) -> str:
+    """The first few of them, and how many more there are."""
+    shown = [str(value) for value in values]
+    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")
