@@ -164,3 +164,23 @@ def test_the_command_exports_metrics_and_does_not_overwrite_them(study: Path, tm
         assert result.exit_code == code, result.output
         assert word in result.output
     assert len(read_csv(path) if suffix == "csv" else read_parquet(path)) == 18
+
+
+def test_a_finished_study_whose_metrics_changed_is_refused(study: Path, tmp_path: Path) -> None:
+    """Each change leaves valid JSON."""
+    lines = (study / "metrics.jsonl").read_text().splitlines(keepends=True)
+    changed = {
+        "a digit": [lines[0].replace('"round": 0', '"round": 7'), *lines[1:]],
+        "a line gone": lines[1:],
+        "a line twice": [*lines, lines[-1]],
+        "two lines swapped": [lines[1], lines[0], *lines[2:]],
+    }
+    for name, text in changed.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in ("about.json", "config.toml", "results.json"):
+            (folder / file).write_bytes((study / file).read_bytes())
+        (folder / "metrics.jsonl").write_text("".join(text))
+        with pytest.raises(ValueError, match=r"metrics.jsonl is damaged: wafl resume .* restores it"):
+            export_metrics(folder, tmp_path / f"{name}.csv")
+        assert not (tmp_path / f"{name}.csv").exists()

@@ -36,6 +36,7 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
     Your own model is built as its experiment says.
     """
+    _refuse_links(folder)
     if (folder / "run.json").exists():
         return {folder.name: _sound_run(folder)}
     return {name: run for runs in _sound(folder, at_most=1).values() for name, run in runs.items()}
@@ -43,9 +44,16 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
 def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
     """All runs that did not diverge, of a study or of one method, by method and then by folder."""
+    _refuse_links(folder)
     if (folder / "run.json").exists() and not list(_seed_folders(folder)):
         return {folder.name: {folder.name: _sound_run(folder)}}
     return _sound(folder)
+
+
+def _refuse_links(folder: Path) -> None:
+    from wafl.runs.folder import refuse_links
+
+    refuse_links(folder)
 
 
 def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:

@@ -1,26 +1,71 @@
-"""Files that are either complete or absent, and that show when they have been damaged."""
+"""Files that are either complete or absent, that show when they have been damaged, and that no link leads elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 SEAL = "checksum"
+TEMPORARY = ".tmp"
+"""How the names of files end that a crash may leave behind."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write all of it or nothing: under a temporary name, synced, then renamed."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    """Write all of it or nothing: under a name that nobody could have put a link at, synced, then renamed."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with open(os.open(temporary, flags, 0o666), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)
+
+
+def links(folder: Path) -> Iterator[Path]:
+    """The symbolic links below a folder, which itself may be reached through one."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink():
+                yield path
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file; found out without taking the lock itself, where the system can."""
+    from filelock import FileLock, Timeout
+
+    if not path.exists():
+        return False
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        try:
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what a crash left half written in a folder."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
 
 
 def sync(folder: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from wafl.core.files import sync
 
+FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
 
 class Journal:
     """Entries of bytes in a file, of which the first ``size`` bytes count.
@@ -29,7 +31,7 @@ class Journal:
     def append(self, entries: Iterable[bytes]) -> None:
         """Add entries, which survive a crash when this returns."""
         new = not self.path.exists()
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "wb") as file:
+        with open(os.open(self.path, FLAGS, 0o666), "wb") as file:
             if not new:
                 file.truncate(self.size)
             file.seek(self.size)

@@ -12,6 +12,7 @@ from typing import Any
 from wafl.core.extras import require
 from wafl.core.files import write_whole
 from wafl.runs.export import refuse_existing
+from wafl.runs.folder import StudyFolder, refuse_links
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -34,10 +35,12 @@ def export_metrics(folder: Path, path: Path) -> Path:
         raise ValueError(f"{path} has no known format: end its name with {' or '.join(SUFFIXES)}")
     arrow = require("pyarrow", extra="parquet", what=f"{path.name}") if suffix == ".parquet" else None
     refuse_existing(path)
+    refuse_links(folder)
     source = folder / "metrics.jsonl"
     if not source.is_file():
         raise FileNotFoundError(f"{folder} has no metrics.jsonl: give a study, such as runs/digits")
     rows = list(_rows(source))
+    StudyFolder(folder).check_metrics()
     if not rows:
         raise ValueError(f"{source} is empty: no round has ended yet")
     columns = {

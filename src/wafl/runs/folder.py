@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.core.errors import FolderError
-from wafl.core.files import sealed, unsealed, write_whole
+from wafl.core.files import is_locked, links, remove_temporary, sealed, unsealed, write_whole
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
 
 FORMAT = 2
 """Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
 PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
+PATIENCE = 0.5
+"""Seconds that a writer waits for those who only look whether somebody writes."""
 
 Status = Literal["finished", "running", "interrupted"]
 
@@ -70,6 +72,7 @@ class StudyFolder:
         folder = cls(path)
         if (path / "run.json").is_file():
             raise FolderError(f"{path} is a run, not a study: give the folder that it is in, such as {path.parent}")
+        refuse_links(path)
         for file in (folder.config, folder.about):
             if not file.is_file():
                 raise FolderError(f"{path} is not a study: it has no {file.name}")
@@ -101,10 +104,14 @@ class StudyFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All rounds of all runs, one dictionary each; those of a finished study are checked."""
+        return [json.loads(line) for line in self.check_metrics().splitlines()]
+
+    def check_metrics(self) -> bytes:
+        """The metrics as they are; an error if those of a finished study are not what it ended with."""
         data, wanted = self.metrics.read_bytes() if self.metrics.exists() else b"", self.read_results().get("metrics")
         if wanted is not None and sha256(data).hexdigest() != wanted:
             raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} restores it from the saved runs")
-        return [json.loads(line) for line in data.splitlines()]
+        return data
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_whole(self.results, sealed(results))
@@ -116,25 +123,32 @@ class StudyFolder:
 
         lock = FileLock(self._lock)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it") from None
         try:
+            remove_temporary(self.path)
             yield
         finally:
             lock.release()
 
     def status(self) -> Status:
-        """How far the study has come; looking writes nothing."""
+        """How far the study has come; looking writes nothing, and keeps nobody from writing."""
         try:
             if self.read_results().get("finished"):
                 return "finished"
-            if not self._lock.exists():
-                return "interrupted"
-            with self.locked():
-                return "interrupted"
-        except FolderError as error:
-            return "running" if "in use" in str(error) else "interrupted"
+        except FolderError:
+            return "interrupted"
+        return "running" if is_locked(self._lock) else "interrupted"
+
+
+def refuse_links(path: Path) -> None:
+    """An error if a folder holds a link, through which a stranger's study could write or delete elsewhere."""
+    for link in links(path):
+        raise FolderError(
+            f"{link} is a link, which may lead out of the study: put what it points to in its place, or remove it. "
+            "Nothing was changed"
+        )
 
 
 def free_folder(base: Path) -> Path:
