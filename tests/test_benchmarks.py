@@ -21,6 +21,7 @@ QUICK = {
     "tables": ["--smallest"],
     "transport": ["--smallest"],
     "tune_demo": ["--smallest"],
+    "unequal": ["--smallest"],
 }
 SLOW = {"flower": ["--smallest"]}  # the rest of it starts Flower's processes
 PARTS = {"options", "sequential"}  # what other benchmarks import, and nobody runs

@@ -141,6 +141,7 @@ def backtrack(
     damping = torch.ones_like(value)
     aim = aim_at(slope)
     settled = torch.zeros_like(value, dtype=torch.bool)
+    at_hand = start.device.type == "cpu"  # elsewhere, asking whether all climb takes longer than choosing among them
     for _ in range(steps):
         if tolerance > 0:
             settled = settled | _close(length(aim - point), tolerance, length(aim - origin))
@@ -151,6 +152,9 @@ def backtrack(
         # Near the maximum a step changes the value by less than its rounding error, and must still be taken.
         rounding = 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
         climbs = (trial_value >= value - rounding) & ~settled
+        if at_hand and bool(climbs.all()):
+            point, value, aim = trial, trial_value, aim_at(slope)
+            continue
         point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
         value = torch.where(climbs, trial_value, value)
         aim = torch.where(climbs.unsqueeze(feature_dim), aim_at(slope), aim)

@@ -6,6 +6,7 @@ import math
 from numbers import Integral
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -31,6 +32,15 @@ def check_inside(x: Tensor, bounds: tuple[float, float] | None) -> None:
     """Examples that have to stay in a box must start inside it."""
     if bounds is not None and bool(((x < bounds[0]) | (x > bounds[1])).any()):
         raise ValueError(f"examples lie outside bounds={bounds}: widen the bounds or rescale the data")
+
+
+def finite_rows(rows: Tensor) -> Tensor:
+    """Which rows ``[N, P]`` hold neither NaN nor infinity.
+
+    A finite sum has finite terms, so the terms are looked at only where a sum is not finite.
+    """
+    finite = torch.isfinite(rows.sum(1))
+    return finite if bool(finite.all()) else torch.isfinite(rows).all(1)
 
 
 def check_seed(seed: Any) -> int:

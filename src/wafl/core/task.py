@@ -8,11 +8,11 @@ parameters in one run.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,11 @@ from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.losses import OutputLoss, output_loss
 from wafl.core.one_by_one import autograd_gradient, in_turn
 from wafl.core.random import Key
+
+ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
+
+LARGE = 1 << 14
+"""From this many weights on, a layer's gradient takes longer to transpose than a Python function takes to call."""
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 Masks = tuple[Tensor, ...]
@@ -65,6 +70,11 @@ class Task:
         self._tie = len(everywhere) == len(set(everywhere))
         self._sites: dict[torch.Size, list[Site]] = {}
         self.num_params = sum(self._sizes)
+
+    @property
+    def steady(self) -> bool:
+        """Whether a lane rounds the same alone as next to others; a batched convolution of one lane does not."""
+        return not self.traits.batched
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Named parameters as one vector ``[P]``."""
@@ -169,7 +179,11 @@ class LinearTask(Task):
     def __init__(self, module: nn.Module, layer: nn.Linear, loss: OutputLoss) -> None:
         super().__init__(module, loss)
         self._classes, self._features = layer.out_features, layer.in_features
-        self._has_bias = layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
+        self._has_bias = has_bias(layer)
+
+    @property
+    def steady(self) -> bool:
+        return True
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor]:
         split = self._classes * self._features
@@ -207,6 +221,74 @@ class LinearTask(Task):
 
     def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
         return self.loss.curvature(self.linear(params)[0], norm)
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.bmm(x, weight.mT)
+
+
+class _Product(torch.autograd.Function):
+    """The same product. Autograd's own gradient in W has the same bits, but comes transposed, and is slow to copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        return torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None, torch.bmm(slope.mT, x)
+
+
+class LayeredTask(Task):
+    """A chain of plain layers: lanes are the batch of each matrix product, without the overhead of ``vmap``."""
+
+    def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss) -> None:
+        super().__init__(module, loss)
+        self._layers = layers
+
+    @property
+    def steady(self) -> bool:
+        return True
+
+    def outputs(self, params: Tensor, x: Tensor | Inputs, masks: Masks | None = None) -> Tensor:
+        return self._forward(self._values(params), dense(x))
+
+    def gradient(
+        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> Tensor:
+        with torch.enable_grad():
+            leaves = [value.detach().requires_grad_() for value in self._values(params)]
+            total = (weight * self.loss.value(self._forward(leaves, dense(x), learns=True), y)).sum()
+        gradient = torch.empty_like(params)
+        for place, slope in zip(self._values(gradient), torch.autograd.grad(total, leaves), strict=True):
+            place.copy_(slope)
+        return gradient
+
+    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor, masks: Masks | None = None) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            losses = self.losses(params.detach(), leaf, y)
+        return losses.detach(), torch.autograd.grad(losses.sum(), leaf)[0]
+
+    def _values(self, params: Tensor) -> list[Tensor]:
+        """Each parameter of all lanes, ``[L, *shape]``, as views."""
+        parts = params.split(self._sizes, dim=1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
+
+    def _forward(self, values: Sequence[Tensor], hidden: Tensor, *, learns: bool = False) -> Tensor:
+        unused = iter(values)
+        for layer in self._layers:
+            if isinstance(layer, nn.Linear):
+                rows, weight = hidden.flatten(1, -2), next(unused)
+                product = _Product.apply if learns and weight[0].numel() > LARGE else _product
+                moved = cast(Tensor, product(rows, weight)).view(*hidden.shape[:-1], -1)
+                lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
+                hidden = moved + next(unused).view(lead) if has_bias(layer) else moved
+            else:
+                hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
+        return hidden
 
 
 @dataclass(frozen=True)
@@ -250,13 +332,16 @@ class Problem:
 
 
 def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
-    """The task of a model, which uses its linear structure if it has one."""
+    """The task of a model, which uses its structure if that is known: one linear layer, or a chain of them."""
     _refuse_batch_statistics(model)
     module = copy.deepcopy(model).to(device)
     if not _trainable(module):
         raise ValueError(f"{type(model).__name__} has no trainable parameters")
     layer = _only_linear_layer(module)
-    return LinearTask(module, layer, output_loss(loss)) if layer is not None else Task(module, output_loss(loss))
+    if layer is not None:
+        return LinearTask(module, layer, output_loss(loss))
+    layers = _chain(module)
+    return LayeredTask(module, layers, output_loss(loss)) if layers is not None else Task(module, output_loss(loss))
 
 
 def _trainable(module: nn.Module) -> dict[str, Tensor]:
@@ -298,6 +383,26 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
     if flattens and isinstance(last, nn.Linear) and is_plain(last, nn.Linear):
         return last if all(value.requires_grad for value in last.parameters()) else None
     return None
+
+
+def _chain(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of a model that is a plain sequence of linear layers, flattening and elementwise functions."""
+    if is_plain(module, nn.Sequential):
+        parts = [_chain(part) for part in members(module)]
+        layers = [layer for part in parts if part is not None for layer in part]
+        distinct = len({id(layer) for layer in layers}) == len(layers)
+        return layers if distinct and None not in parts else None
+    if isinstance(module, nn.Flatten):
+        return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None
+    if isinstance(module, nn.Linear):
+        trainable = all(value.requires_grad for value in module.parameters())
+        return [module] if trainable and is_plain(module, nn.Linear) else None
+    in_place = getattr(module, "inplace", False)
+    return [module] if not in_place and any(is_plain(module, kind) for kind in ELEMENTWISE) else None
+
+
+def has_bias(layer: nn.Linear) -> bool:
+    return layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:

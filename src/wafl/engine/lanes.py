@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,8 +18,9 @@ from wafl.engine.progress import ClientState, Place
 class Lanes:
     """Answers one query from each of several runs at once.
 
-    A lane is one client's copy of the parameters in one run. Lanes are computed in chunks of ``chunk_size``, by default
-    as many as half of the free memory holds; the chunk size changes no random draw.
+    A lane is one client's copy of the parameters in one run. Lanes with the same room in their batches are computed
+    together, in chunks of ``chunk_size``, by default as many as half of the free memory holds; this changes no random
+    draw.
 
     ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
     ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
@@ -48,17 +49,37 @@ class Lanes:
         """
         if not queries:
             return []
-        places, numbers = _places(queries), list(runs) if runs is not None else list(range(len(queries)))
-        work = local_update if queries[0].kind == "train" else report_loss
+        places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))
+        trains = queries[0].kind == "train"
+        work, room = (local_update, self.client.batch_room) if trains else (report_loss, self.client.report_room)
         keepers = [(numbers[run], client) for run, client in places]
         lanes = self._lanes(queries, places, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
-        alone = self._pair and len(places) == 1
-        pieces = [lanes.take(torch.zeros(2, dtype=torch.int64))] if alone else lanes.split(self.chunk_size)
-        output = _join([work(self.client, piece) for piece in pieces])
+        among_others = self.client.pairs and (self._pair or len(places) > 1)
+        outputs: list[LaneOutput] = []
+        for rows in _alike([self._size(client) for _, client in places], room):
+            for piece in lanes.take(rows).split(self.chunk_size):
+                alone = among_others and len(piece.params) == 1
+                done = work(self.client, piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece)
+                outputs.append(done.take(slice(1)) if alone else done)
+        output = _join(outputs)
         self._remember(keepers, output.memory)
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
+
+    def _places(self, queries: Sequence[Query]) -> list[Place]:
+        """Run and client of each lane, the largest clients first.
+
+        Lanes with the same client and seed, and so the same batches, are neighbors.
+        """
+        places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
+        return sorted(places, key=lambda place: (-self._size(place[1]), queries[place[0]].seed, place[1], place[0]))
+
+    def _row(self, client: int) -> int:
+        return client if self._rows is None else self._rows[client]
+
+    def _size(self, client: int) -> int:
+        return self.client.sizes[self._row(client)]
 
     def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:
         device, dtype = queries[0].params.device, queries[0].params.dtype
@@ -71,7 +92,7 @@ class Lanes:
             return torch.tensor(values, dtype=dtype)[run].to(device)
 
         clients = torch.tensor([client for _, client in places], device=device)
-        rows = clients if self._rows is None else torch.tensor([self._rows[client] for _, client in places])
+        rows = torch.tensor([self._row(client) for _, client in places])
         first = queries[0]
         return LaneInput(
             params=stacked([query.params for query in queries]),
@@ -109,10 +130,16 @@ class Lanes:
         }
 
 
-def _places(queries: Sequence[Query]) -> list[Place]:
-    """Run and client of each lane; lanes with the same client and seed, and so the same batches, are neighbors."""
-    places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
-    return sorted(places, key=lambda place: (queries[place[0]].seed, place[1], place[0]))
+def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
+    """Lanes that are computed together: their batches have the same room, which is kept for as many steps as the first
+    lane takes, so the others must not be far smaller.
+    """
+    pieces, begin = list[slice](), 0
+    for place, size in enumerate(sizes):
+        if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:
+            pieces.append(slice(begin, place))
+            begin = place
+    return [*pieces, slice(begin, len(sizes))]
 
 
 def _sharing(queries: Sequence[Query], places: list[Place]) -> int:

@@ -6,8 +6,9 @@ the same numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -20,7 +21,7 @@ from wafl.core.inputs import Inputs
 from wafl.core.random import Key
 from wafl.core.task import Problem, Task
 from wafl.data.examples import Examples
-from wafl.engine.batches import draw_batches
+from wafl.engine.batches import draw_batches, room_for
 from wafl.schedule import LocalWork
 
 PLAIN = sgd()
@@ -35,9 +36,8 @@ REPORT_BATCH = 256
 class ClientTask:
     """What clients know: the task, the adversary, the work of a round, their examples, and the local step.
 
-    ``largest`` is the size of the largest client anywhere, here or on other nodes. Batches are padded to fit it, so
-    that which clients happen to be here changes neither the number of terms in a sum nor its rounding. 0 means the
-    largest client here; None means that the size is unknown, and batches are padded to their full size.
+    ``largest`` is the size of the largest client anywhere, here or on other nodes, which no batch needs more room than.
+    0 means the largest client here; None means that the size is unknown.
     """
 
     task: Task
@@ -48,19 +48,26 @@ class ClientTask:
     local: LocalStep = PLAIN
 
     @cached_property
-    def batch_room(self) -> int:
-        """How many examples a batch has room for."""
-        here, wanted = int(self.examples.num_examples.max()), self.work.batch_size
-        if self.largest is None:
-            return wanted or here
-        return min(wanted or self.largest or here, max(self.largest, here))
+    def sizes(self) -> list[int]:
+        """The number of examples of each client here."""
+        return self.examples.num_examples.tolist()
 
-    @cached_property
-    def report_room(self) -> int:
-        """How many examples of a report are looked at together."""
-        if self.largest is None:
-            return REPORT_BATCH
-        return min(REPORT_BATCH, max(self.largest, int(self.examples.num_examples.max())))
+    def batch_room(self, size: int) -> int:
+        """How many examples a batch of a client with ``size`` examples has room for."""
+        return self._room(size, self.work.batch_size)
+
+    def report_room(self, size: int) -> int:
+        """How many examples such a client looks at together when it reports its loss."""
+        return self._room(size, REPORT_BATCH)
+
+    def _room(self, size: int, wanted: int | None) -> int:
+        largest = math.inf if self.largest is None else self.largest or max(self.sizes)
+        return int(min(room_for(size), wanted or math.inf, max(largest, size)))
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a lane must not be alone, to round as among others: an ascent makes rounding errors grow."""
+        return self.adversary is not None and not self.task.steady
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         """What a client holds before it first takes part, by the part of the method that keeps it."""
@@ -84,7 +91,7 @@ class LaneInput:
 
     ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
     ``iterates [L]`` are those of the query. Every ``sharing`` consecutive lanes have the same client and key, and so
-    the same batches.
+    the same batches. Lanes with more examples come first.
     """
 
     params: Tensor
@@ -99,9 +106,9 @@ class LaneInput:
     def split(self, chunk: int) -> list[LaneInput]:
         """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
         size = max(chunk // self.sharing, 1) * self.sharing
-        return [self.take(rows) for rows in torch.arange(len(self.clients), device=self.clients.device).split(size)]
+        return [self.take(slice(place, place + size)) for place in range(0, len(self.clients), size)]
 
-    def take(self, rows: Tensor) -> LaneInput:
+    def take(self, rows: Tensor | slice) -> LaneInput:
         return LaneInput(
             params=self.params[rows],
             clients=self.clients[rows],
@@ -123,62 +130,74 @@ class LaneOutput:
     vectors: Vectors = field(default_factory=dict[str, Tensor])
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
+    def take(self, rows: slice) -> LaneOutput:
+        return LaneOutput(self.loss[rows], self.cost[rows], _rows(self.vectors, rows), _rows(self.memory, rows))
+
 
 def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step.
 
-    A lane that has taken all its steps stays where it is while others go on.
+    Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
     """
     key, first, sizes = _distinct(client, lanes)
-    batches = draw_batches(client.work, key, sizes, client.batch_room)
-    scalars = {name: value[:, None] for name, value in lanes.scalars.items()}
-    rate, momentum, decay = (scalars[name] for name in ("learning_rate", "momentum", "weight_decay"))
-    has_momentum, has_decay = bool(momentum.any()), bool(decay.any())
+    batches = draw_batches(client.work, key, sizes, client.batch_room(int(sizes[0])))
+    has_momentum, has_decay = (bool(lanes.scalars[name].any()) for name in ("momentum", "weight_decay"))
+    least = 2 if client.pairs and lanes.sharing == 1 else 1
 
-    params, memory = lanes.params, lanes.memory.get(ADVERSARY)
-    velocity = torch.zeros_like(params)
-    local = LocalState(params, params, scalars, lanes.vectors, lanes.memory.get(LOCAL))
-    local = replace(local, carry=client.local.begin(local))
-    iterates = dict.fromkeys(lanes.iterates, params)
+    params, velocity = lanes.params.clone(), torch.zeros_like(lanes.params) if has_momentum else None
+    memory = lanes.memory[ADVERSARY].clone() if ADVERSARY in lanes.memory else None
+    carry = {name: value.clone() for name, value in client.local.begin(_local_state(lanes, params)).items()}
+    iterates = {name: lanes.params.clone() for name in lanes.iterates}
     loss = cost = params.new_zeros(len(params))
 
+    shares, some = batches.shares(params.dtype), lanes
     for step in range(batches.num_steps):
-        weight = _each_lane(batches.weight(step, params.dtype), lanes)
-        works = weight.any(1, keepdim=True)
-        x, y = client.fetch(first[:, None] + batches.index[:, step], lanes)
+        groups = max(batches.working(step), least)
+        here, done = slice(groups * lanes.sharing), slice(batches.working(step) * lanes.sharing)
+        if here.stop < len(some.params):
+            some = lanes.take(here)
+        weight = _each_lane(shares[:groups, step], some)
+        x, y = client.fetch(first[:groups, None] + batches.index[:groups, step], some)
 
-        masks = client.task.draw_masks(lanes.key.at(step), params, x)
-        problem = Problem(client.task, params, masks)
+        masks = client.task.draw_masks(some.key.at(step), params[here], x)
+        problem = Problem(client.task, params[here], masks)
         if client.adversary is not None:
-            move = client.adversary(problem, x, y, AdversaryState(lanes.scalars, lanes.key.at(step), weight, memory))
+            kept = None if memory is None else memory[here]
+            move = client.adversary(problem, x, y, AdversaryState(some.scalars, some.key.at(step), weight, kept))
             x, y = move.inputs, move.y_adv
             if memory is not None and move.state.memory is not None:
-                memory = torch.where(works, move.state.memory, memory)
+                memory[done] = move.state.memory[done]
             if step == 0:
                 loss, cost = (weight * move.value).sum(1), (weight * move.cost).sum(1)
         elif step == 0:
             loss = (weight * problem.loss(x, y)).sum(1)
 
         gradient = problem.descent(x, y, weight)
+        local = _local_state(some, problem.params, _rows(carry, here))
         if has_decay:
-            gradient = gradient + decay * params
-        direction, carry = client.local.direction(gradient, local)
-        if has_momentum:
-            direction = velocity = momentum * velocity + direction
-        params = torch.addcmul(params, direction, rate * works, value=-1.0)
+            gradient = gradient + local.scalars["weight_decay"] * local.params
+        direction, carried = client.local.direction(gradient, local)
+        if velocity is not None:
+            direction = velocity[here].mul_(local.scalars["momentum"]).add_(direction)
+        params[done].addcmul_(direction[done], local.scalars["learning_rate"][done], value=-1.0)
 
-        carry = {name: torch.where(works, value, local.carry[name]) for name, value in carry.items()}
-        local = replace(local, params=params, carry=carry)
-        for name, after in lanes.iterates.items():
-            last = step + 1 == batches.num_steps  # no lane here takes more steps, though other clients may
-            due = (after == step + 1) | ((after > step) & last)
-            iterates[name] = torch.where(due[:, None], params, iterates[name])
+        for name, value in carried.items():
+            carry[name][done] = value[done]
+        for name, after in some.iterates.items():  # the params after so many steps, or after the lane's last
+            due = (after > step)[done, None]
+            iterates[name][done] = torch.where(due, params[done], iterates[name][done])
 
-    steps = _each_lane(batches.real.any(2).sum(1, keepdim=True).to(params), lanes)
-    outcome = client.local.end(local, steps)
-    sent = _clipped(lanes.params, params, scalars["clip_norm"]) if "clip_norm" in scalars else params
-    kept = _present({ADVERSARY: memory, LOCAL: outcome.memory})
-    return LaneOutput(loss, cost, {PARAMS: sent, **iterates, **outcome.vectors}, kept)
+    steps = _each_lane(torch.tensor(batches.steps, device=params.device)[:, None].to(params), lanes)
+    outcome = client.local.end(_local_state(lanes, params, carry), steps)
+    clip = lanes.scalars.get("clip_norm")
+    sent = params if clip is None else _clipped(lanes.params, params, clip[:, None])
+    left = _present({ADVERSARY: memory, LOCAL: outcome.memory})
+    return LaneOutput(loss, cost, {PARAMS: sent, **iterates, **outcome.vectors}, left)
+
+
+def _local_state(lanes: LaneInput, params: Tensor, carry: Mapping[str, Tensor] | None = None) -> LocalState:
+    scalars = {name: value[:, None] for name, value in lanes.scalars.items()}
+    return LocalState(lanes.params, params, scalars, lanes.vectors, lanes.memory.get(LOCAL), carry or {})
 
 
 def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
@@ -191,23 +210,28 @@ def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
 def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """The mean of what each lane's client minimizes, over all its examples, at the parameters it was sent."""
     _, first, sizes = _distinct(client, lanes)
-    problem = Problem(client.task, lanes.params)
-    loss = cost = lanes.params.new_zeros(len(lanes.params))
-    width = client.report_room
-    whole = -(-int(sizes.max()) // width) * width
-    for positions in torch.arange(whole, device=first.device).split(width):
-        real = positions < sizes[:, None]
-        rows = first[:, None] + torch.where(real, positions, 0)
-        x, y = client.fetch(rows, lanes)
-        weight = _each_lane(real.to(lanes.params) / sizes[:, None], lanes)
+    counts: list[int] = sizes.tolist()
+    loss, cost = (lanes.params.new_zeros(len(lanes.params)) for _ in range(2))
+    width = client.report_room(counts[0])
+    least = 2 if client.pairs and lanes.sharing == 1 else 1
+    for begin in range(0, counts[0], width):
+        groups = min(max(sum(count > begin for count in counts), least), len(counts))
+        here = slice(groups * lanes.sharing)
+        some, positions = lanes.take(here), torch.arange(begin, begin + width, device=first.device)
+        real = positions < sizes[:groups, None]
+        rows = first[:groups, None] + torch.where(real, positions, 0)
+        x, y = client.fetch(rows, some)
+        weight = _each_lane(real.to(lanes.params) / sizes[:groups, None], some)
+        problem = Problem(client.task, some.params)
         if client.adversary is None:
-            loss = loss + (weight * problem.loss(x, y)).sum(1)
+            loss[here] += (weight * problem.loss(x, y)).sum(1)
         else:
-            state = AdversaryState(lanes.scalars, lanes.key.at(int(positions[0])), weight, lanes.memory.get(ADVERSARY))
+            state = AdversaryState(some.scalars, some.key.at(begin), weight, some.memory.get(ADVERSARY))
             move = client.adversary(problem, x, y, state)
             # Padding has no weight, even where its value is infinite.
             value, paid = (torch.where(weight > 0, part, 0.0) for part in (move.value, move.cost))
-            loss, cost = loss + (weight * value).sum(1), cost + (weight * paid).sum(1)
+            loss[here] += (weight * value).sum(1)
+            cost[here] += (weight * paid).sum(1)
     return LaneOutput(loss, cost)
 
 
@@ -228,5 +252,5 @@ def _present(memory: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
     return {name: value for name, value in memory.items() if value is not None}
 
 
-def _rows(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+def _rows(tensors: Mapping[str, Tensor], rows: Tensor | slice) -> dict[str, Tensor]:
     return {name: value[rows] for name, value in tensors.items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
+from wafl.core.checks import finite_rows
 from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
 from wafl.core.history import History
 from wafl.core.task import Task
@@ -47,7 +48,7 @@ class Watch:
         """Stop at the first NaN or infinity, with the round, the client and the likely cause."""
         finite = torch.isfinite(replies.loss)
         for vector in replies.vectors.values():
-            finite &= torch.isfinite(vector).all(1)
+            finite &= finite_rows(vector)
         if bool(finite.all()):
             return
         client = replies.clients[int((~finite).nonzero()[0])]
@@ -61,7 +62,7 @@ class Watch:
 
     def check_params(self, query: Query, state: State) -> None:
         """Stop if the server's own step gave NaN or infinity."""
-        if not bool(torch.isfinite(state.params).all()):
+        if not bool(finite_rows(state.params[None])):
             raise DivergedError(
                 f"round {query.round}, server: its step is not finite; lower the server's learning rate"
             )

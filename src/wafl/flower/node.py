@@ -130,10 +130,8 @@ class Node:
             kept = keepsakes.before(run, query.names[client], number)
             if kept is not None:
                 memory[run, client] = kept
-        # A linear model rounds the same next to any lanes, and without an adversary rounding errors do not grow.
         linear = task.linear(query.queries[0].params[None]) is not None
-        pair = query.pair and adversary is not None and not linear
-        lanes = Lanes(client_task, None, memory, rows, pair)
+        lanes = Lanes(client_task, None, memory, rows, query.pair)
         with full_precision(device), _one_thread() if linear else nullcontext():
             replies = lanes.run(query.queries, query.runs)
         if keeps and query.queries[0].kind == "train":
