@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 QUICK = {
     "bounds": ["--smallest"],
+    "box": ["--smallest"],
     "checkpoint": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "memory": ["--smallest"],

@@ -464,6 +464,59 @@ def test_bounds_hold_to_the_last_bit_in_float32(seed, norm, power, gamma):
     assert float(moved.max()) <= high
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
+@pytest.mark.parametrize("above", [1.05, 2.0, 20.0])
+def test_the_l2_move_of_a_linear_model_within_bounds_is_that_of_lbfgsb(loss, above):
+    """Half of the coordinates start at a bound, as in an image with a dark background."""
+    rng, weight, bias = random_linear(2, classes=5, features=20)
+    x = rng.uniform(size=(6, 20)) * (rng.uniform(size=(6, 20)) < 0.5)
+    y = rng.integers(5, size=6) if loss == "cross_entropy" else rng.normal(size=(6, 5))
+    gamma = above * (limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2)
+    model = oracles.linear_model(weight, bias)
+    found = robust_loss(model, x, y, gamma=gamma, bounds=(0.0, 1.0), loss=loss, steps=1000, tolerance=1e-12)
+    assert found.converged.all()
+    clipped = 0
+    for i in range(len(x)):
+
+        def objective(v, i=i):
+            if loss == "cross_entropy":
+                value = float(oracles.cross_entropy(weight, bias, v, y[i]))
+            else:
+                value = float(np.sum((weight @ v + bias - y[i]) ** 2))
+            gradient = oracles.input_gradient(weight, bias, v[None], y[i : i + 1], loss)[0]
+            return value - gamma * float(np.sum((v - x[i]) ** 2)), gradient - 2.0 * gamma * (v - x[i])
+
+        point, value = oracles.concave_box_maximum(objective, x[i], 0.0, 1.0)
+        assert float(found.value[i]) == pytest.approx(value, rel=1e-9)
+        np.testing.assert_allclose(found.x_adv[i].numpy(), point, rtol=0, atol=1e-6)
+        clipped += int(((point == 0.0) | (point == 1.0)).sum())
+    assert clipped > len(x), "the bounds must matter"
+
+
+def test_an_l2_move_that_stays_inside_the_bounds_is_the_one_without_bounds():
+    problem, x, y = lanes_problem(5)
+    adversary = wasserstein(gamma=20.0, steps=50, tolerance=1e-9)
+    free = adversary(problem, x, y)
+    edge = float(torch.maximum(x.abs().max(), free.x_adv.abs().max()))
+    boxed = replace(adversary, bounds=(-edge - 1e-9, edge + 1e-9))(problem, x, y)
+    torch.testing.assert_close(boxed.x_adv, free.x_adv, rtol=0, atol=1e-9)
+    torch.testing.assert_close(boxed.cost, free.cost, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.3])
+def test_below_the_concavity_limit_a_bounded_l2_move_still_gains(gamma):
+    """Where the solution without bounds is far away, or infinite, the one within them is finite and no worse."""
+    for loss in ("cross_entropy", "squared_error"):
+        problem, x, y = lanes_problem(6, loss=loss)
+        adversary = wasserstein(gamma=gamma, steps=60, tolerance=1e-6, bounds=(-4.0, 4.0))
+        move, rest = adversary(problem, x, y), problem.loss(x, y)
+        assert bool((move.value >= rest).all())
+        assert float((move.value - rest).mean()) > 0.5
+        hidden = Problem(make_task(oracles.Hidden(nn.Linear(6, 3).double()), loss), problem.params)
+        slow = adversary(hidden, x, y)
+        assert float(move.value.mean()) >= float(slow.value.mean()) - 1e-6
+
+
 def test_examples_outside_the_bounds_are_refused():
     with pytest.raises(ValueError, match="outside bounds"):
         robust_loss(nn.Linear(2, 2), np.full((1, 2), 1.5), [0], gamma=1.0, bounds=(0.0, 1.0))
@@ -475,7 +528,9 @@ OPTIONS = [
     {},
     {"norm": 1},
     {"norm": math.inf},
-    {"bounds": (-5.0, 5.0)},
+    {"bounds": (-3.0, 3.0)},
+    {"norm": math.inf, "bounds": (-3.0, 3.0)},
+    {"norm": 1, "bounds": (-3.0, 3.0)},
     {"norm": math.inf, "power": 1, "bounds": (-5.0, 5.0)},
     {"label_cost": 0.1},
 ]

@@ -181,6 +181,20 @@ def concave_maximum(objective: Callable[[Array], float], start: Array) -> tuple[
     return found.x, -float(found.fun)
 
 
+def concave_box_maximum(
+    objective: Callable[[Array], tuple[float, Array]], start: Array, low: float, high: float
+) -> tuple[Array, float]:
+    """The maximizer and the maximum of a smooth concave function, given with its gradient, over a box (L-BFGS-B)."""
+
+    def descent(v: Array) -> tuple[float, Array]:
+        value, gradient = objective(v)
+        return -value, -gradient
+
+    box, options = [(low, high)] * len(start), {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 2000}
+    found = optimize.minimize(descent, start, jac=True, method="L-BFGS-B", bounds=box, options=options)
+    return found.x, -float(found.fun)
+
+
 def box_maximum(objective: Callable[[Array], Array], low: float, high: float, cells: int = 120) -> float:
     """The maximum of a function over a square, on a dense grid that zooms in on its 20 best points."""
     axis = np.linspace(low, high, cells + 1)

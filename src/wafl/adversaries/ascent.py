@@ -144,7 +144,7 @@ def backtrack(
     at_hand = start.device.type == "cpu"  # elsewhere, asking whether all climb takes longer than choosing among them
     for _ in range(steps):
         if tolerance > 0:
-            settled = settled | _close(length(aim - point), tolerance, length(aim - origin))
+            settled = settled | close(length(aim - point), tolerance, length(aim - origin))
             if bool(settled.all()):
                 break
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
@@ -159,8 +159,8 @@ def backtrack(
         value = torch.where(climbs, trial_value, value)
         aim = torch.where(climbs.unsqueeze(feature_dim), aim_at(slope), aim)
         damping = torch.where(climbs | settled, damping, damping / 2.0)
-    close = _close(length(aim - point), _settling(tolerance, value), length(aim - origin))
-    return Ascent(point, value, settled | close)
+    settled = settled | close(length(aim - point), settling(tolerance, value), length(aim - origin))
+    return Ascent(point, value, settled)
 
 
 def climb(
@@ -177,7 +177,7 @@ def climb(
     for _ in range(steps):
         if tolerance > 0:
             whole = length(aim - origin)
-            settled = _close(length(aim - point), tolerance, whole)
+            settled = close(length(aim - point), tolerance, whole)
             rests = settled | ~torch.isfinite(whole)  # if the supremum is infinite, stop where numbers overflow
             if bool(rests.all()):
                 return point, settled
@@ -185,12 +185,12 @@ def climb(
         else:
             point = aim
         aim = aim_at(point)
-    return point, _close(length(aim - point), _settling(tolerance, point), length(aim - origin))
+    return point, close(length(aim - point), settling(tolerance, point), length(aim - origin))
 
 
-def _close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:
+def close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:
     return (left <= tolerance * whole) & torch.isfinite(whole)
 
 
-def _settling(tolerance: float, like: Tensor) -> float:
+def settling(tolerance: float, like: Tensor) -> float:
     return tolerance if tolerance > 0 else math.sqrt(torch.finfo(like.dtype).eps)

@@ -70,7 +70,7 @@ def _by_inputs(
 ) -> Tensor:
     """For any model; ``kept`` is the part of gamma that is left when bounds cut moves short."""
     flat = x.flatten(2)
-    room = None if bounds is None else Room(flat - bounds[0], bounds[1] - flat)
+    room = None if bounds is None else Room.within(flat, bounds)
     gamma, kept, delta = reach, torch.ones_like(reach), torch.zeros_like(flat)
     for _ in range(STEPS):
         gradient = problem.gradient(x + delta.view_as(x), y).flatten(2)

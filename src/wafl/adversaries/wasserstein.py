@@ -16,12 +16,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import Room, backtrack, climb, linear_maximizer
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
+from wafl.adversaries.box_space import BoxSpace
+from wafl.adversaries.class_space import ClassSpace
+from wafl.adversaries.input_space import InputSpace, num_classes
 from wafl.adversaries.reach import gamma_of_reach
-from wafl.core.checks import check_bounds, check_inside
+from wafl.core.checks import check_bounds
 from wafl.core.inputs import Inputs, shared
-from wafl.core.norms import power_norm, typical_length, typical_price
+from wafl.core.norms import typical_length, typical_price
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Tunable, check_options
 from wafl.core.random import normal
 from wafl.core.task import Problem
@@ -177,10 +179,7 @@ class Wasserstein:
     def _move_inputs(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         if self.power == 1 and self.bounds is None:
             return _stay_or_escape(problem, x, y, gamma, self.norm)
-        if self.norm == 2 and self.power == 2 and self.bounds is None and problem.linear is not None:
-            space: _ClassSpace | _InputSpace = _ClassSpace(problem, x, y, gamma)
-        else:
-            space = _InputSpace(problem, x, y, gamma, self)
+        space = self._space(problem, x, y, gamma)
         best = replace(space.ascend(None, self.steps, self.tolerance), concave=self._concave(problem, gamma))
         if self.restarts:
             for start in space.class_starts():
@@ -191,6 +190,14 @@ class Wasserstein:
                 best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
         return best
 
+    def _space(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> ClassSpace | InputSpace:
+        if self.norm == 2 and self.power == 2 and problem.linear is not None:
+            if self.bounds is None:
+                return ClassSpace(problem, x, y, gamma)
+            if problem.output_loss.convex:
+                return BoxSpace(problem, x, y, gamma, self.bounds)
+        return InputSpace(problem, x, y, gamma, self.norm, self.power, self.bounds)
+
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""
 
@@ -199,7 +206,7 @@ class Wasserstein:
             toll = self.label_cost * (y != label).to(gamma)
             return replace(move, value=move.value - gamma[:, None] * toll, cost=move.cost + toll)
 
-        return reduce(better, map(as_label, range(_num_classes(problem, x))))
+        return reduce(better, map(as_label, range(num_classes(problem, x))))
 
     def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """Regression with a quadratic loss ``a (f - t)^2``: the best target t of an input has a closed form.
@@ -227,132 +234,6 @@ class Wasserstein:
         return replace(move, y_adv=y + shift, value=move.value * scale[:, None], cost=move.cost + toll)
 
 
-class _ClassSpace:
-    """The l2 ascent of a linear model, in as many dimensions as it has outputs.
-
-    Every iterate is ``x + W^T u``. With ``G = W W^T`` and ``s = W x + b``, outputs are ``s + G u``, the squared
-    distance is ``u^T G u``, and the fixed-point iteration is ``v <- dloss(s + G u)`` for ``v = 2 gamma u``.
-
-    Points are ``v + e``, of shape ``[L, C, B]`` (examples last: a softmax along a short last dimension is slow). If the
-    gradient is ``p - e_y``, with p the probabilities of a loss such as the cross-entropy, the origin e is ``e_y``: then
-    a point is a probability vector, and the iteration is ``p <- softmax(s + G (p - e_y) / 2 gamma)``. Otherwise e is 0.
-    """
-
-    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> None:
-        assert problem.linear is not None
-        self.loss, self.probabilities = problem.output_loss, problem.output_loss.probabilities
-        self.x, self.y, self.gamma = x, y, gamma
-        self.weight = problem.linear[0]
-        self.at_rest = problem.outputs(x).mT
-        self.features = self.at_rest.shape[1]
-        self.origin = torch.zeros_like(self.at_rest)
-        if self.probabilities is not None:
-            self.origin.scatter_(1, y[:, None], 1.0)
-        self.half_price = 0.5 / gamma
-        self.gram = torch.bmm(self.weight, self.weight.mT) * self.half_price[:, None, None]
-        self.base = torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
-
-    def class_starts(self) -> list[Tensor]:
-        """Where the linear pieces ``s_k - s_y`` of a loss with probabilities aim: the corners of the simplex."""
-        if self.probabilities is None:
-            return []
-        return [corner[None, :, None].expand_as(self.origin) for corner in torch.eye(self.features).to(self.origin)]
-
-    def random_start(self, draw: Tensor) -> Tensor:
-        return self.origin + draw.mT
-
-    def aim_at(self, point: Tensor) -> Tensor:
-        outputs = torch.baddbmm(self.base, self.gram, point)
-        if self.probabilities is not None:
-            return self.probabilities(outputs.mT).mT
-        return self.loss.gradient(outputs.mT, self.y).mT
-
-    def outputs(self, move: Tensor) -> Tensor:
-        """The outputs at a point minus the origin; ``base`` would lose digits to a tiny gamma."""
-        return torch.baddbmm(self.at_rest, self.gram, move)
-
-    def squared(self, move: Tensor) -> Tensor:
-        """``u^T G u`` for the difference of two points."""
-        return (torch.bmm(self.gram, move) * move).sum(1).clamp_min(0.0) * self.half_price[:, None]
-
-    def length(self, move: Tensor) -> Tensor:
-        return self.squared(move).sqrt()
-
-    def value(self, move: Tensor) -> Tensor:
-        return self.loss.value(self.outputs(move).mT, self.y) - self.gamma[:, None] * self.squared(move)
-
-    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        start = self.origin if start is None else start
-        if self.loss.convex:
-            point, converged = climb(self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
-        else:
-            ascent = backtrack(
-                lambda point: (self.value(point - self.origin), point),
-                self.aim_at,
-                self.length,
-                start,
-                self.origin,
-                steps,
-                tolerance,
-                1,
-            )
-            point, converged = ascent.point, ascent.converged
-        value, at_rest = self.value(point - self.origin), self.loss.value(self.at_rest.mT, self.y)
-        climbed = (value >= at_rest)[:, None]  # always, except for rounding
-        move = torch.where(climbed, point - self.origin, 0.0)
-        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], self.outputs(move))
-        return Move(inputs, self.y, torch.maximum(value, at_rest), self.squared(move), converged)
-
-
-class _InputSpace:
-    """The ascent on the inputs themselves: any model, norm, power and bounds."""
-
-    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, options: Wasserstein) -> None:
-        self.problem, self.y, self.gamma, self.options = problem, y, gamma, options
-        self.x = x.dense()
-        self.flat = self.x.flatten(2)
-        self.features = self.flat.shape[-1]
-        check_inside(self.flat, options.bounds)
-        self.room: Room | None = None
-        if options.bounds is not None:
-            self.room = Room.within(self.flat, options.bounds)
-
-    def cost(self, delta: Tensor) -> Tensor:
-        return power_norm(delta, self.options.norm, self.options.power)
-
-    def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
-        return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
-
-    def aim_at(self, gradient: Tensor) -> Tensor:
-        return linear_maximizer(gradient, self.gamma, self.options.norm, self.options.power, self.room)
-
-    def length(self, move: Tensor) -> Tensor:
-        return power_norm(move, self.options.norm, 1)
-
-    def class_starts(self) -> list[Tensor]:
-        """For each class k, where ``s_k - s_y``, the difference of the losses of two labels, aims."""
-        if self.problem.output_loss.probabilities is None:
-            return []
-        own = self.problem.gradient(self.x, self.y)
-        labels = (torch.full_like(self.y, label) for label in range(_num_classes(self.problem, shared(self.x))))
-        return [self.aim_at((own - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
-
-    def random_start(self, draw: Tensor) -> Tensor:
-        """As far away as the first step goes, in a direction that the norm favors."""
-        gradient = self.evaluate(torch.zeros_like(self.flat))[1]
-        return self.aim_at(draw * power_norm(gradient, 2, 1)[..., None])
-
-    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        origin = torch.zeros_like(self.flat)
-        begin = origin if start is None else start
-        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2)
-        x_adv = self.x + ascent.point.view_as(self.x)
-        if self.options.bounds is not None:
-            x_adv = x_adv.clamp(*self.options.bounds)
-        return Move(x_adv, self.y, ascent.value, self.cost(ascent.point), ascent.converged)
-
-
 def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:
     """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
 
@@ -370,12 +251,6 @@ def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm:
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
     return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays, torch.zeros_like(stays[:, 0]))
-
-
-def _num_classes(problem: Problem, x: Inputs) -> int:
-    if problem.linear is not None:
-        return problem.linear[0].shape[1]
-    return problem.task.outputs(problem.params[:1], x.base[:1, :1]).shape[-1]
 
 
 wasserstein = Wasserstein

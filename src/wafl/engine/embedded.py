@@ -70,7 +70,8 @@ class Embedded:
                 SequentialWarning,
                 stacklevel=6,
             )
-        bounded = {bounds for adversary in adversaries if (bounds := getattr(adversary, "bounds", None)) is not None}
+        boxes = (getattr(adversary, "bounds", None) for adversary in adversaries)
+        bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own
         low, high = clients.train.span() if bounded else (0.0, 0.0)
         for bounds in bounded:
             if low < bounds[0] or high > bounds[1]:

@@ -1,0 +1,76 @@
+"""The ascent on the inputs themselves: any model, norm, power and bounds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries.ascent import Room, backtrack, linear_maximizer
+from wafl.adversaries.base import Move
+from wafl.core.checks import check_inside
+from wafl.core.inputs import Inputs, shared
+from wafl.core.norms import power_norm
+from wafl.core.task import Problem
+
+
+class InputSpace:
+    """Points are moves ``[L, B, D]``, priced by ``gamma ||move||^power``."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        x: Inputs,
+        y: Tensor,
+        gamma: Tensor,
+        norm: float,
+        power: int,
+        bounds: tuple[float, float] | None,
+    ) -> None:
+        self.problem, self.y, self.gamma = problem, y, gamma
+        self.norm, self.power, self.bounds = norm, power, bounds
+        self.x = x.dense()
+        self.flat = self.x.flatten(2)
+        self.features = self.flat.shape[-1]
+        check_inside(self.flat, bounds)
+        self.room = None if bounds is None else Room.within(self.flat, bounds)
+
+    def cost(self, delta: Tensor) -> Tensor:
+        return power_norm(delta, self.norm, self.power)
+
+    def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
+        return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
+
+    def aim_at(self, gradient: Tensor) -> Tensor:
+        return linear_maximizer(gradient, self.gamma, self.norm, self.power, self.room)
+
+    def length(self, move: Tensor) -> Tensor:
+        return power_norm(move, self.norm, 1)
+
+    def class_starts(self) -> list[Tensor]:
+        """For each class k, where ``s_k - s_y``, the difference of the losses of two labels, aims."""
+        if self.problem.output_loss.probabilities is None:
+            return []
+        own = self.problem.gradient(self.x, self.y)
+        labels = (torch.full_like(self.y, label) for label in range(num_classes(self.problem, shared(self.x))))
+        return [self.aim_at((own - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
+
+    def random_start(self, draw: Tensor) -> Tensor:
+        """As far away as the first step goes, in a direction that the norm favors."""
+        gradient = self.evaluate(torch.zeros_like(self.flat))[1]
+        return self.aim_at(draw * power_norm(gradient, 2, 1)[..., None])
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        origin = torch.zeros_like(self.flat)
+        begin = origin if start is None else start
+        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2)
+        x_adv = self.x + ascent.point.view_as(self.x)
+        if self.bounds is not None:
+            x_adv = x_adv.clamp(*self.bounds)
+        return Move(x_adv, self.y, ascent.value, self.cost(ascent.point), ascent.converged)
+
+
+def num_classes(problem: Problem, x: Inputs) -> int:
+    if problem.linear is not None:
+        return problem.linear[0].shape[1]
+    return problem.task.outputs(problem.params[:1], x.base[:1, :1]).shape[-1]
