@@ -1525,10 +1525,18 @@ def test_a_study_of_your_own_method_resumes_to_the_same_bits(tmp_path: Path, par
 PAGE = Path(__file__).parents[2] / "docs" / "runs.md"
 
 
-@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL), ids=["parts", "own"])
+BLOCKS = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["parts", "own", "tune"])
 def test_the_files_on_the_page_are_valid_experiments(block: str) -> None:
     experiment = parse_experiment(tomllib.loads(block), "docs/runs.md")
-    assert [method.method for method in experiment.methods][-2:] in (["WAFL", "FedAvg"], ["mine:strong", "WAFL"])
+    methods = [method.method for method in experiment.methods]
+    assert methods[-2:] in (["WAFL", "FedAvg"], ["mine:strong", "WAFL"], ["WAFL"])
+
+
+def test_the_page_tunes_with_every_key_of_its_section() -> None:
+    assert set(tomllib.loads(BLOCKS[-1])["tune"]) == set(config.Tune.model_fields)
 
 
 def test_the_page_lists_every_method_rule_server_and_local_step() -> None:

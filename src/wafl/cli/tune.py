@@ -64,8 +64,11 @@ def _search(tuned: TunedExperiment) -> Tuning:
             tuning = tuned.run([bars])
         except KeyboardInterrupt:
             display.stop()
-            kept = f" The methods that were done are in {tuned.trials_file}." if tuned.trials_file.exists() else ""
-            console.print(f"\nStopped.{kept} The same command goes on.", markup=False, soft_wrap=True)
+            kept = (
+                f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
+            )
+            none = "No method was done yet."
+            console.print(f"\nStopped. {kept if tuned.trials_file.exists() else none}", markup=False, soft_wrap=True)
             raise typer.Exit(130) from None
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         console.print(f"[yellow]Warning:[/] {escape(message)}")
