@@ -111,7 +111,7 @@ def test_a_number_of_classes_for_a_regression_is_refused():
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_of_a_partition_out_of_range_is_refused(seed):
-    x, y = torch.zeros(4, 1, 1, 1), torch.zeros(4, dtype=torch.int64)
+    x, y = torch.zeros(4, 1, 1, 1, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(ValueError, match=f"seed={seed} must lie in"):
         wafl.Dataset("one", x, y, x, y, 1).partition(2, labels_per_client=1, seed=seed)
 

@@ -64,6 +64,7 @@ def mlr(clients: Described) -> MLR:
     Args:
         clients: the federation to size the model for.
     """
+    _check_described(clients)
     return MLR(clients.input_shape, clients.num_outputs)
 
 
@@ -75,12 +76,18 @@ def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int =
         channels: of the two convolutions.
         seed: what the initial parameters are drawn from.
     """
+    _check_described(clients)
     shape = clients.input_shape
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"cnn needs images of shape (channels, height, width), at least 4x4, not {shape}: use mlr")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CNN(shape, clients.num_outputs, channels)
+
+
+def _check_described(clients: Any) -> None:
+    if not hasattr(clients, "num_outputs"):
+        raise TypeError(f"a model is sized for clients, not for {clients!r}: pass the federation, models.mlr(clients)")
 
 
 def spec(model: nn.Module) -> dict[str, Any] | None:

@@ -19,6 +19,8 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     """A box as ``(low, high)``; None means no box."""
     if bounds is None:
         return None
+    if isinstance(bounds, str):
+        raise ValueError(f"bounds={bounds!r} is text: give two numbers (low, high)")
     try:
         low, high = (float(value) for value in bounds)
     except (TypeError, ValueError):

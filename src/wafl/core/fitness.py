@@ -36,14 +36,20 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
     loss = problem.output_loss
     if loss.labels == "classes":
         if num_classes is None:
-            raise ValueError(
-                f"loss={loss.name!r} needs integer labels, these are floating-point: use loss='squared_error'"
-            )
+            remedy = "use loss='squared_error' for a regression, or make them integers for classes"
+            if _is_one_hot(y[0, 0]):
+                remedy = "they are one-hot, so pass the classes' numbers, y.argmax(1)"
+            raise ValueError(f"loss={loss.name!r} needs integer labels, these are floating-point: {remedy}")
         if width < num_classes:
             raise ValueError(
                 f"the model has {width} outputs for {num_classes} classes: give it one per class, "
                 f"or correct the labels, which go up to {num_classes - 1}"
             )
+    if loss.logistic and _ends_in_softmax(task, params, x):
+        raise ValueError(
+            f"the model's outputs are probabilities, but loss={loss.name!r} applies a softmax by itself: remove the "
+            "softmax at the end of the model"
+        )
     if loss.labels == "targets":
         targets = int(y[0, 0].numel())
         if num_classes is not None or width != targets:
@@ -56,6 +62,19 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
     dropouts = _check_repeatable(task, params[0], x[0])
     task.traits = replace(task.traits, dropout=bool(dropouts))
     task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y))
+
+
+def _is_one_hot(y: Tensor) -> bool:
+    return y.ndim == 1 and len(y) > 1 and bool(((y == 0) | (y == 1)).all()) and float(y.sum()) == 1.0
+
+
+def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
+    """Whether outputs are on the simplex, at two inputs where they differ."""
+    if isinstance(task, LinearTask):
+        return False
+    two = torch.cat([task.outputs(params, part)[0] for part in (x, 0.5 * x)])
+    simplex = bool((two >= 0).all()) and bool(((two.sum(-1) - 1).abs() < 1e-4).all())
+    return two.shape[-1] > 1 and simplex and not torch.equal(two[0], two[1])
 
 
 def _check_repeatable(task: Task, flat: Tensor, x: Tensor) -> list[Site]:

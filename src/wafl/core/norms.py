@@ -6,12 +6,13 @@ import math
 
 from torch import Tensor
 
+from wafl.core.options import Norm
+
 NORMS = (1, 2, math.inf)
 
 
 def check_norm(norm: float) -> None:
-    if norm not in NORMS:
-        raise ValueError(f"norm={norm} must be 1, 2 or inf")
+    Norm.check("norm", norm)
 
 
 def dual(norm: float) -> float:

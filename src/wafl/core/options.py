@@ -83,7 +83,9 @@ class Choice:
         single = isinstance(value, str) or _is_number(value, Real)  # an array would be compared value by value
         if not single or value not in self.values:
             *head, last = (f"{each:g}" if isinstance(each, float) else str(each) for each in self.values)
-            raise ValueError(f"{name}={value!r} must be {', '.join(head)} or {last}{self.hint}")
+            text = isinstance(value, str) and not any(isinstance(each, str) for each in self.values)
+            hint = ": give a number, not text; infinity is math.inf" if text else self.hint
+            raise ValueError(f"{name}={value!r} must be {', '.join(head)} or {last}{hint}")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 - ``examples.py``: many clients' examples in one tensor;
 - ``federation.py``: clients with training and test examples; from your own arrays: ``arrays.py``, ``labels.py``,
-  ``mapped.py`` (memory-mapped), ``mistakes.py``; from other libraries: ``frames.py``, ``foreign.py``;
+  ``mapped.py`` (memory-mapped), ``mistakes.py``, ``arguments.py``; from other libraries: ``frames.py``, ``foreign.py``;
 - ``intake.py``: what a trained model keeps of them, to read examples and to name what it predicts;
 - ``preprocessing.py``: what is done to raw values, and the unit they end up in;
 - ``datasets.py``: ``load_dataset``, and ``Dataset.partition``; the partitions: ``partition.py``, ``packing.py``;

@@ -93,8 +93,9 @@ class _Agreement:
 
     def read(self, client: int, item: Client) -> list[Part]:
         """A client's examples and labels: all of them, or those for training and those for testing."""
+        values = check_client(client, item)
         try:
-            arrays = [as_array(value) for value in check_client(client, item)]
+            arrays = [as_array(value) for value in values]
         except (TypeError, ValueError) as error:
             raise ValueError(f"client {client} is not a pair of arrays (x, y): {error}") from error
         check_order(client, [tuple(array.shape) for array in arrays])

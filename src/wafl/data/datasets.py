@@ -13,6 +13,7 @@ from torch import Tensor
 from wafl.core.checks import check_seed
 from wafl.data import partition as ways
 from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
 from wafl.data.packing import Skew, pack
 
 
@@ -32,6 +33,10 @@ class Dataset:
     max_value: int = 255
     group_train: Tensor | None = None
     group_test: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("x_train", "x_test"):
+            _check_pixels(name, getattr(self, name), self.max_value)
 
     def partition(
         self,
@@ -145,6 +150,8 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
     >>> load_dataset("digits")
     Dataset(digits, 1437 training and 360 test images of shape (1, 8, 8))
     """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"name is {what_is(name)}: give the name of a data set, such as 'digits'")
     if name == "digits":
         return _digits()
     from wafl.data.cache import load_raw
@@ -169,6 +176,25 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
         group_train=None if raw.group_train is None else labels(raw.group_train),
         group_test=None if raw.group_test is None else labels(raw.group_test),
     )
+
+
+def _check_pixels(name: str, x: Any, max_value: int) -> None:
+    """Refuse images that are not in 0 .. max_value, by which they would be divided."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is {what_is(x)}: give a tensor, torch.from_numpy(x)")
+    if not x.is_floating_point() or not x.numel():
+        return
+    low, high = (float(end) for end in x.aminmax())
+    if low < 0.0 or high > max_value:
+        raise ValueError(
+            f"{name} holds values from {low:g} to {high:g}, outside 0 .. max_value={max_value}: give images as they "
+            "were before they were standardized, or use wafl.Federation.from_arrays"
+        )
+    if high <= 1.0 < max_value:
+        raise ValueError(
+            f"{name} holds floats from {low:g} to {high:g}, which would be divided by max_value={max_value}: pass "
+            "max_value=1, give bytes (x * 255).to(torch.uint8), or use wafl.Federation.from_arrays"
+        )
 
 
 def _digits() -> Dataset:

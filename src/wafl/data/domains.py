@@ -47,6 +47,8 @@ def domains(
         limit: take only this many training and test examples of each data set, in the order of the files.
         seed: has no effect, as nothing is drawn at random.
     """
+    if isinstance(sources, str):
+        raise ValueError(f"sources={sources!r} is one text: give a list of data sets, [{sources!r}]")
     if target in sources:
         raise ValueError(
             f"sources={list(sources)} must be distinct data sets, and target={target!r} must not be one of them"

@@ -83,6 +83,13 @@ class Labels:
         return [final[part] for part in parts], len(names), names
 
 
+def count_classes(labels: Sequence[Tensor | NDArray[Any]]) -> int | None:
+    """One more than the highest label, for those who know that they need not have every class; None for targets."""
+    arrays = [np.asarray(y) for y in labels]
+    highest = [int(y.max()) for y in arrays if y.dtype.kind in "iu" and y.size]
+    return max(*highest, 0) + 1 if highest else None
+
+
 def _check_names(classes: Any) -> list[str]:
     names: list[Any] = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
     if not names or not all(isinstance(name, str) for name in names):

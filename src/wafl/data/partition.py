@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.core.checks import check_positive
+from wafl.core.options import Count, Positive
 from wafl.core.random import Key, Purpose, bits, normal, permutation, uniform
 
 SIZE_SPREAD = 0.6
@@ -63,7 +63,7 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
     is given one of the largest client's.
     """
     check_clients(num_clients)
-    check_positive("dirichlet", alpha)
+    Positive().check("dirichlet", alpha)
     if len(y) < num_clients:
         raise ValueError(f"{len(y)} examples for {num_clients} clients: use fewer clients")
     rows: list[list[Tensor]] = [[] for _ in range(num_clients)]
@@ -90,8 +90,7 @@ def iid(total: int, num_clients: int, seed: int) -> list[Tensor]:
 
 
 def check_clients(num_clients: int) -> None:
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients} must be at least 1")
+    Count().check("num_clients", num_clients)
 
 
 def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:
@@ -100,7 +99,7 @@ def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:
 
 def _draw_sizes(num_clients: int, mean: float, std: float, seed: int) -> list[float]:
     """Normal draws, scaled to exactly this mean and spread; no client gets less than a tenth of the mean."""
-    check_positive("mean size", mean)
+    Positive().check("mean size", mean)
     if not std >= 0:
         raise ValueError(f"the standard deviation of the sizes, {std}, must be at least 0")
     draws = normal(Key.of(seed, round=2), Purpose.SIZES, num_clients)

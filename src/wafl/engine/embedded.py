@@ -19,6 +19,7 @@ from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task
 from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
 from wafl.engine.clients import Admitted, Engine, Roster
 from wafl.engine.faults import Faults, spoil, without
 from wafl.engine.lanes import Lanes
@@ -43,6 +44,9 @@ class Embedded:
     roster: Roster = field(init=False)
 
     def __post_init__(self) -> None:
+        for name, kind in (("faults", Faults), ("tolerance", Tolerance)):
+            if (value := getattr(self, name)) is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} is {what_is(value)}: pass wafl.{kind.__name__}(...)")
         clients = self.federation
         roster = Roster(
             clients.names,

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from wafl.algorithms.admission import Tolerance
 from wafl.core.task import Loss
+from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callbacks, OnRound, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.embedded import Embedded, find_device
@@ -90,6 +92,7 @@ def fit(
     >>> len(run.history)
     5
     """
+    check_arguments("fit(model, clients, method)", model, clients, trained=False)
     schedule = Schedule(
         rounds=rounds,
         cohort=cohort,
@@ -154,6 +157,7 @@ def sweep(
     Returns:
         One run per combination, in the order of ``itertools.product``; ``run.settings["sweep"]`` says what varied.
     """
+    check_arguments("sweep(model, clients, method, grid)", model, clients, trained=False)
     specs = make_specs(_known(method, client_weights), grid, schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
     trainer = Trainer(model, here, loss, init)
@@ -162,7 +166,10 @@ def sweep(
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
     """One run for every combination of the grid, in the order of ``itertools.product``."""
-    if not grid or not all(isinstance(values, Sequence) and len(values) for values in grid.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(grid, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"grid={grid!r} must be a dict of lists by option, such as {{'gamma': [0.1, 1.0]}}")
+    lists = [isinstance(values, Sequence) and not isinstance(values, str) for values in grid.values()]  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not grid or not all(lists) or not all(map(len, grid.values())):
         raise ValueError(f"the grid {dict(grid)} has no combination: give every name at least one value, in a list")
     names = [field.name for field in fields(Schedule)]
     specs: list[Spec] = []
@@ -183,6 +190,8 @@ def train(
 ) -> list[Run]:
     """Train all runs, from where a checkpoint left them if there is one."""
     told = as_callbacks(callbacks, on_round)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.engine.checkpoint.Checkpoint")
     progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
     for callback in told:
         callback.on_start(progress)

@@ -24,6 +24,7 @@ from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.history import History, Record
 from wafl.core.task import Loss, make_task
+from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.clients import Admitted, Clients, Engine
 from wafl.engine.progress import Progress, RunProgress
@@ -107,6 +108,8 @@ class Trainer:
     def __init__(self, model: nn.Module, clients: Clients, loss: Loss, init: Mapping[str, Tensor] | None) -> None:
         self.model, self.clients, self.roster, self.loss = model, clients, clients.roster, loss
         self.task = make_task(model, loss, clients.device)
+        if init is not None and not isinstance(init, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"init is {what_is(init)}: pass parameters by name, such as init=run.params")
         self.start = self.task.flatten(init).to(clients.device) if init is not None else self.task.initial()
         if not bool(torch.isfinite(self.start).all()):
             raise ValueError("the starting parameters hold NaN or infinity")

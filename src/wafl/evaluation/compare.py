@@ -20,6 +20,7 @@ from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.core.checks import check_seed
 from wafl.core.files import write_whole
 from wafl.core.task import Problem
+from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import (
     Measured,
@@ -92,6 +93,9 @@ def compare(
         unseen: clients that took no part in training, as in :func:`wafl.evaluate`.
         seed: what the attacked clients and random attacks are drawn from.
     """
+    if isinstance(runs, Federation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("the runs and the clients are swapped: call compare(runs, clients)")
+    check_federation("compare(runs, clients)", clients)
     check_seed(seed)
     for share in attacked:
         check_share(share)

@@ -13,6 +13,7 @@ from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs
 from wafl.core.random import Purpose, choose
 from wafl.core.task import Loss, Problem
+from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
 from wafl.run import Run
@@ -54,6 +55,7 @@ def evaluate(
         epsilon: the size of ``"autoattack"``.
         loss: the loss to measure; by default that of the run, or cross-entropy for a module.
     """
+    check_arguments("evaluate(model, clients)", model, clients)
     check_seed(seed)
     check_share(attacked)
     attack = _named_attack(attack, epsilon, clients)
@@ -209,8 +211,8 @@ def make_score(
 
 
 def check_share(attacked: float) -> None:
-    if not 0.0 <= attacked <= 1.0:
-        raise ValueError(f"attacked={attacked} is a share of the clients and must lie in [0, 1]")
+    if isinstance(attacked, str) or not 0.0 <= attacked <= 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"attacked={attacked!r} is a share of the clients and must lie in [0, 1]")
 
 
 def check_attack(attack: object, clients: Federation) -> None:

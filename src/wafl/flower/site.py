@@ -12,6 +12,7 @@ import numpy as np
 from wafl.core.errors import ConfigError
 from wafl.data.arrays import Client
 from wafl.data.federation import Federation
+from wafl.data.labels import count_classes
 from wafl.runs.config import Data
 from wafl.runs.plan import imported, make_clients
 
@@ -56,12 +57,11 @@ def read_folder(folder: Path) -> Federation:
         )
     # Classes that no client of this node has may be at others.
     labels = [part[key] for part in parts for key in ("y", "y_test") if key in part]
-    highest = max((int(y.max()) for y in labels if y.dtype.kind in "iu" and y.size), default=None)
     return Federation.from_arrays(
         [cast("Client", tuple(part.values())) for part in parts],
         test_fraction=None if tested else 0.0,
         names=names,
-        num_classes=None if highest is None else max(highest, 0) + 1,
+        num_classes=count_classes(labels),
     )
 
 

@@ -16,6 +16,7 @@ from wafl.attacks import Attack, Population
 from wafl.core.checks import check_positive, check_seed
 from wafl.core.norms import power_norm
 from wafl.core.task import Loss
+from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.run import Run
 from wafl.theory.mixture import Means, Mixture
@@ -148,6 +149,7 @@ def calibrate(
     True
     >>> gamma = ball.gamma_for(0.05)
     """
+    check_arguments("calibrate(model, clients, gammas=[...])", model, clients)
     check_seed(seed)
     wanted = tuple(float(gamma) for gamma in gammas)
     if not wanted:

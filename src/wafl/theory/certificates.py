@@ -22,6 +22,7 @@ from wafl.attacks import WassersteinShift
 from wafl.core.checks import check_seed
 from wafl.core.norms import check_norm, norm_name
 from wafl.core.task import Loss
+from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.plotting import Curve, certificates_against_radius
 from wafl.run import Run
@@ -163,6 +164,7 @@ def certify(
     >>> row.achieved <= row.value <= row.simple
     True
     """
+    check_arguments("certify(model, clients, radii=[...])", model, clients)
     check_norm(norm)
     check_seed(seed)
     wanted = check_radii(radii)
@@ -211,6 +213,8 @@ def _finite(value: float | None) -> float | None:
 
 
 def check_radii(radii: Sequence[float]) -> list[float]:
+    if isinstance(radii, str | float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"radii={radii!r} must be a list of numbers, such as [{radii}]")
     wanted = [float(radius) for radius in radii]
     if not wanted:
         raise ValueError("radii is empty: give at least one, in the unit of the data")

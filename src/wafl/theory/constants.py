@@ -15,7 +15,9 @@ from wafl.core.errors import PreconditionError
 from wafl.core.fitness import check_fitness
 from wafl.core.norms import check_norm, dual
 from wafl.core.task import Loss, Problem, Task, make_task
+from wafl.data.arrays import as_array
 from wafl.data.federation import Federation
+from wafl.data.labels import count_classes
 from wafl.engine.embedded import first_example
 from wafl.run import Run
 from wafl.theory import estimates, linear
@@ -141,7 +143,7 @@ def constants(
     if not (reach >= 0 and math.isfinite(reach)):
         raise ValueError(f"reach={reach} must be finite and at least 0")
     task, params = task_of(model, loss)
-    clients = data if isinstance(data, Federation) else Federation.from_arrays([data], test_fraction=0.0)
+    clients = data if isinstance(data, Federation) else _alone(data)
     check_fitness(Problem(task, params[None]), *first_example(clients, params), clients.num_classes)
     box = check_bounds(data_bounds) or clients.bounds or _span(clients)
     if not all(map(math.isfinite, box)):
@@ -263,6 +265,11 @@ def _searched(task: Task, params: Tensor, clients: Federation, norm: float) -> d
         "max_loss": Constant(float(losses.max()), "estimate", why),
         "label_gap": Constant(float(losses.max()), "estimate", why),
     }
+
+
+def _alone(data: tuple[Any, Any]) -> Federation:
+    """One client, who need not have every label."""
+    return Federation.from_arrays([data], test_fraction=0.0, num_classes=count_classes([as_array(data[1])]))
 
 
 def _span(clients: Federation) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from wafl.core.checks import check_seed
 from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
 from wafl.core.options import Count
 from wafl.core.task import Loss
+from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.engine.callbacks import Callback, Callbacks
 from wafl.engine.embedded import Embedded, find_device
@@ -93,6 +94,7 @@ def tune(
     >>> best = tuning.best["FedAvg"]
     >>> run = wafl.fit(model, clients, best.method, **best.schedule)
     """
+    check_arguments("tune(model, clients, methods)", model, clients, trained=False)
     split = hold_out(clients, held_out, share, check_seed(seed))
     where = find_device(device)
     trainer = Trainer(model, Embedded(split.train, where, chunk_size), loss, init)

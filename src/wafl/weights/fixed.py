@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,4 +83,6 @@ def fixed(values: Sequence[float] | Tensor) -> Fixed:
     Args:
         values: one number per client, at least 0.
     """
+    if isinstance(values, Mapping | str):
+        raise ValueError(f"values={values!r} must be a list of numbers, one per client, in the order of the clients")
     return Fixed(tuple(float(value) for value in values))

@@ -1,0 +1,44 @@
+"""A model and clients given to a function in the wrong order, or something else in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from wafl.data.federation import Federation
+from wafl.data.foreign import is_dataset
+from wafl.data.mistakes import what_is
+
+
+def check_arguments(call: str, model: Any, clients: Any, *, trained: bool = True) -> None:
+    """Refuse arguments that cannot be meant; ``trained`` says whether a run will do for a model."""
+    if isinstance(model, Federation) or isinstance(clients, nn.Module) or hasattr(clients, "history"):
+        raise TypeError(f"model is {what_is(model)} and clients is {what_is(clients)}, which look swapped: call {call}")
+    check_federation(call, clients)
+    if isinstance(model, nn.Module) or (trained and hasattr(model, "history")):
+        return
+    if hasattr(model, "history"):
+        raise TypeError(f"model is a Run: call {call} with model=run.model, and init=run.params to go on from there")
+    if isinstance(model, type):
+        raise TypeError(f"model is the class {model.__name__}: make one of it, model={model.__name__}(...)")
+    raise TypeError(f"model is {what_is(model)}: pass a torch.nn.Module, such as wafl.models.mlr(clients)")
+
+
+def check_federation(call: str, clients: Any) -> None:
+    """Refuse clients that are not a federation."""
+    if isinstance(clients, Federation):
+        return
+    raise TypeError(f"clients is {what_is(clients)}: call {call} with {_remedy(clients)}")
+
+
+def _remedy(clients: Any) -> str:
+    if hasattr(clients, "partition"):
+        return "the clients that its partition(...) gives"
+    if isinstance(getattr(clients, "clients", None), Federation):
+        return "its .clients"
+    if hasattr(type(clients), "columns"):
+        return "wafl.Federation.from_frame(frame, client=..., target=...)"
+    if is_dataset(clients) or (isinstance(clients, list) and clients and is_dataset(clients[0])):
+        return "wafl.Federation.from_datasets([...]), one data set per client"
+    return "a wafl.Federation, such as wafl.Federation.from_arrays([(x0, y0), (x1, y1)])"
