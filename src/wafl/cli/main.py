@@ -1,35 +1,78 @@
-"""The command ``wafl``."""
+"""The command ``wafl``: its commands, each loaded when it is called, so that help and completion need no torch."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, cast
 
+import click
 import typer
+from click.shell_completion import CompletionItem
+from typer.core import TyperCommand, TyperGroup
 
-from wafl.cli.config import config_app
-from wafl.cli.data import data_app
-from wafl.cli.evaluate import evaluate
-from wafl.cli.export import export
-from wafl.cli.flower import flower_app
-from wafl.cli.resume import resume
-from wafl.cli.run import run
-from wafl.cli.runs import runs
-from wafl.cli.theory import theory
-from wafl.cli.tune import tune
-from wafl.cli.weights import weights
+COMMANDS = {
+    "run": "Train methods, and see which hold up when clients' data shift.",
+    "tune": "Try the same number of settings of every method, and write the experiment with the best.",
+    "resume": "Continue a study where it was interrupted, to the same numbers as if it had not been.",
+    "runs": "List studies: how far each has come, and what it found.",
+    "evaluate": "Test saved runs on their clients' held-out data while a share of the clients is attacked.",
+    "theory": "Print the constants, certificates and bounds of saved runs, and draw the certificates.",
+    "weights": "Compute client weights from optimal transport, and show the distances they come from and the W_2 they "
+    "reach.",
+    "export": "Write a model that takes raw examples, or the metrics of a study, to a new file.",
+    "config": "Experiment files: write a starter, check one, print the schema.",
+    "data": "Data sets: list them, download one, look at one.",
+    "flower": "Flower: an experiment as a Flower app, and certificates for a deployment.",
+}
+"""The first line of each command's help; ``wafl.cli.<command>`` holds the command, or the group ``<command>_app``."""
+
+LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
+
+
+class _Commands(TyperGroup):
+    """Loads a command when it is called; a list of commands shows their names and first lines alone."""
+
+    _listing = False
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if self._listing else _load(cmd_name)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        self._listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._listing = False
+
+
+def _load(name: str) -> click.Command:
+    module: Any = import_module(f"wafl.cli.{name}")
+    parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{name}_app", None)
+    if group is None:
+        parent.command(name)(getattr(module, name))
+        return typer.main.get_command(parent)
+    parent.add_typer(group, name=name)
+    return cast(click.Group, typer.main.get_command(parent)).commands[name]
+
 
 app = typer.Typer(
+    cls=_Commands,
     help="Wasserstein-robust federated learning: one model from many clients that holds up when their data shift.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
+    **LOOKS,
 )
-for command in (run, tune, resume, runs, evaluate, theory, weights, export):
-    app.command()(command)
-app.add_typer(config_app, name="config")
-app.add_typer(data_app, name="data")
-app.add_typer(flower_app, name="flower")
 
 
 def _version(wanted: bool) -> None:
