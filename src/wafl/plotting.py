@@ -46,6 +46,42 @@ def measure_against_attacked(results: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
+def generalization(results: Mapping[str, Any], path: Path) -> Path:
+    """Accuracy (or loss) of each method on training, test and unseen data, with the intervals over clients.
+
+    Hollow marks are the worst tenth of the clients.
+    """
+    from matplotlib.figure import Figure
+
+    rows = {name: row["generalization"] for name, row in results["methods"].items()}
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    parts = ("train", "test", "unseen")
+    for place, (name, row) in enumerate(rows.items()):
+        means = [row[part]["mean"] for part in parts]
+        lows, highs = zip(*(row[part]["interval"] for part in parts), strict=True)
+        # A bootstrap interval need not hold the mean of a few clients.
+        errors = [
+            [max(mean - low, 0.0) for mean, low in zip(means, lows, strict=True)],
+            [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
+        ]
+        across = [spot + min(0.06, 0.6 / len(rows)) * (place - (len(rows) - 1) / 2) for spot in range(len(parts))]
+        color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
+        axes.errorbar(
+            across, means, yerr=errors, label=name, color=color, marker=marker, markersize=5, linewidth=1.2, capsize=2
+        )
+        worst = [row[part]["worst_tenth"]["mean"] for part in parts]
+        axes.plot(across, worst, color=color, marker=marker, markersize=5, markerfacecolor="none", linestyle="none")
+    axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
+    axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
+    figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=150)
+    return path
+
+
 def labels_by_client(
     counts: Tensor,
     path: Path | None = None,

@@ -263,6 +263,8 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "split": one_of("per_client", "standard", typo="per client"),
         "test_fraction": BELOW_1,
         "seed": SEED,
+        "unseen": number(0.01, 0.99, below=(0.0, "greater than 0"), above=(1.0, "less than 1")),
+        "unseen_seed": SEED,
     },
     "model": {
         "kind": MODEL_KIND,
@@ -1528,7 +1530,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "runs.md"
 BLOCKS = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["parts", "own", "tune"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["parts", "own", "tune", "unseen"])
 def test_the_files_on_the_page_are_valid_experiments(block: str) -> None:
     experiment = parse_experiment(tomllib.loads(block), "docs/runs.md")
     methods = [method.method for method in experiment.methods]
@@ -1536,7 +1538,7 @@ def test_the_files_on_the_page_are_valid_experiments(block: str) -> None:
 
 
 def test_the_page_tunes_with_every_key_of_its_section() -> None:
-    assert set(tomllib.loads(BLOCKS[-1])["tune"]) == set(config.Tune.model_fields)
+    assert set(tomllib.loads(BLOCKS[2])["tune"]) == set(config.Tune.model_fields)
 
 
 def test_the_page_lists_every_method_rule_server_and_local_step() -> None:

@@ -27,7 +27,7 @@ def train_and_show(study: Study) -> None:
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
     from wafl.core.errors import ConcavityWarning, DivergedError
-    from wafl.plotting import measure_against_attacked
+    from wafl.plotting import generalization, measure_against_attacked
 
     console, path = Console(), study.folder.path
     shown = escape(str(path))
@@ -59,6 +59,9 @@ def train_and_show(study: Study) -> None:
     study.folder.figures.mkdir(exist_ok=True)
     tested = {label: row for label, row in results["methods"].items() if "clean" in row}
     figure = measure_against_attacked({**results, "methods": tested}, study.folder.figures / "accuracy.png")
+    if study.plan.unseen is not None and tested:
+        second = generalization({**results, "methods": tested}, study.folder.figures / "unseen.png")
+        figure = f"{figure} and {second.name}"
     console.print(
         f"\nFigure: {figure}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/", markup=False
     )

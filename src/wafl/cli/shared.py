@@ -110,7 +110,7 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
             raise ValueError(
                 "these runs do not say how to make their data again: use wafl from Python with your federation"
             )
-        return plan.federation, None
+        return plan.federation, plan.unseen
     options = dict(first["partition"])
     if "sizes" in options:
         options["sizes"] = tuple(options["sizes"])

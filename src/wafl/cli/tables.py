@@ -18,6 +18,7 @@ from rich.text import Text
 from wafl.core.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import Comparison
+from wafl.evaluation.generalization import PARTS, generalization
 from wafl.evaluation.score import Score, averaged
 from wafl.run import Run
 from wafl.runs.folder import StudyFolder
@@ -65,7 +66,48 @@ def comparison(results: Mapping[str, Any]) -> Group:
         lost = len(row.get("diverged", ()))
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
         table.add_row(_Name(label), *cells, *count)
-    return Group(table, *(f"[red]Diverged:[/] {escape(reason)}" for reason in reasons))
+    three = {(label, ""): row["generalization"] for label, row in tested.items() if "generalization" in row}
+    below = [_generalization(three, accuracy)] if three else []
+    return Group(table, *below, *(f"[red]Diverged:[/] {escape(reason)}" for reason in reasons))
+
+
+def _generalization(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
+    """By method and share of attacked clients: training, test and unseen data, and the gaps between them."""
+    table = Table(
+        title="unseen clients",
+        title_justify="left",
+        caption=escape(
+            "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval "
+            "(bootstrap over clients) and the worst tenth of them. The gaps are positive where the model does worse."
+        ),
+        caption_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
+    shares = any(share for _, share in rows)
+    table.add_column("method", overflow="fold")
+    gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
+    if shares:  # no room for both
+        del gaps["out_of_sample_gap"]
+    headers = (*(["attacked"] if shares else []), *PARTS, "95%\ninterval", "worst\n10%", *gaps.values())
+    for name in headers:
+        table.add_column(name, justify="right", no_wrap=True)
+    show = _Shown(accuracy, percent=True)
+    before = ""
+    for (label, share), row in rows.items():
+        low, high = row["unseen"]["interval"]
+        table.add_row(
+            _Name(label) if label != before else "",
+            *([share] if shares else []),
+            *(show.spread(row[part]["seeds"]) for part in PARTS),
+            f"{show(low)}-{show(high)}",
+            show(row["unseen"]["worst_tenth"]["mean"]),
+            *(show(row[gap]["mean"]) for gap in gaps),
+        )
+        before = label
+    return table
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
@@ -107,7 +149,7 @@ def scores(comparison: Comparison, clients: Federation) -> Group:
     for row in comparison.rows:
         shares = groups.setdefault(row.score.attack, {}).setdefault(row.run, {})
         shares.setdefault(row.attacked, []).append(row.score)
-    tables = [_scores_under(attack, runs) for attack, runs in groups.items()]
+    tables = [table for attack, runs in groups.items() for table in _tables_under(attack, runs)]
     seeds = max(len(each) for runs in groups.values() for shares in runs.values() for each in shares.values())
     what = "Losses" if clients.num_classes is None else "Accuracies in percent"
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -116,6 +158,17 @@ def scores(comparison: Comparison, clients: Federation) -> Group:
         f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
         "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
     )
+
+
+def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> list[Table]:
+    """The scores, and below them, if clients were held out of training, those of the unseen clients."""
+    three: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for run, shares in runs.items():
+        for share, found in shares.items():
+            if (numbers := generalization(found)) is not None:
+                three[run, "" if attack == "none" else f"{share:.0%}"] = numbers
+    accuracy = all(score.accuracy is not None for shares in runs.values() for each in shares.values() for score in each)
+    return [_scores_under(attack, runs), *([_generalization(three, accuracy)] if three else [])]
 
 
 def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> Table:
@@ -165,12 +218,15 @@ class _Name:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Accuracies in percent, losses with three digits."""
+    """Accuracies in percent, losses with three digits; ``percent`` if accuracies are given in percent already."""
 
     accuracy: bool
+    percent: bool = False
 
     def __call__(self, value: float) -> str:
-        return f"{100.0 * value:.1f}" if self.accuracy else f"{value:.3g}"
+        if not self.accuracy:
+            return f"{value:.3g}"
+        return f"{value if self.percent else 100.0 * value:.1f}"
 
     def spread(self, values: Sequence[float]) -> str:
         return self(fmean(values)) + (f"±{self(stdev(values))}" if len(values) > 1 else "")

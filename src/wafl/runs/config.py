@@ -63,6 +63,10 @@ class Data(Section):
     """The part that each client holds out under per_client."""
     seed: Seed = 0
     """The seed of the partition."""
+    unseen: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The share of the clients that never train; tables show how models do on their data."""
+    unseen_seed: Seed = 0
+    """The seed of who never trains."""
 
 
 class Model(Section):
@@ -264,4 +268,13 @@ class Experiment(Section):
                 raise ValueError(f"a method cannot be called {name!r}: that is the name of a file of the study")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds={self.seeds} must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _unseen_clients_are_here(self) -> Experiment:
+        if self.data.unseen is not None and self.engine != "embedded":
+            raise ValueError(
+                f"data.unseen = {self.data.unseen} needs engine = 'embedded', not {self.engine!r}: leave it out, and "
+                "start no node for clients that must not train"
+            )
         return self

@@ -91,6 +91,8 @@ class Plan:
     model: nn.Module
     entries: list[Entry]
     attack: Attack | None
+    unseen: Federation | None = None
+    """Clients that never train."""
 
     def num_rounds(self, entry: Entry) -> int:
         """Rounds of all runs of a method together."""
@@ -102,7 +104,8 @@ class Plan:
     @property
     def who(self) -> str:
         """The clients, in one line."""
-        return str(self.federation or self.clients.roster)
+        unseen = "" if self.unseen is None else f"\nunseen: {self.unseen}"
+        return f"{self.federation or self.clients.roster}{unseen}"
 
     @property
     def testers(self) -> Clients:
@@ -130,13 +133,17 @@ def make_plan(
     try:
         entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
         federation = make_clients(experiment.data) if experiment.engine != "flower" else None
+        unseen = None
+        if federation is not None and experiment.data.unseen is not None:
+            federation, unseen = federation.hold_out(experiment.data.unseen, seed=experiment.data.unseen_seed)
         if federation is not None:
             present_clients(federation)
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
     finally:
         with_folder()
-    plan = Plan(experiment, clients, federation, model, entries, make_attack(experiment.attack, clients.roster.bounds))
+    attack = make_attack(experiment.attack, clients.roster.bounds)
+    plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
     if federation is None and plan.attack is not None and not plan.attack.pointwise:
         raise ConfigError(
             f"attack.kind = {experiment.attack.kind!r} moves all clients' examples together, and no node has them all: "
@@ -176,12 +183,13 @@ def _check_stopping(experiment: config.Experiment) -> None:
 
 
 def make_clients(data: config.Data) -> Federation:
+    """All clients, those that never train included."""
     if data.source is not None:
         clients = imported("data.source", data.source)()
         if not isinstance(clients, Federation):
             raise ConfigError(f"data.source = {data.source!r} returned {type(clients).__name__}, not a wafl.Federation")
         return clients
-    options = data.model_dump(exclude={"dataset", "source", "data_dir"}, exclude_none=True)
+    options = data.model_dump(exclude={"dataset", "source", "data_dir", "unseen", "unseen_seed"}, exclude_none=True)
     if data.sizes is not None:
         options["sizes"] = tuple(data.sizes)
     if not any(options.get(way) for way in ("labels_per_client", "dirichlet", "iid", "by_group")):

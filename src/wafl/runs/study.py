@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from wafl.core.history import History
 from wafl.engine.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
+from wafl.evaluation.evaluate import evaluate
+from wafl.evaluation.generalization import generalization, spread
 from wafl.evaluation.score import Score
 from wafl.run import Run, saved_history
 from wafl.runs.config import Experiment
@@ -171,7 +172,8 @@ class Study:
     def _test(self, runs: Mapping[int, Run]) -> dict[str, Any]:
         """Scores by seed, and their mean and spread: accuracies in percent, or losses."""
         clients, attack = self.plan.testers, self.plan.attack
-        clean = [clients.evaluate(run) for run in runs.values()]
+        clean = [self._test_clean(run) for run in runs.values()]
+        three = generalization(clean)
         attacked = {
             f"{share:g}": [clients.evaluate(run, attack, share, seed) for seed, run in runs.items()]
             for share in (self.plan.experiment.evaluation.attacked if attack is not None else [])
@@ -179,10 +181,17 @@ class Study:
         worst = [_worst(score) for score in clean]
         return {
             "method": describe(next(iter(runs.values())).settings["method"]),
-            "clean": _spread([_measure(score) for score in clean]),
-            "attacked": {share: _spread([_measure(score) for score in scores]) for share, scores in attacked.items()},
-            "worst_client": _spread(worst),
+            "clean": spread([_measure(score) for score in clean]),
+            "attacked": {share: spread([_measure(score) for score in scores]) for share, scores in attacked.items()},
+            "worst_client": spread(worst),
+            **({} if three is None else {"generalization": three}),
         }
+
+    def _test_clean(self, run: Run) -> Score:
+        federation, unseen = self.plan.federation, self.plan.unseen
+        if federation is None or unseen is None:
+            return self.plan.testers.evaluate(run)
+        return evaluate(run, federation, unseen=unseen)
 
     def _blank(self) -> dict[str, Any]:
         clients, attack = self.plan.clients.roster, self.plan.attack
@@ -226,8 +235,3 @@ def _measure(score: Score) -> float:
 def _worst(score: Score) -> float:
     client = score.worst_client
     return client.loss if client.accuracy is None else 100.0 * client.accuracy
-
-
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "std": deviation, "seeds": list(values)}

@@ -26,6 +26,7 @@ def write_app(folder: Path, experiment: Experiment, source: Path | None = None) 
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
+    config = to_run_config(experiment)
     folder.mkdir(parents=True, exist_ok=True)
     document = tomlkit.document()
     document.add(tomlkit.comment("Written by `wafl flower app`. Start it with `flwr run`; see docs/flower.md."))
@@ -41,7 +42,7 @@ def write_app(folder: Path, experiment: Experiment, source: Path | None = None) 
             "app": {
                 "publisher": "wafl",
                 "components": {"serverapp": SERVER, "clientapp": CLIENT},
-                "config": to_run_config(experiment),
+                "config": config,
             }
         }
     }
