@@ -168,7 +168,7 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
 
     Nodes train by the run config, so one of another experiment is refused.
     """
-    free = {"engine", "flower", "tolerance", "checkpoint_every", "checkpoint_seconds", "trackers", "methods"}
+    free = {"engine", "flower", "tolerance", "checkpoint_every", "checkpoint_seconds", "trackers", "methods", "tune"}
     one, other = (each.model_dump(exclude=free) for each in (begun, given))
     for each, about in ((begun, one), (given, other)):
         about |= {f"methods.{m.label}": m.model_dump(exclude={"name"}) for m in each.methods}

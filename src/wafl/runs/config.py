@@ -243,7 +243,7 @@ class Experiment(Section):
     """Where clients live: in this process, in a Flower simulation, or on Flower nodes (`wafl flower app`)."""
     checkpoint_every: Count = 1
     """Rounds between two checkpoints."""
-    checkpoint_seconds: Annotated[float, Field(gt=0.0)] | None = None
+    checkpoint_seconds: Positive | None = None
     """Write a checkpoint earlier if this much time has passed since the last."""
     data: Data = Data()
     model: Model = Model()
