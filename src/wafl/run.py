@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from wafl import models
 from wafl.core.files import sealed, unsealed, write_whole
+from wafl.core.fitness import takes_integers
 from wafl.core.history import History
 from wafl.core.task import Loss
 from wafl.data.intake import Intake
@@ -72,7 +73,7 @@ class Run:
         examples = self.intake.read(x, next(iter(self.params.values())))
         try:
             with torch.no_grad(), in_evaluation(self.model) as model:
-                return model(examples)
+                return model(examples.long() if takes_integers(model, examples[:1]) else examples)
         except (RuntimeError, IndexError) as error:
             raise ValueError(
                 f"the model does not take examples of shape {tuple(examples.shape[1:])}: {error}"

@@ -324,3 +324,143 @@ def test_buffers_that_differ_from_the_saved_ones_are_refused_on_load(tmp_path: A
     wafl.fit(Offset(), clients, wafl.FedAvg(), **TIMING).save(tmp_path)
     with pytest.raises(ValueError, match=message):
         wafl.load_run(tmp_path, model=other)
+
+
+# -- Text, and a ball at a layer ----------------------------------------------------------------------------------
+
+
+class Words(nn.Module):
+    """The mean of the embedded words that are not padding, and two layers; dropout behind the embedding."""
+
+    def __init__(self, casts: bool = False) -> None:
+        super().__init__()
+        self.casts = casts
+        self.embedding, self.middle, self.drop = nn.Embedding(11, 4), nn.Linear(4, 5), nn.Dropout(0.3)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.long() if self.casts else x
+        there = (x > 0)[..., None]
+        mean = (self.embedding(x) * there).sum(1) / there.sum(1)
+        return self.head(self.drop(self.middle(mean).tanh()))
+
+
+def reading(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Tensor:
+    words, there = x.long(), (x > 0)[..., None]
+    mean = ((model.get_submodule("embedding")(words) + delta) * there).sum(1) / there.sum(1)
+    h = model.get_submodule("middle")(mean).tanh() * step.mask(0, (len(x), 5), 0.3)
+    return model.get_submodule("head")(h)
+
+
+def texts() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(6)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for size in SIZES:
+        x = torch.randint(1, 11, (size, 5), generator=generator)
+        x[: size // 2, 3:] = 0
+        pairs.append((x, torch.arange(size) % 3))
+    return pairs
+
+
+AT_EMBEDDING = wafl.WAFL(gamma=0.5, tolerance=0, steps=3, space="embedding")
+
+
+@pytest.mark.parametrize("casts", [False, True])
+def test_a_ball_at_the_embedding_trains_a_text_model_as_in_a_plain_loop(casts: bool):
+    """The embedding itself learns too."""
+    model, pairs = seeded(Words, casts=casts), texts()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    run = wafl.fit(model, clients, AT_EMBEDDING, **TIMING)
+    expected = plain.train(
+        model, pairs, **TIMING, gamma=0.5, steps=3, forward=reading,
+        moved=lambda model, x: model.get_submodule("embedding")(x.long()),
+    )  # fmt: skip
+    assert_same_params(run, expected, model)
+    assert min(run.history.column("achieved_radius")) > 1e-3
+    words = pairs[0][0]
+    assert torch.equal(run.predict(words), run.predict(words.double()))
+
+
+def test_a_ball_at_a_layer_that_changes_nothing_is_a_ball_at_the_inputs():
+    model = seeded(lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(18, 3)))
+    clients = wafl.Federation.from_arrays(images(), test_fraction=0.4)
+    methods = {None: wafl.WAFL(radius=0.3), "0": wafl.WAFL(radius=0.3, space="0")}
+    runs = {space: wafl.fit(model, clients, method, **TIMING) for space, method in methods.items()}
+    for name, value in runs[None].params.items():
+        torch.testing.assert_close(runs["0"].params[name], value, rtol=0, atol=1e-6)
+    for attack in (wafl.PGD, wafl.FGSM):
+        plainly, layered = (
+            wafl.evaluate(runs[None], clients, attack=attack(0.2, space=space)) for space in (None, "1")
+        )
+        assert layered.loss == pytest.approx(plainly.loss, rel=1e-9)
+        assert "at the output of 1" in str(layered)
+
+
+def test_pgm_at_a_layer_stays_in_its_ball():
+    clients = wafl.Federation.from_arrays(texts(), test_fraction=0)
+    run = wafl.fit(seeded(Words), clients, wafl.FedPGM(epsilon=0.2, norm=2, steps=3, space="embedding"), **TIMING)
+    assert max(run.history.column("achieved_radius")) == pytest.approx(0.2, rel=1e-6)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.unused, self.cells = nn.Linear(3, 3), nn.Linear(3, 3), nn.RNN(3, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cells(self.layer(self.layer(x)))[0][:, -1]
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "message"),
+    [
+        (Words, wafl.WAFL(radius=0.1), "Words takes integers.* such as space='embedding'"),
+        (lambda: Words(casts=True), wafl.FedFGSM(), "no gradient in its inputs.* such as space='embedding'"),
+        (Words, wafl.WAFL(space="embed"), "space='embed' is not a layer of the model, which has: embedding, middle"),
+        (Twice, wafl.WAFL(space="layer"), "space='layer': the model calls this layer 2 times"),
+        (Twice, wafl.WAFL(space="unused"), "space='unused': the model never calls this layer"),
+        (Twice, wafl.WAFL(space="cells"), "does not give a floating-point tensor, but a tuple"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::wafl.SequentialWarning")
+def test_a_ball_that_cannot_be_there_is_refused_before_any_work(model: Any, method: wafl.Method, message: str):
+    pairs = images() if model is Twice else texts()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    with pytest.raises(ValueError, match=message):
+        wafl.fit(seeded(model), clients, method, **TIMING, on_round=lambda *_: pytest.fail("work was done"))
+
+
+def test_an_attack_on_integers_is_refused_with_the_layer_to_name():
+    clients = wafl.Federation.from_arrays(texts(), test_fraction=0.3)
+    run = wafl.fit(seeded(Words), clients, wafl.FedAvg(), **TIMING)
+    with pytest.raises(ValueError, match=r"Words takes integers.* such as space='embedding'"):
+        wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.1))
+    score = wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.5, space="embedding"))
+    assert score.loss > wafl.evaluate(run, clients).loss
+
+
+@pytest.mark.parametrize("options", [{"space": ""}, {"space": 3}, {"space": "embedding", "bounds": (0, 1)}])
+def test_a_space_that_is_no_name_or_has_bounds_is_refused(options: dict[str, Any]):
+    for make in (wafl.WAFL, wafl.FedPGM, wafl.FedFGSM):
+        with pytest.raises(ValueError, match="space="):
+            make(**options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x + 5, "Words does not take an example with integers from \\d to 1\\d: index out of range"),
+        (lambda x: x / 2, "Words takes integers, and the examples hold other numbers"),
+        (lambda x: x + 2**25, "client 0 has integers up to .* in x: at most 16777216 are exact"),
+    ],
+)
+def test_integers_outside_the_vocabulary_are_refused_before_any_work(change: Any, message: str):
+    """The first examples, which are tried in any case, are good."""
+    pairs = [*texts()[:2], (change(texts()[2][0]), texts()[2][1])]
+    if "hold other" in message:
+        pairs = [(x.double(), y) for x, y in pairs]
+    with pytest.raises(ValueError, match=message.replace("client 0", "client 2")):
+        wafl.fit(
+            seeded(Words), wafl.Federation.from_arrays(pairs, test_fraction=0), wafl.FedAvg(), **TIMING,
+            on_round=lambda *_: pytest.fail("work was done"),
+        )  # fmt: skip

@@ -242,6 +242,23 @@ def test_dropout_drops_on_nodes_what_it_drops_here(clock: Clock, tmp_path: Path)
     assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
 
 
+def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(clock: Clock, tmp_path: Path) -> None:
+    draws = np.random.default_rng(4)
+    clients = fakes.make_clients(SIZES)
+    for each in clients.values():
+        each |= {name: draws.integers(0, 9, (len(each[name]), 5)) for name in ("x", "x_test")}
+    experiment = only(
+        {"method": "WAFL", "radius": 0.2, "steps": 2, "space": "embedding"},
+        {"method": "FedFGSM", "space": "embedding"},
+        model={"kind": f"{FAKES}:words"}, attack={"kind": "fgsm", "space": "embedding"},
+    )  # fmt: skip
+    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
+    assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    assert history(tmp_path / "study", "wafl")[-1]["achieved_radius"] > 0.01
+    with pytest.raises(ConfigError, match=r"attack: Words takes integers.*space='embedding'; or attack.kind = 'none'"):
+        embedded(clients, {**experiment, "attack": {"kind": "fgsm"}}, tmp_path / "refused")
+
+
 def test_a_model_in_double_precision_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
     clients = fakes.make_clients(SIZES, dtype="float64")
     experiment = only({"method": "DRFA"}, {"method": "WAFL", "radius": 0.3}, model={"kind": f"{FAKES}:double"})

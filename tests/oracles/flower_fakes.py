@@ -224,6 +224,23 @@ def dropping(clients: Any) -> nn.Module:
         return nn.Sequential(*layers).double()
 
 
+class Words(nn.Module):
+    """The mean of embedded words, in double precision."""
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embedding(x).mean(1).tanh())
+
+
+def words(clients: Any) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return Words(clients.num_outputs).double()
+
+
 @dataclass(frozen=True)
 class Remembering(Plain):
     """A local step with all that one may have: scalars, memory, the server's vectors, and vectors to send."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wafl.core.inputs import Inputs, dense
 from wafl.core.random import Key, Purpose
-from wafl.core.task import Problem
+from wafl.core.task import Moved, Problem
 
 Draw = Callable[[Key, Purpose, int], Tensor]
 
@@ -48,7 +48,7 @@ class Move:
         state: what the adversary keeps for the next step.
     """
 
-    inputs: Tensor | Inputs
+    inputs: Moved
     y_adv: Tensor
     value: Tensor
     cost: Tensor
@@ -58,7 +58,7 @@ class Move:
 
     @cached_property
     def x_adv(self) -> Tensor:
-        """The moved examples ``[L, B, ...]``."""
+        """The moved examples ``[L, B, ...]``; if the ball is at a layer, its moved outputs."""
         return dense(self.inputs)
 
 
@@ -101,6 +101,15 @@ class Learning(Protocol):
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float) -> dict[str, float]:
         """The scalars after a round whose moves cost ``cost`` on average."""
         ...
+
+
+def move_at_layer(
+    adversary: Adversary, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None
+) -> Move:
+    """What an adversary does if the ball lives in the space of a layer's output."""
+    behind = problem.behind(layer, x)
+    move = adversary(behind, behind.at_rest, y, state)
+    return replace(move, inputs=behind.shifted(move.x_adv))
 
 
 def lane_scalar(state: AdversaryState | None, name: str, value: float, like: Tensor) -> Tensor:

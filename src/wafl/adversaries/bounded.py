@@ -14,8 +14,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
-from wafl.core.checks import check_bounds, check_inside
+from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar, move_at_layer
+from wafl.core.checks import check_bounds, check_inside, check_space
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import power_norm, typical_length
 from wafl.core.options import Box, Choice, Count, Positive, Range, Tunable, check_options
@@ -40,6 +40,7 @@ class BoundedAscent:
         epsilon: the radius, in the units of the data.
         norm: 2 or inf.
         bounds: a box ``(low, high)`` that moved examples stay in.
+        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
     """
 
     epsilon: Annotated[
@@ -50,10 +51,12 @@ class BoundedAscent:
     ] = 0.1
     norm: Annotated[float, Choice((2, math.inf)), Tunable(), "The norm of the ball: 2 or inf."] = math.inf
     bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
+    space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
 
     def __post_init__(self) -> None:
         check_options(self)
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        check_space(self.space, self.bounds)
 
     @property
     def pace(self) -> Pace:
@@ -66,6 +69,8 @@ class BoundedAscent:
         return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        if self.space is not None:
+            return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = dense(x), state or AdversaryState()
         flat = x.flatten(2)
         check_inside(flat, self.bounds)
@@ -129,6 +134,7 @@ class ProjectedAscent(BoundedAscent):
         epsilon: the radius, in the units of the data.
         norm: 2 or inf.
         bounds: a box ``(low, high)`` that moved examples stay in.
+        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
         step_size: the length of a step; by default ``2.5 epsilon / steps``, so that the steps can cross the whole
             ball, and epsilon for a single step.
         steps: the number of steps.

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar
+from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar, move_at_layer
 from wafl.adversaries.box_space import BoxSpace
 from wafl.adversaries.class_space import ClassSpace
 from wafl.adversaries.input_space import InputSpace, num_classes
 from wafl.adversaries.reach import gamma_of_reach
-from wafl.core.checks import check_bounds
+from wafl.core.checks import check_bounds, check_space
 from wafl.core.inputs import Inputs, shared
 from wafl.core.norms import typical_length, typical_price
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Tunable, check_options
@@ -58,6 +58,7 @@ class Wasserstein:
             class: below the concavity limit, an example the model is sure of may have its maximum far away.
         bounds: a box ``(low, high)`` that moved examples stay in.
         strict: keep a learned gamma above the concavity limit.
+        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
 
     >>> wasserstein(gamma=0.5).norm
     2
@@ -87,6 +88,7 @@ class Wasserstein:
     restarts: Annotated[int, Count(0), "Random starts in addition to the example itself."] = 0
     bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
     strict: Annotated[bool, "Keep a learned gamma above the concavity limit."] = False
+    space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -96,6 +98,7 @@ class Wasserstein:
             )
         if self.gamma is None and self.radius is None:
             object.__setattr__(self, "gamma", 0.5)
+        check_space(self.space, self.bounds)
         if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
             raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
@@ -133,6 +136,8 @@ class Wasserstein:
         return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        if self.space is not None:
+            return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = shared(x), state or AdversaryState()
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.radius is not None and self.power == 2:

@@ -13,11 +13,11 @@ from torch import Tensor
 from wafl.adversaries import AdversaryState, BoundedAscent, ProjectedAscent
 from wafl.attacks.base import Attack, Population
 from wafl.core.checks import check_seed
-from wafl.core.inputs import Inputs
+from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import norm_name
 from wafl.core.options import options_of
 from wafl.core.random import Key
-from wafl.core.task import Problem
+from wafl.core.task import Moved, Problem
 
 
 class BoundedAttack(Attack):
@@ -36,14 +36,18 @@ class BoundedAttack(Attack):
         return _SideBySide((self, *others), runs) if others else self
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
-        return self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers())
+        if self.adversary().space is not None:
+            raise ValueError(
+                f"{self!r} moves a layer's output and gives no examples: use wafl.evaluate or wafl.compare"
+            )
+        return dense(self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers()))
 
-    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Tensor:
+    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
         """Attack every lane's model on the examples with these numbers."""
         number = rows.to(problem.params.device)[None]
         key = Key(torch.full_like(number, check_seed(seed)), torch.zeros_like(number), number, torch.zeros_like(number))
         state = AdversaryState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
-        return self.adversary()(problem, x, y, state).x_adv
+        return self.adversary()(problem, x, y, state).inputs
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class _SideBySide(BoundedAttack):
 
     def describe(self, unit: str) -> str:
         return "; ".join(attack.describe(unit) for attack in self.attacks)
+
+
+def place(space: str | None, unit: str) -> str:
+    """Where an attack moves examples, in words: the unit of the data, or the layer."""
+    return unit if space is None else f"at the output of {space}"
 
 
 def same_but_size(one: Attack | None, other: Attack | None) -> bool:
@@ -90,6 +99,7 @@ class PGD(BoundedAttack):
         random_start: whether to start at a random point of the ball.
         restarts: how many times to start; each example keeps the end point with the largest loss.
         bounds: a box ``(low, high)`` that moved examples stay in.
+        space: the name of a layer: its output is moved instead of the inputs.
 
     >>> attack = PGD(epsilon=0.1, step_size=0.02, steps=10)
     >>> moved = attack(torch.nn.Linear(4, 2), torch.zeros(3, 4), torch.tensor([0, 1, 0]))
@@ -104,16 +114,24 @@ class PGD(BoundedAttack):
     random_start: bool = False
     restarts: int = 1
     bounds: tuple[float, float] | None = None
+    space: str | None = None
 
     def __post_init__(self) -> None:
         self.adversary()
 
     def describe(self, unit: str) -> str:
-        return f"{norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({unit}), {self.steps} steps"
+        return f"{norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
 
     def adversary(self) -> BoundedAscent:
         return ProjectedAscent(
-            self.epsilon, self.norm, self.bounds, self.step_size, self.steps, self.random_start, self.restarts
+            epsilon=self.epsilon,
+            norm=self.norm,
+            bounds=self.bounds,
+            space=self.space,
+            step_size=self.step_size,
+            steps=self.steps,
+            random_start=self.random_start,
+            restarts=self.restarts,
         )
 
 
@@ -125,17 +143,19 @@ class FGSM(BoundedAttack):
         epsilon: the length of the step.
         norm: inf or 2.
         bounds: a box ``(low, high)`` that moved examples stay in.
+        space: the name of a layer: its output is moved instead of the inputs.
     """
 
     epsilon: float
     norm: float = math.inf
     bounds: tuple[float, float] | None = None
+    space: str | None = None
 
     def __post_init__(self) -> None:
         self.adversary()
 
     def describe(self, unit: str) -> str:
-        return f"{norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({unit})"
+        return f"{norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({place(self.space, unit)})"
 
     def adversary(self) -> BoundedAscent:
-        return BoundedAscent(self.epsilon, self.norm, self.bounds)
+        return BoundedAscent(self.epsilon, self.norm, self.bounds, self.space)

@@ -30,6 +30,16 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     return low, high
 
 
+def check_space(space: Any, bounds: tuple[float, float] | None) -> None:
+    """The name of a layer, whose output the bounds of the data say nothing about."""
+    if space is None:
+        return
+    if not isinstance(space, str) or not space:
+        raise ValueError(f"space={space!r} must be the name of a layer, such as 'embedding'")
+    if bounds is not None:
+        raise ValueError(f"bounds={bounds} are for inputs, and space={space!r} moves a layer's output: leave one out")
+
+
 def check_inside(x: Tensor, bounds: tuple[float, float] | None) -> None:
     """Examples that have to stay in a box must start inside it."""
     if bounds is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -11,6 +12,8 @@ from wafl.core.dropout import Site, recorded
 from wafl.core.random import Key
 from wafl.core.task import LinearTask, Problem, Task, Traits
 
+UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
+"""What models raise for inputs that do not suit them."""
 UNTRIED = "not tried yet"
 """Why lanes are not batched while a model is tried."""
 
@@ -23,9 +26,10 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
     task, params = problem.task, problem.params
     task.traits = Traits(UNTRIED)
     try:
+        task.traits = Traits(UNTRIED, integers=takes_integers(lambda x: task.call(params[0], x), x[0]))
         outputs = task.outputs(params, x)
         width = outputs.shape[-1]
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+    except UNFIT as error:
         raise ValueError(f"the model does not take examples of shape {tuple(x.shape[2:])}: {error}") from error
     if outputs.ndim != 3:
         raise ValueError(
@@ -60,7 +64,7 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
     if not bool(torch.isfinite(problem.loss(x, y)).all()):
         raise ValueError(f"loss {loss.name} is NaN or infinite for the first example, before any training")
     dropouts = _check_repeatable(task, params[0], x[0])
-    task.traits = replace(task.traits, dropout=bool(dropouts))
+    task.traits = replace(task.traits, dropout=bool(dropouts), movable=_movable(task, params[0], x[0]))
     task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y))
 
 
@@ -75,6 +79,28 @@ def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
     two = torch.cat([task.outputs(params, part)[0] for part in (x, 0.5 * x)])
     simplex = bool((two >= 0).all()) and bool(((two.sum(-1) - 1).abs() < 1e-4).all())
     return two.shape[-1] > 1 and simplex and not torch.equal(two[0], two[1])
+
+
+def takes_integers(model: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a model refuses floating-point ``x [B, ...]``, but takes the same whole numbers as integers."""
+    with torch.no_grad():
+        try:
+            model(x)
+        except UNFIT:
+            if not torch.equal(x, x.round()):
+                return False
+            try:
+                model(x.long())
+            except UNFIT:
+                return False
+            return True
+    return False
+
+
+def _movable(task: Task, flat: Tensor, x: Tensor) -> bool:
+    """Whether the outputs have a gradient in the inputs: not if these are integers, or are rounded or cast."""
+    with torch.enable_grad():
+        return task.call(flat.detach(), x.detach().requires_grad_()).requires_grad
 
 
 def _check_repeatable(task: Task, flat: Tensor, x: Tensor) -> list[Site]:
@@ -132,4 +158,5 @@ def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     masks = task.draw_masks(Key(zero, zero, zero, zero), params, x)
     task.losses(params, x, y, masks)
     task.gradient(params, x, y, params.new_ones(y.shape[:2]), masks)
-    task.input_gradient(params, x, y, masks)
+    if task.traits.movable:
+        task.input_gradient(params, x, y, masks)

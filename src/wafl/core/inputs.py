@@ -36,9 +36,23 @@ class Inputs:
         return x + torch.bmm(self.shift.mT, self.weight).view_as(x)
 
 
-def dense(x: Tensor | Inputs) -> Tensor:
+@dataclass(frozen=True)
+class Shifted:
+    """Examples that are moved at the output of a layer: there, the model has ``at_rest + delta``, ``[L, B, ...]``."""
+
+    x: Tensor
+    layer: str
+    at_rest: Tensor
+    delta: Tensor
+
+    def dense(self) -> Tensor:
+        """Where the examples went, in the space of the layer's output."""
+        return self.at_rest + self.delta
+
+
+def dense(x: Tensor | Inputs | Shifted) -> Tensor:
     """A plain tensor ``[L, B, ...]``, whatever an adversary was given."""
-    return x.dense() if isinstance(x, Inputs) else x
+    return x if isinstance(x, Tensor) else x.dense()
 
 
 def shared(x: Tensor | Inputs) -> Inputs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from wafl.core.dropout import Site, draw_masks, masked, recorded
-from wafl.core.inputs import Inputs, dense, shared
+from wafl.core.inputs import Inputs, Shifted, dense, shared
+from wafl.core.layers import changed_output, output_of
 from wafl.core.losses import OutputLoss, output_loss
 from wafl.core.one_by_one import autograd_gradient, in_turn
 from wafl.core.random import Key
@@ -32,6 +33,8 @@ LARGE = 1 << 14
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 Masks = tuple[Tensor, ...]
 """What each dropout of a model multiplies by, one row per lane."""
+Moved = Tensor | Inputs | Shifted
+"""Examples, as they are or moved."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,14 @@ class Traits:
     Args:
         obstacle: why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another.
         dropout: whether the model drops anything while it trains.
+        integers: whether the model takes integers, such as the numbers of words.
+        movable: whether the outputs have a gradient in the inputs.
     """
 
     obstacle: str | None = None
     dropout: bool = False
+    integers: bool = False
+    movable: bool = True
 
     @property
     def batched(self) -> bool:
@@ -118,51 +125,81 @@ class Task:
             self.call(flat, x, (), trains=True)
         return sites
 
-    def outputs(self, params: Tensor, x: Tensor | Inputs, masks: Masks | None = None) -> Tensor:
-        return self._each_lane(self._mode(masks))(params, dense(x), masks or ())
+    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        return self._each_lane(self._calling(x, masks))(params, *_parts(x), masks or ())
 
-    def losses(self, params: Tensor, x: Tensor | Inputs, y: Tensor, masks: Masks | None = None) -> Tensor:
+    def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
         return self.loss.value(self.outputs(params, x, masks), y)
 
-    def gradient(
-        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> Tensor:
+    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
         """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
+        call = self._calling(x, masks)
 
-        call = self._mode(masks)
-
-        def total(flat: Tensor, x: Tensor, masks: Masks, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-            losses = self.loss.value(call(flat, x, masks), y)
+        def total(flat: Tensor, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+            losses = self.loss.value(call(flat, *inputs), y)
             return (weight * losses).sum(), losses
 
-        return self._each_lane(self._gradient_of(total))(params, dense(x), masks or (), y, weight)[0]
+        return self._each_lane(self._gradient_of(total))(params, y, weight, *_parts(x), masks or ())[0]
 
-    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor, masks: Masks | None = None) -> tuple[Tensor, Tensor]:
-        """Losses ``[L, B]`` and their gradients in the inputs ``[L, B, ...]``."""
+    def input_gradient(
+        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Losses ``[L, B]`` and their gradients in what is moved, the inputs or a layer's output ``[L, B, ...]``."""
+        if not self.traits.movable and not isinstance(x, Shifted):
+            raise ValueError(self._why_not_movable())
+        call = self._calling(x, masks)
 
-        call = self._mode(masks)
-
-        def total(x: Tensor, flat: Tensor, masks: Masks, y: Tensor) -> tuple[Tensor, Tensor]:
-            losses = self.loss.value(call(flat, x, masks), y)
+        def total(moved: Tensor, flat: Tensor, y: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+            *still, masks = inputs
+            losses = self.loss.value(call(flat, *still, moved, masks), y)
             return losses.sum(), losses
 
-        gradients, losses = self._each_lane(self._gradient_of(total))(x, params, masks or (), y)
+        *still, moved = _parts(x)
+        gradients, losses = self._each_lane(self._gradient_of(total))(moved, params, y, *still, masks or ())
         return losses, gradients
+
+    def features(self, params: Tensor, x: Tensor | Inputs, layer: str, masks: Masks | None = None) -> Tensor:
+        """The output of a layer ``[L, B, ...]``."""
+        module = self.module if masks is not None else self._at_rest
+
+        def found(flat: Tensor, x: Tensor, masks: Masks) -> Tensor:
+            return output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
+
+        return self._each_lane(found)(params, dense(x), masks or ())
 
     def call(self, flat: Tensor, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
         """The outputs ``[B, C]`` of one lane: parameters ``[P]``, examples ``[B, ...]``."""
         module = self.module if trains else self._at_rest
+        x = x.long() if self.traits.integers else x
         with masked(iter(masks)) if masks else nullcontext():
             return functional_call(module, self.unflatten(flat), (x,), tie_weights=self._tie)
 
-    def _mode(self, masks: Masks | None) -> Callable[..., Tensor]:
-        return partial(self.call, trains=masks is not None)
+    def _calling(self, x: Moved, masks: Masks | None) -> Callable[..., Tensor]:
+        """:meth:`call` with the parts of x, in the mode that masks stand for."""
+        trains = masks is not None
+        if not isinstance(x, Shifted):
+            return partial(self.call, trains=trains)
+        module, layer = self.module if trains else self._at_rest, x.layer
+
+        def shifted(flat: Tensor, x: Tensor, delta: Tensor, masks: Masks) -> Tensor:
+            with changed_output(module, layer, lambda output: output + delta):
+                return self.call(flat, x, masks, trains=trains)
+
+        return shifted
 
     def _each_lane(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return vmap(function) if self.traits.batched else in_turn(function)
 
     def _gradient_of(self, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
         return grad(function, has_aux=True) if self.traits.batched else autograd_gradient(function)
+
+    def _why_not_movable(self) -> str:
+        words = [name for name, part in self.module.named_modules() if isinstance(part, nn.Embedding)]
+        why = "takes integers" if self.traits.integers else "has no gradient in its inputs, which it rounds or casts"
+        return (
+            f"{type(self.module).__name__} {why}, so no example can be moved there: let the ball live in the space of "
+            f"a layer's output, such as space={[*words, 'embedding'][0]!r}"
+        )
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor] | None:
         """``(W [L, C, D], b [L, C])`` if outputs are ``W x + b`` of the flattened input, otherwise None."""
@@ -190,7 +227,9 @@ class LinearTask(Task):
         weight = params[:, :split].view(-1, self._classes, self._features)
         return weight, params[:, split:] if self._has_bias else params.new_zeros(len(params), self._classes)
 
-    def outputs(self, params: Tensor, x: Tensor | Inputs, masks: Masks | None = None) -> Tensor:
+    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        if isinstance(x, Shifted):
+            return super().outputs(params, x, masks)
         inputs = shared(x)
         if inputs.outputs is not None:
             return inputs.outputs.mT
@@ -200,9 +239,9 @@ class LinearTask(Task):
         products = torch.bmm(weight.reshape(len(base), -1, self._features), base.mT)
         return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
 
-    def gradient(
-        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> Tensor:
+    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        if isinstance(x, Shifted):
+            return super().gradient(params, x, y, weight, masks)
         inputs = shared(x)
         residual = self.loss.gradient(self.outputs(params, inputs), y).mT * weight[:, None]
         base = inputs.base.flatten(2)
@@ -214,7 +253,11 @@ class LinearTask(Task):
             parts.append(residual.sum(-1))
         return torch.cat(parts, dim=1)
 
-    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor, masks: Masks | None = None) -> tuple[Tensor, Tensor]:
+    def input_gradient(
+        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Shifted):
+            return super().input_gradient(params, x, y, masks)
         outputs = self.outputs(params, x)
         gradients = torch.bmm(self.loss.gradient(outputs, y), self.linear(params)[0])
         return self.loss.value(outputs, y), gradients.view_as(x)
@@ -252,12 +295,14 @@ class LayeredTask(Task):
     def steady(self) -> bool:
         return True
 
-    def outputs(self, params: Tensor, x: Tensor | Inputs, masks: Masks | None = None) -> Tensor:
+    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        if isinstance(x, Shifted):
+            return super().outputs(params, x, masks)
         return self._forward(self._values(params), dense(x))
 
-    def gradient(
-        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> Tensor:
+    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        if isinstance(x, Shifted):
+            return super().gradient(params, x, y, weight, masks)
         with torch.enable_grad():
             leaves = [value.detach().requires_grad_() for value in self._values(params)]
             total = (weight * self.loss.value(self._forward(leaves, dense(x), learns=True), y)).sum()
@@ -266,7 +311,11 @@ class LayeredTask(Task):
             place.copy_(slope)
         return gradient
 
-    def input_gradient(self, params: Tensor, x: Tensor, y: Tensor, masks: Masks | None = None) -> tuple[Tensor, Tensor]:
+    def input_gradient(
+        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Shifted):
+            return super().input_gradient(params, x, y, masks)
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             losses = self.losses(params.detach(), leaf, y)
@@ -302,10 +351,10 @@ class Problem:
     params: Tensor
     masks: Masks | None = None
 
-    def outputs(self, x: Tensor | Inputs) -> Tensor:
+    def outputs(self, x: Moved) -> Tensor:
         return self.task.outputs(self.params, x, self.masks)
 
-    def loss(self, x: Tensor | Inputs, y: Tensor) -> Tensor:
+    def loss(self, x: Moved, y: Tensor) -> Tensor:
         return self.task.losses(self.params, x, y, self.masks)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
@@ -314,9 +363,14 @@ class Problem:
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.task.input_gradient(self.params, x, y, self.masks)
 
-    def descent(self, x: Tensor | Inputs, y: Tensor, weight: Tensor) -> Tensor:
+    def descent(self, x: Moved, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of the weighted sum of the losses."""
         return self.task.gradient(self.params, x, y, weight, self.masks)
+
+    def behind(self, layer: str, x: Tensor | Inputs) -> LayerProblem:
+        """The problem of an adversary that moves the output of a layer at these examples."""
+        at_rest = self.task.features(self.params, x, layer, self.masks)
+        return LayerProblem(self.task, self.params, self.masks, x=dense(x), layer=layer, at_rest=at_rest)
 
     @property
     def output_loss(self) -> OutputLoss:
@@ -331,6 +385,36 @@ class Problem:
         return self.task.curvature(self.params)
 
 
+@dataclass(frozen=True)
+class LayerProblem(Problem):
+    """A problem whose inputs are the outputs of a layer, ``at_rest`` if nothing moves them."""
+
+    _: KW_ONLY
+    x: Tensor
+    layer: str
+    at_rest: Tensor
+
+    def shifted(self, features: Tensor | Inputs) -> Shifted:
+        return Shifted(self.x, self.layer, self.at_rest, dense(features) - self.at_rest)
+
+    def outputs(self, x: Moved) -> Tensor:
+        return super().outputs(x if isinstance(x, Shifted) else self.shifted(x))
+
+    def loss(self, x: Moved, y: Tensor) -> Tensor:
+        return super().loss(x if isinstance(x, Shifted) else self.shifted(x), y)
+
+    def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.task.input_gradient(self.params, self.shifted(x), y, self.masks)
+
+    @cached_property
+    def linear(self) -> None:
+        return None
+
+    @cached_property
+    def curvature(self) -> None:
+        return None
+
+
 def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
     """The task of a model, which uses its structure if that is known: one linear layer, or a chain of them."""
     _refuse_batch_statistics(model)
@@ -342,6 +426,11 @@ def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.devi
         return LinearTask(module, layer, output_loss(loss))
     layers = _chain(module)
     return LayeredTask(module, layers, output_loss(loss)) if layers is not None else Task(module, output_loss(loss))
+
+
+def _parts(x: Moved) -> tuple[Tensor, ...]:
+    """The examples and, if they are moved at a layer, how far."""
+    return (x.x, x.delta) if isinstance(x, Shifted) else (dense(x),)
 
 
 def _trainable(module: nn.Module) -> dict[str, Tensor]:

@@ -33,6 +33,9 @@ Array = Tensor | NDArray[Any]
 Part = tuple[Stored, Tensor]
 """Examples and their labels."""
 
+EXACT = 2**24
+"""The largest integer up to which float32, which models are given integers in, has all of them."""
+
 _HeldOut = Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True)
 
 
@@ -154,6 +157,10 @@ class _Agreement:
             refuse_raw_images(client, x, low, high)
         elif len(x) and (low < self._bounds[0] or high > self._bounds[1]):
             raise ValueError(f"client {client} has values from {low:g} to {high:g}, outside bounds={self._bounds}")
+        if not x.is_floating_point() and max(-low, high) > EXACT:
+            raise ValueError(
+                f"client {client} has integers up to {max(-low, high):.0f} in x: at most {EXACT} are exact"
+            )
         return x if isinstance(x, Mapped) or x.is_floating_point() else x.to(torch.float32)
 
     def _check_shapes(self, client: int, x: Stored, y: Tensor) -> None:

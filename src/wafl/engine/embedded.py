@@ -16,7 +16,7 @@ from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
 from wafl.core.errors import SequentialWarning
-from wafl.core.fitness import check_fitness
+from wafl.core.fitness import UNFIT, check_fitness
 from wafl.core.task import Problem, Task
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
@@ -66,6 +66,7 @@ class Embedded:
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
+        check_integers(task, start, clients)
         if task.traits.obstacle is not None:
             warnings.warn(
                 f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
@@ -167,6 +168,27 @@ def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
     """One lane with one example, with the parameters' type and device."""
     x, y = (values[:1][None] for values in clients.train.of(0))
     return x.to(params), y.to(params) if y.is_floating_point() else y.to(params.device)
+
+
+def check_integers(task: Task, params: Tensor, clients: Federation) -> None:
+    """Refuse examples whose integers a model does not take: the numbers of words that are not in its vocabulary."""
+    if not task.traits.integers:
+        return
+    for examples in (clients.train, clients.test):
+        for raw in examples.raw.split(4096):
+            x = examples.prepare(raw, examples.dtype)
+            if not torch.equal(x, x.round()):
+                raise ValueError(f"{type(task.module).__name__} takes integers, and the examples hold other numbers")
+            flat = x.flatten(1)
+            for row in {int(flat.amin(1).argmin()), int(flat.amax(1).argmax())} if len(x) else ():
+                try:
+                    task.call(params, x[row : row + 1].to(params))
+                except UNFIT as error:
+                    low, high = int(x[row].min()), int(x[row].max())
+                    raise ValueError(
+                        f"{type(task.module).__name__} does not take an example with integers from {low} to {high}: "
+                        f"{error}"
+                    ) from error
 
 
 def find_device(name: str) -> torch.device:

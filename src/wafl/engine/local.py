@@ -67,7 +67,8 @@ class ClientTask:
     @property
     def pairs(self) -> bool:
         """Whether a lane must not be alone, to round as among others: an ascent makes rounding errors grow."""
-        return self.adversary is not None and not self.task.steady
+        at_layer = getattr(self.adversary, "space", None) is not None
+        return self.adversary is not None and (at_layer or not self.task.steady)
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         """What a client holds before it first takes part, by the part of the method that keeps it."""

@@ -12,7 +12,7 @@ from wafl.attacks import Attack, BoundedAttack, Population
 from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs
 from wafl.core.random import Purpose, choose
-from wafl.core.task import Loss, Problem
+from wafl.core.task import Loss, Moved, Problem
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
@@ -156,7 +156,7 @@ def examine(
     return torch.cat(losses, dim=1), torch.cat(correct, dim=1) if correct else None
 
 
-def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, rows: Tensor) -> Tensor | Inputs:
+def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, rows: Tensor) -> Moved:
     lanes = len(problem.params)
     if isinstance(attack, BoundedAttack):
         return attack.move_lanes(problem, Inputs(x, lanes), y, seed, rows)

@@ -17,7 +17,7 @@ from wafl.algorithms.algorithm import SNAPSHOT
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task, make_task
 from wafl.data.examples import Examples
-from wafl.engine.embedded import find_device, first_example, full_precision
+from wafl.engine.embedded import check_integers, find_device, first_example, full_precision
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.progress import ClientState, Place
@@ -91,6 +91,7 @@ class Node:
         start = task.initial()
         classes = None if clients.num_classes is None else num_outputs
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
+        check_integers(task, start, clients)
         return task, start
 
     def check(self, outline: Outline, like: Tensor) -> Spec:

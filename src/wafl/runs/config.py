@@ -97,6 +97,8 @@ class Attack(Section):
     """pgd: steps of the ascent."""
     step_size: Positive | None = None
     """pgd: the length of a step; by default 2.5 epsilon / steps."""
+    space: str | None = None
+    """pgd, fgsm: the name of the layer whose output is attacked instead of the inputs."""
 
 
 class Evaluation(Section):

@@ -199,8 +199,8 @@ class _Export:
             expected, got = self.run.outputs(self.preprocessing(raw, raw.dtype)), exported(raw)
             if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 raise ValueError(
-                    "the exported model gives other outputs than the run: it must do the same in eval mode as in "
-                    "training, and its output for an example must not depend on the other examples"
+                    "the exported model gives other outputs than the run: what it gives for an example must not depend "
+                    "on the other examples"
                 )
 
     def probe(self, count: int) -> Tensor:

@@ -16,12 +16,14 @@ import torch
 from torch import nn
 
 from wafl import models, weights
+from wafl.adversaries.surrogate import single_lane
 from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import OPTIMIZERS
-from wafl.attacks import FGSM, PGD, Attack, WassersteinShift
+from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.core.errors import ConfigError
 from wafl.core.history import NUMBERS
+from wafl.core.inputs import Inputs
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
 from wafl.engine.callbacks import EVALUATED
@@ -152,7 +154,21 @@ def make_plan(
     trainer = plan.trainer()
     for entry in entries:
         trainer.check(entry.specs(experiment.seeds))
+    if federation is not None:
+        _try_attack(plan.attack, plan, federation)
     return plan
+
+
+def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:
+    """Refuse before training what could not be tested after it, such as an attack on integers."""
+    if not isinstance(attack, BoundedAttack):
+        return
+    x, y = (part[:1] for part in clients.test.of(present_clients(clients)[0]))
+    problem, x, y = single_lane(plan.model, x, y, plan.experiment.model.loss, clients.num_classes)
+    try:
+        attack.move_lanes(problem, Inputs(x, 1), y, 0, torch.zeros(1, dtype=torch.int64))
+    except ValueError as error:
+        raise ConfigError(f"attack: {error}; or attack.kind = 'none'") from error
 
 
 def embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
@@ -319,10 +335,14 @@ def _weights(rule: str | list[float] | None, step: float | None) -> dict[str, An
 def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> Attack | None:
     if attack.kind == "none":
         return None
+    if attack.space is not None:
+        if attack.kind not in ("pgd", "fgsm"):
+            raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd' or 'fgsm'")
+        bounds = None  # those of the data
     if attack.kind == "pgd":
-        return PGD(attack.epsilon, attack.step_size, attack.steps, attack.norm, bounds=bounds)
+        return PGD(attack.epsilon, attack.step_size, attack.steps, attack.norm, bounds=bounds, space=attack.space)
     if attack.kind == "fgsm":
-        return FGSM(attack.epsilon, attack.norm, bounds)
+        return FGSM(attack.epsilon, attack.norm, bounds, attack.space)
     if attack.kind == "wasserstein":
         return WassersteinShift(attack.radius, attack.norm, bounds=bounds)
     from wafl.attacks.autoattack import AutoAttack
