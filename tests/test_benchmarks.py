@@ -18,6 +18,7 @@ QUICK = {
     "checkpoint": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "memory": ["--smallest"],
+    "natural": ["--smallest"],
     "speed": ["--smallest"],
     "tables": ["--smallest"],
     "transport": ["--smallest"],

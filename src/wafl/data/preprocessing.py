@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,16 +49,18 @@ class Preprocessing:
 
 
 def make_preprocessing(
-    name: str, max_value: float, statistics: Callable[[bool], tuple[Tensor, Tensor]]
+    name: str, max_value: float | None, statistics: Callable[[bool], tuple[Tensor, Tensor]]
 ) -> Preprocessing:
     """By name, for raw values in ``[0, max_value]``; ``statistics(pooled)`` gives each pixel's mean and deviation.
+
+    Measurements have no ``max_value``, and features in place of pixels.
 
     ``zscore`` uses the statistics of the training examples, ``zscore_pooled`` those of all examples, like the code
     released with the paper. A pixel that never varies is only centered.
     """
-    if name == "unit":
+    if name == "unit" and max_value is not None:
         return Preprocessing(name, "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(max_value))
-    if name == "symmetric":
+    if name == "symmetric" and max_value is not None:
         half = torch.tensor(max_value / 2.0)
         return Preprocessing(name, "pixels in [-1, 1]", (-1.0, 1.0), half, half)
     if name in ("zscore", "zscore_pooled"):
@@ -66,7 +68,8 @@ def make_preprocessing(
         mean, deviation = statistics(pooled)
         of = "all examples" if pooled else "the training examples"
         scale = torch.where(deviation > 0, deviation, 1.0)
-        return Preprocessing(name, f"standard deviations a pixel, over {of}", None, mean, scale)
+        what = "feature" if max_value is None else "pixel"
+        return Preprocessing(name, f"standard deviations a {what}, over {of}", None, mean, scale)
     raise ValueError(f"unknown preprocessing {name!r}: use one of {', '.join(NAMES)}")
 
 
@@ -74,7 +77,8 @@ def refitted(prepare: Preprocessing, train: Stored, test: Stored) -> Preprocessi
     """The same preprocessing with the statistics of these raw examples, if it has statistics."""
     if prepare.name not in ("zscore", "zscore_pooled"):
         return prepare
-    return make_preprocessing(prepare.name, 1.0, lambda pooled: pixel_statistics([train, test] if pooled else [train]))
+    again = make_preprocessing(prepare.name, 1.0, lambda pooled: pixel_statistics([train, test] if pooled else [train]))
+    return replace(again, unit=prepare.unit)
 
 
 def pixel_statistics(packs: Sequence[Stored], chunk: int = 4096) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ class Data(Section):
     """The clients: a data set and how it is spread over them, or your own function that makes a federation."""
 
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist."""
+    """digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist, or natural data (``wafl data list``)."""
     source: Import | None = None
     """``module:function`` that returns a wafl.Federation, instead of a data set."""
     data_dir: str | None = None
@@ -52,11 +52,11 @@ class Data(Section):
     iid: bool | None = None
     """Every client gets an equal random part."""
     by_group: bool | None = None
-    """One client per group (writer), as the data came."""
+    """One client per group (writer, subject, hospital), as the data came; the default for natural data."""
     sizes: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = None
     """With labels_per_client: mean and standard deviation of the clients' sizes; the rest of the data is left out."""
-    preprocess: Literal["unit", "symmetric", "zscore", "zscore_pooled"] = "unit"
-    """The scale of the inputs; every epsilon and radius is in its unit."""
+    preprocess: Literal["unit", "symmetric", "zscore", "zscore_pooled"] | None = None
+    """The scale of the inputs; every epsilon and radius is in its unit. Default: unit for images, otherwise zscore."""
     split: Literal["per_client", "standard"] = "per_client"
     """per_client lets each client hold out a part of its own; standard keeps the data set's own test examples."""
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.25

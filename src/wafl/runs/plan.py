@@ -26,6 +26,7 @@ from wafl.core.history import NUMBERS
 from wafl.core.inputs import Inputs
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
+from wafl.data.natural import NATURAL
 from wafl.engine.callbacks import EVALUATED
 from wafl.engine.clients import Clients
 from wafl.engine.embedded import Embedded, find_device
@@ -208,7 +209,8 @@ def make_clients(data: config.Data) -> Federation:
     options = data.model_dump(exclude={"dataset", "source", "data_dir", "unseen", "unseen_seed"}, exclude_none=True)
     if data.sizes is not None:
         options["sizes"] = tuple(data.sizes)
-    if not any(options.get(way) for way in ("labels_per_client", "dirichlet", "iid", "by_group")):
+    ways = ("labels_per_client", "dirichlet", "iid", "by_group")
+    if data.dataset not in NATURAL and not any(options.get(way) for way in ways):
         raise ConfigError("data: give one of labels_per_client, dirichlet, iid = true or by_group = true")
     return load_dataset(data.dataset, data.data_dir).partition(**options)
 
