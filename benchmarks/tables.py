@@ -33,6 +33,7 @@ TABLES = [
     Table("README.md", "method        clean", "wafl run"),
     Table("README.md", "| work | plain PyTorch |", "python benchmarks/speed.py"),
     Table("docs/flower.md", "| | embedded | simulation |", "python benchmarks/flower.py"),
+    Table("docs/natural.md", "| data | clients | examples |", "python benchmarks/natural.py"),
     Table("docs/theory.md", "| bound | value |", "python benchmarks/bounds.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py --data ../shared/data"),

@@ -23,7 +23,8 @@ class Dataset:
 
     Without ``max_value`` the examples are measurements ``[N, features]`` in units of their own; without ``num_classes``
     the labels are the targets of a regression. ``group_train`` and ``group_test`` say who each example is from, if that
-    is known (FEMNIST: the writer), and ``group_names`` what these are called; ``classes`` and ``columns`` name labels and features.
+    is known (FEMNIST: the writer). ``group_names``, ``classes`` and ``columns`` are what clients, labels and features
+    are called.
     """
 
     name: str
