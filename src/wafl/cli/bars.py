@@ -1,6 +1,8 @@
-"""Bars that show how far each method of a study has come."""
+"""How far each method of a study has come: bars in a terminal, lines in a file."""
 
 from __future__ import annotations
+
+import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -9,9 +11,15 @@ from wafl.engine import progress as engine
 from wafl.engine.callbacks import Callback
 from wafl.runs.study import Study
 
+PAUSE = 10.0
+"""Seconds between two lines, if the output goes to a file."""
+
 
 class Bars(Callback):
-    """One bar per method of a study that is not done yet; the rounds of all its runs count."""
+    """One bar per method of a study that is not done yet: the rounds of one run, as the mean over its runs.
+
+    If the console is no terminal, a line is printed now and then instead.
+    """
 
     def __init__(self, study: Study, console: Console) -> None:
         self.display = Progress(
@@ -21,9 +29,11 @@ class Bars(Callback):
             TextColumn("rounds"),
             TimeElapsedColumn(),
             console=console,
+            disable=not console.is_terminal,
         )
         pending = study.pending()
-        self._totals = {entry.name: study.plan.num_rounds(entry) for entry in pending}
+        self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
+        self._totals = {entry.name: study.plan.num_rounds(entry) // self._runs[entry.name] for entry in pending}
         self._bars = {
             entry.name: self.display.add_task(
                 entry.method.name if entry.name == entry.method.name.lower() else entry.name, total=None, start=False
@@ -32,19 +42,35 @@ class Bars(Callback):
         }
         self._coming = iter(self._bars)
         self._training = ""
+        self._began: dict[str, float] = {}
+        self._said = time.monotonic()
 
     def on_start(self, progress: engine.Progress | None) -> None:
         self._training = next(self._coming)
+        self._began[self._training] = time.monotonic()
         if progress is not None:
             self.on_progress(progress)
 
     def on_progress(self, progress: engine.Progress) -> None:
-        rounds = self._totals[self._training] // len(progress.runs)
+        rounds = self._totals[self._training]
         self.show(self._training, sum(rounds if run.stopped else len(run.history) for run in progress.runs.values()))
 
     def show(self, name: str, done: int) -> None:
-        """Show that so many rounds of a method are done."""
-        bar = self._bars[name]
+        """Show that this many rounds of all runs of a method are done."""
+        bar, rounds = self._bars[name], done // self._runs[name]
         if not self.display.tasks[bar].started:
             self.display.start_task(bar)
-        self.display.update(bar, completed=done, total=self._totals[name])
+        before = self.display.tasks[bar].completed
+        self.display.update(bar, completed=rounds, total=self._totals[name])
+        if not self.display.console.is_terminal and rounds > before:
+            self._say(name, rounds)
+
+    def _say(self, name: str, rounds: int) -> None:
+        now, total = time.monotonic(), self._totals[name]
+        if rounds < total and now - self._said < PAUSE:
+            return
+        self._said = now
+        label, runs = self.display.tasks[self._bars[name]].description, self._runs[name]
+        seconds = now - self._began.setdefault(name, now)
+        each = f" of each of {runs} runs" if runs > 1 else ""
+        self.display.console.print(f"{label}: round {rounds} of {total}{each}, {seconds:.0f} s", markup=False)

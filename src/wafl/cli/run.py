@@ -97,6 +97,8 @@ def run(
                 engine=engine or "embedded",
             )
         folder = _new_folder(output, name, described)
+        if name is None:
+            _offer_resume(output / described.name, folder, described)
         study = Study.create(described, folder, None if experiment is None else source_of(experiment))
         train_and_show(study)
 
@@ -116,8 +118,32 @@ def _new_folder(output: Path, name: str | None, experiment: Experiment) -> Path:
     if name is not None:
         folder = output / name
         if folder.exists():
-            raise ValueError(f"{folder} exists already: choose another --name, or remove it")
+            resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
+            raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
         return folder
     from wafl.runs.folder import free_folder
 
     return free_folder(output / experiment.name)
+
+
+def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
+    """Say which studies of the same name were begun and left, and how to continue them."""
+    from wafl.runs.folder import StudyFolder, taken_folders, to_toml
+
+    for left in filter(_was_left, taken_folders(base)):
+        same = StudyFolder(left).config.read_text() == to_toml(experiment)
+        what = "this very experiment was begun there" if same else "an experiment of this name was begun there"
+        typer.secho(
+            f"Note: {left} is not finished: {what} and left. To continue it: wafl resume {left}\n"
+            f"This starts from scratch in {folder}.",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
+
+
+def _was_left(folder: Path) -> bool:
+    """Whether a study was begun there, is not finished, and nobody is at work on it."""
+    from wafl.runs.folder import StudyFolder
+
+    study = StudyFolder(folder)
+    return study.config.is_file() and study.status() == "interrupted"

@@ -11,12 +11,13 @@ figures/
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -153,8 +154,16 @@ def refuse_links(path: Path) -> None:
 
 def free_folder(base: Path) -> Path:
     """The first of folder, folder-2, folder-3, ... that does not exist, so that nothing saved is lost."""
-    folders = (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
-    return next(folder for folder in folders if not folder.exists())
+    return next(folder for folder in _folders(base) if not folder.exists())
+
+
+def taken_folders(base: Path) -> list[Path]:
+    """Those of folder, folder-2, folder-3, ... before the first that does not exist."""
+    return list(itertools.takewhile(Path.exists, _folders(base)))
+
+
+def _folders(base: Path) -> Iterator[Path]:
+    return (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
 
 
 def source_of(experiment: Path) -> Path:

@@ -1,0 +1,94 @@
+"""What ``wafl run`` says while it trains, and about studies that were begun and left."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from wafl.cli import bars
+from wafl.cli.main import app
+from wafl.engine.callbacks import Callback, Moment
+from wafl.runs.read import read_experiment
+from wafl.runs.study import Study
+
+TOML = """
+name = "left"
+seeds = [0, 1]
+[data]
+dataset = "digits"
+num_clients = 4
+iid = true
+[schedule]
+rounds = 3
+cohort = 2
+local_steps = 1
+[attack]
+kind = "none"
+[[methods]]
+method = "FedAvg"
+"""
+
+
+class Stop(Callback):
+    def on_round(self, moment: Moment) -> None:
+        if moment.record.round == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "left.toml"
+    path.write_text(TOML)
+    return path
+
+
+def invoke(*arguments: Any) -> str:
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return " ".join(done.output.split())
+
+
+def test_a_file_gets_lines_that_count_the_rounds_of_one_run(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bars, "PAUSE", 0.0)
+    text = io.StringIO()
+    study = Study.create(read_experiment(file, []), tmp_path / "study")
+    shown = bars.Bars(study, Console(file=text))
+    with shown.display:
+        study.run([shown])
+    lines = text.getvalue().splitlines()
+    assert [line.partition(",")[0] for line in lines] == [
+        f"FedAvg: round {number} of 3 of each of 2 runs" for number in (1, 2, 3)
+    ]
+
+
+def test_lines_come_at_most_every_so_often_and_at_the_end(file: Path, tmp_path: Path) -> None:
+    text = io.StringIO()
+    study = Study.create(read_experiment(file, []), tmp_path / "study")
+    study.run([bars.Bars(study, Console(file=text))])
+    assert text.getvalue().count("\n") == 1
+
+
+def test_running_an_interrupted_experiment_again_offers_to_resume_it(file: Path, tmp_path: Path) -> None:
+    study = Study.create(read_experiment(file, []), tmp_path / "runs" / "left")
+    with pytest.raises(KeyboardInterrupt):
+        study.run([Stop()])
+    said = invoke("run", file, "--output", tmp_path / "runs")
+    assert "left is not finished: this very experiment was begun there and left" in said
+    assert f"wafl resume {tmp_path / 'runs' / 'left'}" in said.replace("- ", "-")
+    other = invoke("run", file, "--output", tmp_path / "runs", "--set", "schedule.rounds=1")
+    assert "an experiment of this name was begun there" in other
+    named = invoke("run", file, "--output", tmp_path / "runs", "--name", "left")
+    assert "exists already: continue it with wafl resume" in named
+
+
+def test_finished_studies_are_not_mentioned(file: Path, tmp_path: Path) -> None:
+    invoke("run", file, "--output", tmp_path)
+    assert "not finished" not in invoke("run", file, "--output", tmp_path)
+    assert (tmp_path / "left-2" / "results.json").exists()
