@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -25,6 +26,10 @@ OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
 
 running: pytest.Item | None = None
+
+# Code that tests trust must not stay trusted.
+state = tempfile.TemporaryDirectory(prefix="wafl-tests-")
+os.environ["XDG_STATE_HOME"] = state.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

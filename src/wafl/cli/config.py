@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import Trust, one_line_errors, reading
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
@@ -34,17 +34,19 @@ def check(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
     from rich.console import Console
     from rich.markup import escape
 
+    from wafl.runs.folder import source_of
     from wafl.runs.plan import make_plan
     from wafl.runs.read import read_experiment
     from wafl.runs.tune import make_search
 
-    with one_line_errors():
-        plan = make_plan(read_experiment(path, changes or []), path.parent)
+    with reading(trust):
+        plan = make_plan(read_experiment(path, changes or []), source_of(path), trust=False)
         if plan.experiment.tune is not None:
             make_search(plan)
     console = Console()

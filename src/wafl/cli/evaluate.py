@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli.shared import load_seeds, one_line_errors, parse_norm, parse_numbers, seen_and_unseen
+from wafl.cli.shared import Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
@@ -50,6 +50,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run."),
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Test saved runs on their clients' held-out data while a share of the clients is attacked.
 
@@ -61,7 +62,7 @@ def evaluate(
     from wafl.cli.tables import scores
     from wafl.evaluation.compare import compare
 
-    with one_line_errors():
+    with reading(trust):
         methods = load_seeds(run)
         every = {name: each for seeds in methods.values() for name, each in seeds.items()}
         clients, unseen = seen_and_unseen(every, run, data_dir)

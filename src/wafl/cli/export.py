@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from wafl.cli.shared import clients_of, load_runs, one_line_errors
+from wafl.cli.shared import Trust, clients_of, load_runs, reading
 
 if TYPE_CHECKING:
     from wafl.runs.export import Format
@@ -30,6 +30,7 @@ def export(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file.
 
@@ -37,7 +38,7 @@ def export(
     """
     from wafl.runs.export_metrics import export_metrics
 
-    with one_line_errors():
+    with reading(trust):
         if (format is None) == (metrics is None):
             raise ValueError("give --format for the model of a run, or --metrics for the rounds of a study")
         if metrics is not None:

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from wafl.cli.progress import exit_if_diverged, train_and_show
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import Trust, reading
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    trust: Trust = False,
 ) -> None:
     """Continue a study where it was interrupted, to the same numbers as if it had not been.
 
@@ -23,7 +24,7 @@ def resume(
 
     from wafl.runs.study import Study
 
-    with one_line_errors():
+    with reading(trust):
         study = Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged

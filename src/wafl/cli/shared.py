@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +30,27 @@ def one_line_errors() -> Generator[None, None, None]:
     except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(2) from error
+
+
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run the code that the experiment names, although it has not run here before.")
+]
+
+
+@contextmanager
+def reading(trust: bool) -> Generator[None, None, None]:
+    """Errors in one line; and code that a study names runs only if it may: with ``--trust``, or if somebody says so."""
+    from wafl.runs.own_code import asking
+
+    def allow(what: str) -> bool:
+        return trust or (on_a_terminal() and typer.confirm(f"{what}. Run it", err=True))
+
+    with one_line_errors(), asking(allow):
+        yield
+
+
+def on_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
@@ -136,13 +158,16 @@ def _load_run(path: Path) -> Run:
 
 
 def _plan_of(folder: Path) -> Plan | None:
-    """The plan of the study that a run belongs to: in its folder, or up to two folders above."""
     from wafl.runs.study import Study
 
-    for place in (folder, folder.resolve().parent, folder.resolve().parent.parent):
-        if (place / "config.toml").exists():
-            return Study.resume(place).plan
-    return None
+    config = _config_of(folder)
+    return None if config is None else Study.resume(config.parent).plan
+
+
+def _config_of(folder: Path) -> Path | None:
+    """The experiment of the study that a run belongs to: in its folder, or up to two folders above."""
+    places = (folder, folder.resolve().parent, folder.resolve().parent.parent)
+    return next((place / "config.toml" for place in places if (place / "config.toml").exists()), None)
 
 
 def parse_numbers(name: str, text: str) -> list[float]:

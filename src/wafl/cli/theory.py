@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wafl.cli.shared import clients_of, load_runs, one_line_errors, parse_norm, parse_numbers
+from wafl.cli.shared import Trust, clients_of, load_runs, parse_norm, parse_numbers, reading
 
 if TYPE_CHECKING:
     from wafl.theory import Certificates, Concentration
@@ -58,6 +58,7 @@ def theory(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the figure. Default: that of the study or run.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Print the constants, certificates and bounds of saved runs, and draw the certificates.
 
@@ -71,7 +72,7 @@ def theory(
     from wafl.theory.certificates import plot_certificates
 
     console = Console()
-    with one_line_errors():
+    with reading(trust):
         runs = load_runs(run)
         clients = clients_of(runs, run, data_dir)
         sizes, ground = parse_numbers("radii", radii), parse_norm(norm)

@@ -23,6 +23,10 @@ class FolderError(ValueError):
     """The folder of a study is taken, in use, damaged, or from a newer version; nothing in it was changed."""
 
 
+class UntrustedError(FolderError):
+    """A study from somewhere else names code, which would run if the study were read."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint is damaged, or from a different training or a newer version; nothing was changed."""
 

@@ -10,6 +10,7 @@ import math
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     if begun:
         experiment = _same(experiment, from_run_config(values), folder)
     finder = Finder(post, experiment, folder, read_roster(folder))
-    study = (Study.resume if begun else _created(experiment))(folder, finder)
+    study = (partial(Study.resume, trust=True) if begun else _created(experiment))(folder, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())
     with warnings.catch_warnings():

@@ -14,7 +14,8 @@ from wafl.data.arrays import Client
 from wafl.data.federation import Federation
 from wafl.data.labels import count_classes
 from wafl.runs.config import Data
-from wafl.runs.plan import imported, make_clients
+from wafl.runs.own_code import imported
+from wafl.runs.plan import make_clients
 
 
 @dataclass(frozen=True)

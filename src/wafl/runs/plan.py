@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import itertools
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +36,7 @@ from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config
 from wafl.runs.method_keys import PARTS, MethodTable, OwnMethod
+from wafl.runs.own_code import imported, imports, own_code
 from wafl.runs.trackers import check_trackers
 
 SCHEDULE = tuple(config.Schedule.model_fields)
@@ -120,6 +118,8 @@ def make_plan(
     experiment: config.Experiment,
     folder: Path | None = None,
     find_clients: FindClients | None = None,
+    *,
+    trust: bool = True,
 ) -> Plan:
     """Make and check everything that an experiment describes, before any work.
 
@@ -127,13 +127,13 @@ def make_plan(
         experiment: what the file says.
         folder: where ``module:function`` is looked for first, the folder of the file.
         find_clients: finds the clients if they are not in this process.
+        trust: whether your own functions may run if they have not run before.
     """
     check_trackers(experiment.trackers)
     _check_stopping(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":
         raise ConfigError(f"faults need engine = 'embedded': leave them out of engine = {experiment.engine!r}")
-    with_folder = _on_path(folder, [name.partition(":")[0].partition(".")[0] for name in imports(experiment)])
-    try:
+    with own_code(folder, imports(experiment), trust=trust):
         entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
         federation = make_clients(experiment.data) if experiment.engine != "flower" else None
         unseen = None
@@ -143,8 +143,6 @@ def make_plan(
             present_clients(federation)
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
-    finally:
-        with_folder()
     attack = make_attack(experiment.attack, clients.roster.bounds)
     plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
     if federation is None and plan.attack is not None and not plan.attack.pointwise:
@@ -352,50 +350,3 @@ def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> At
     if bounds is None:
         raise ConfigError("attack.kind = 'autoattack' needs data with bounds: data.preprocess = 'unit' or 'symmetric'")
     return AutoAttack(epsilon=attack.epsilon, bounds=bounds)
-
-
-def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
-    """Every ``module:function`` that an experiment names; ``data=False`` leaves out that of its data."""
-    named: list[Any] = [experiment.data.source if data else None, experiment.model.kind]
-    for method in experiment.methods:
-        parts = [getattr(getattr(method, slot, None), "kind", None) for slot in ("server", "local")]
-        named += [method.method, getattr(method, "client_weights", None), *parts]
-    return [name for name in named if isinstance(name, str) and ":" in name]
-
-
-def imported(key: str, name: str) -> Callable[..., Any]:
-    """Your own function, made to refuse arguments that it does not take."""
-    module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{key} = {name!r} is not a function")
-    function: Callable[..., Any] = found
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            inspect.signature(function).bind(*arguments, **options)
-        except TypeError as error:
-            given = "the clients" if arguments else f"the options {options}" if options else "no arguments"
-            raise ConfigError(f"{key} = {name!r} cannot be called with {given}: {error}") from error
-        return function(*arguments, **options)
-
-    return call
-
-
-def _on_path(folder: Path | None, names: Sequence[str]) -> Callable[[], None]:
-    """Make imports look in the folder first; the function that is returned undoes that."""
-    if folder is None:
-        return lambda: None
-    place = str(folder.resolve())
-    for name in names:  # another experiment in this process may have a module of the same name
-        loaded = getattr(sys.modules.get(name), "__file__", None)
-        if loaded is not None and Path(loaded).parent != folder.resolve() and (folder / f"{name}.py").exists():
-            del sys.modules[name]
-    importlib.invalidate_caches()
-    sys.path.insert(0, place)
-    return lambda: sys.path.remove(place)

@@ -52,16 +52,18 @@ class Study:
         return cls(StudyFolder.create(path, experiment, source), plan)
 
     @classmethod
-    def resume(cls, path: Path, find_clients: FindClients | None = None) -> Study:
+    def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
         """A study that was begun, as its folder describes it.
 
         Args:
             path: the folder of the study.
             find_clients: finds the clients if they are not in this process.
+            trust: run the code that the study names although it has not run here before.
         """
         folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
-        return cls(folder, make_plan(folder.experiment(), None if source is None else Path(source), find_clients))
+        place = None if source is None else Path(source)
+        return cls(folder, make_plan(folder.experiment(), place, find_clients, trust=trust))
 
     def pending(self) -> list[Entry]:
         """The methods that are not done yet, in the order in which they will be trained."""

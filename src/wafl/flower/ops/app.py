@@ -11,7 +11,7 @@ from wafl.core.files import write_whole
 from wafl.flower.run_config import to_run_config
 from wafl.runs.config import Experiment
 from wafl.runs.demo import CHOSEN
-from wafl.runs.plan import imports
+from wafl.runs.own_code import imports
 from wafl.runs.read import parse_experiment
 
 SERVER, CLIENT = "wafl.flower.server:server_app", "wafl.flower.client:client_app"
