@@ -56,7 +56,7 @@ def invoke(*arguments: str) -> Any:
 
 
 def check(path: Path, *changes: str) -> Any:
-    return invoke("config", "check", str(path), *(part for change in changes for part in ("--set", change)))
+    return invoke("config", "check", "--trust", str(path), *(part for change in changes for part in ("--set", change)))
 
 
 def assert_one_line(result: Any, *parts: str) -> None:

@@ -133,7 +133,9 @@ def test_a_plain_study_with_a_library_of_its_own_next_to_it_runs_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sklearn.py").write_text("1 / 0")
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT.replace('source = "strange:clients"', "iid = true\nnum_clients = 4"))
+    (tmp_path / "experiment.toml").write_text(
+        EXPERIMENT.replace('source = "strange:clients"', "iid = true\nnum_clients = 4")
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
     result = invoke("config", "check", "experiment.toml")

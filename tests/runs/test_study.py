@@ -843,7 +843,7 @@ def test_a_study_whose_module_is_gone_is_refused_unchanged(own: tuple[Path, str]
     sys.modules.pop(module)
     (folder / f"{module}.py").unlink()
     before = contents(tmp_path / "study")
-    assert_one_line(invoke("resume", tmp_path / "study"), "model.kind", module, "cannot be imported")
+    assert_one_line(invoke("resume", "--trust", tmp_path / "study"), "model.kind", module, "cannot be imported")
     assert contents(tmp_path / "study") == before
 
 

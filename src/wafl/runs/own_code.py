@@ -10,11 +10,13 @@ import importlib
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from importlib.machinery import PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +74,47 @@ def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Gener
         yield
         return
     place = str(folder.resolve())
-    for name in {name.partition(":")[0].partition(".")[0] for name in names}:
-        _refuse_shadow(name, folder)
-        loaded = getattr(sys.modules.get(name), "__file__", None)
-        if loaded is not None and Path(loaded).parent != folder.resolve() and (folder / f"{name}.py").exists():
-            del sys.modules[name]  # another experiment in this process has a module of the same name
-    importlib.invalidate_caches()
     sys.path.append(place)
     try:
+        for name in dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in names):
+            _load(name, folder.resolve())
         yield
     finally:
         sys.path.remove(place)
+
+
+_loaded: set[str] = set()
+"""The names of your own modules; another experiment in this process may have one of the same name."""
+
+
+def _load(name: str, folder: Path) -> None:
+    """Import a module from its file, if it is in the folder, whatever other modules have its name."""
+    file = next((file for file in (folder / f"{name}.py", folder / name / "__init__.py") if file.is_file()), None)
+    known = sys.modules.get(name)
+    if file is None or getattr(known, "__file__", None) == str(file):
+        return
+    if (known is not None and name not in _loaded) or _is_library(name):
+        raise ConfigError(f"{file} has the name of an installed library: rename your module")
+    for other in [other for other in sys.modules if other.partition(".")[0] == name]:
+        del sys.modules[other]
+    spec = spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    _loaded.add(name)
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        del sys.modules[name]
+        raise ConfigError(f"{file} cannot be imported: {error}") from error
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _is_library(name: str) -> bool:
+    places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return name in sys.stdlib_module_names or PathFinder.find_spec(name, list(places)) is not None
 
 
 _ask: ContextVar[Callable[[str], bool]] = ContextVar("ask", default=lambda _: False)
@@ -111,16 +143,6 @@ def check_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Non
         raise UntrustedError(f"{what}. Look at it, and add --trust if it is safe")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
-
-
-def _refuse_shadow(name: str, folder: Path) -> None:
-    """An error if your own module has the name of a library, which would be imported in its place."""
-    if not (folder / f"{name}.py").exists() and not (folder / name / "__init__.py").exists():
-        return
-    own = folder.resolve()
-    elsewhere = [place for place in sys.path if Path(place or ".").resolve() != own]
-    if name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None:
-        raise ConfigError(f"{folder / name} has the name of an installed library: rename your module")
 
 
 def _state() -> Path:
