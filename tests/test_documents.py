@@ -54,6 +54,9 @@ BEFORE = {
         model = wafl.models.mlr(clients)
         run = wafl.fit(model, clients, wafl.WAFL(gamma=1.0), rounds=1, local_steps=1)
     """,
+    "docs/data.md": """
+        import torch
+    """,
 }
 """What the sections of a page take for granted; pages that are not here get ``USUAL``."""
 
