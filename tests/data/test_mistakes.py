@@ -125,7 +125,7 @@ def test_what_may_not_be_raw_pixels_is_taken_as_it_is(x: np.ndarray) -> None:
         ({"preprocess": "unit", "bounds": (0, 1)}, r"bounds=\(0, 1\) follow from preprocess='unit': leave them out"),
         ({"test_fraction": "0.25"}, r"test_fraction='0.25' must be a number and lie in \[0, 1\)"),
         ({"num_classes": "3"}, "num_classes='3' must be a whole number"),
-        ({"bounds": "01"}, "bounds='01' is text: give two numbers"),
+        ({"bounds": "01"}, "bounds='01' must be two numbers .*, not text"),
         ({"names": "ab"}, "names='ab' is one text: give a list"),
     ],
 )

@@ -20,7 +20,7 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     if bounds is None:
         return None
     if isinstance(bounds, str):
-        raise ValueError(f"bounds={bounds!r} is text: give two numbers (low, high)")
+        raise ValueError(f"bounds={bounds!r} must be two numbers (low, high), not text")
     try:
         low, high = (float(value) for value in bounds)
     except (TypeError, ValueError):

@@ -196,7 +196,7 @@ class _Export:
         """Refuse a model that does not give the run's own outputs, for one example and for several."""
         for count in (1, 3):
             raw = self.probe(count)
-            expected, got = self.run.outputs(self.preprocessing(raw, raw.dtype)), exported(raw)
+            got, expected = exported(raw), self.run.outputs(self.preprocessing(raw, raw.dtype))
             if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 raise ValueError(
                     "the exported model gives other outputs than the run: what it gives for an example must not depend "
