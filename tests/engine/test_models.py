@@ -464,3 +464,131 @@ def test_integers_outside_the_vocabulary_are_refused_before_any_work(change: Any
             seeded(Words), wafl.Federation.from_arrays(pairs, test_fraction=0), wafl.FedAvg(), **TIMING,
             on_round=lambda *_: pytest.fail("work was done"),
         )  # fmt: skip
+
+
+# -- A frozen backbone --------------------------------------------------------------------------------------------
+
+
+class Backbone(nn.Module):
+    """Frozen; notes how many examples pass through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(18, 6)
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        SEEN.append(len(x))
+        return self.layer(x.flatten(1)).tanh()
+
+
+SEEN: list[int] = []
+
+
+class Tuned(nn.Module):
+    """A frozen backbone and a head; ``skips`` passes the inputs on to the head too."""
+
+    def __init__(self, skips: bool = False) -> None:
+        super().__init__()
+        self.skips, self.backbone, self.middle = skips, Backbone(), nn.Linear(6, 5)
+        self.drop, self.head = nn.Dropout(0.3), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.middle(self.backbone(x))
+        h = h + x.flatten(1)[:, :5] if self.skips else h
+        return self.head(self.drop(h.tanh()))
+
+
+def tuned(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Tensor:
+    h = model.get_submodule("middle")(model.get_submodule("backbone")(x) + delta)
+    h = h + x.flatten(1)[:, :5] if model.skips else h  # pyright: ignore
+    return model.get_submodule("head")(h.tanh() * step.mask(0, (len(x), 5), 0.3))
+
+
+def in_sequence() -> nn.Module:
+    return nn.Sequential(nn.Identity(), Backbone(), nn.Linear(6, 3))
+
+
+def sequence(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Tensor:
+    return model.get_submodule("2")(model.get_submodule("1")(x) + delta)
+
+
+@pytest.mark.parametrize(
+    ("make", "space", "forward", "once"),
+    [
+        (Tuned, "backbone", tuned, True),
+        (lambda: Tuned(skips=True), "backbone", tuned, False),
+        (in_sequence, "1", sequence, True),
+    ],
+)
+def test_a_frozen_backbone_before_the_ball_is_computed_once(make: Any, space: str, forward: Any, once: bool):
+    """Not so if the inputs reach the head by another way; the numbers are those of a plain loop in any case."""
+    model, pairs = seeded(make), images()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    SEEN.clear()
+    run = wafl.fit(model, clients, wafl.WAFL(gamma=0.5, tolerance=0, steps=4, space=space), **TIMING)
+    together = [count for count in SEEN if count > 2]  # one or two are tried before any work
+    assert (together == [sum(SIZES)]) == once
+    assert not any(name.startswith((f"{space}.", "backbone")) for name in run.params)
+    expected = plain.train(
+        model,
+        pairs,
+        **TIMING,
+        gamma=0.5,
+        steps=4,
+        forward=forward,
+        moved=lambda model, x: model.get_submodule(space)(x),
+    )
+    assert_same_params(run, expected, model)
+
+
+def test_frozen_parameters_stay_and_are_not_sent():
+    model, pairs = seeded(Tuned), images()
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    run = wafl.fit(model, clients, WAFL, **TIMING)
+    assert set(run.params) == {"middle.weight", "middle.bias", "head.weight", "head.bias"}
+    assert torch.equal(run.model.backbone.layer.weight, model.backbone.layer.weight)  # pyright: ignore
+
+
+# -- A ResNet-18 with GroupNorm -----------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.GroupNorm(8, after), nn.ReLU(),
+            nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.GroupNorm(8, after),
+        )  # fmt: skip
+        short = [nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(8, after)]
+        self.short = nn.Sequential(*short) if stride != 1 or before != after else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.path(x) + self.short(x)).relu()
+
+
+def resnet18() -> nn.Module:
+    """He et al. (2016), with GroupNorm instead of BatchNorm and a first layer for 32x32 images."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.ReLU()]
+    width = 64
+    for stage, after in enumerate((64, 128, 256, 512)):
+        layers += [Block(width, after, 1 if stage == 0 else 2), Block(after, after, 1)]
+        width = after
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+@pytest.mark.slow
+def test_a_resnet_with_group_norm_trains_on_cifar_shapes_as_in_a_plain_loop():
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = resnet18()
+    assert sum(value.numel() for value in model.parameters()) > 11e6
+    generator = torch.Generator().manual_seed(1)
+    pairs = [(torch.rand(4, 3, 32, 32, generator=generator), torch.arange(4)) for _ in range(2)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=10)
+    timing = {**TIMING, "rounds": 1, "batch_size": 4, "learning_rate": 0.01}
+    run = wafl.fit(model, clients, wafl.WAFL(gamma=1.0, tolerance=0, steps=1), **timing)
+    expected = plain.train(model, pairs, **timing, gamma=1.0, steps=1)
+    for name, value in expected.items():
+        torch.testing.assert_close(run.params[name], value, rtol=0, atol=1e-5)
+    assert max(float((run.params[n] - p.detach()).abs().max()) for n, p in model.named_parameters()) > 1e-4

@@ -63,8 +63,15 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
             )
     if not bool(torch.isfinite(problem.loss(x, y)).all()):
         raise ValueError(f"loss {loss.name} is NaN or infinite for the first example, before any training")
+    find_traits(task, params, x, y)
+
+
+def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
+    """Try what a step does, on one lane and one example, and keep what is found out as ``task.traits``."""
     dropouts = _check_repeatable(task, params[0], x[0])
-    task.traits = replace(task.traits, dropout=bool(dropouts), movable=_movable(task, params[0], x[0]))
+    task.traits = replace(
+        task.traits, obstacle=UNTRIED, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])
+    )
     task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y))
 
 

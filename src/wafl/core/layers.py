@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -60,6 +61,32 @@ def changed_output(module: nn.Module, layer: str, change: Callable[[Tensor], Ten
         raise ValueError(
             f"space={layer!r}: the model calls this layer {len(calls)} times; name one that is called once"
         )
+
+
+class Head(nn.Module):
+    """What a model does with the output of a layer, which is given instead of computed."""
+
+    def __init__(self, module: nn.Module, layer: str, x: Tensor) -> None:
+        super().__init__()
+        self.module, self._layer = module, layer
+        self._shape, self._dtype = x.shape[1:], x.dtype
+
+    def forward(self, features: Tensor) -> Tensor:
+        layer = find_layer(self.module, self._layer)
+        layer.forward = lambda *_, **__: features
+        try:
+            return self.module(torch.zeros(len(features), *self._shape, dtype=self._dtype, device=features.device))
+        finally:
+            del layer.forward
+
+
+def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:
+    """The model from a layer's output on; of a plain sequence it is what comes after, without what comes before."""
+    names = list(module._modules)  # pyright: ignore[reportPrivateUsage]
+    if type(module).forward is nn.Sequential.forward and layer in names:
+        rest = [module.get_submodule(name) for name in names[names.index(layer) + 1 :]]
+        return nn.Sequential(*rest)
+    return Head(module, layer, x)
 
 
 def find_layer(module: nn.Module, layer: str) -> nn.Module:

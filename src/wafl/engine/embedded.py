@@ -22,6 +22,7 @@ from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.clients import Admitted, Engine, Roster
 from wafl.engine.faults import Faults, spoil, without
+from wafl.engine.features import with_fixed_features
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.progress import ClientState, Place, Progress
@@ -104,6 +105,7 @@ class Embedded:
         client = ClientTask(
             task, first.method.adversary, first.schedule.local_work, examples, largest, first.method.local
         )
+        client = with_fixed_features(client)
         lanes = Lanes(client, progress.chunk_sizes.get(group, self.chunk_size), progress.memory)
         whole = _Whole(lanes, group, progress, self.device)
         if self.faults is None and self.tolerance is None:

@@ -18,6 +18,7 @@ from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task, make_task
 from wafl.data.examples import Examples
 from wafl.engine.embedded import check_integers, find_device, first_example, full_precision
+from wafl.engine.features import with_fixed_features
 from wafl.engine.lanes import Lanes
 from wafl.engine.local import ClientTask
 from wafl.engine.progress import ClientState, Place
@@ -132,7 +133,7 @@ class Node:
             if kept is not None:
                 memory[run, client] = kept
         linear = task.linear(query.queries[0].params[None]) is not None
-        lanes = Lanes(client_task, None, memory, rows, query.pair)
+        lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
         with full_precision(device), _one_thread() if linear else nullcontext():
             replies = lanes.run(query.queries, query.runs)
         if keeps and query.queries[0].kind == "train":

@@ -1,0 +1,65 @@
+"""A frozen backbone in front of the ball: its features are computed once, and clients train on them."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from wafl.core.dropout import Site, recorded
+from wafl.core.fitness import find_traits
+from wafl.core.layers import after, output_of
+from wafl.core.task import Task, make_task
+from wafl.data.examples import Examples
+from wafl.engine.local import ClientTask
+
+CHUNK = 256
+"""How many examples the backbone sees together."""
+
+
+def with_fixed_features(client: ClientTask) -> ClientTask:
+    """The same work on a layer's outputs, if the ball is there and no parameter before it is trained."""
+    layer = getattr(client.adversary, "space", None)
+    if layer is None or not is_dataclass(client.adversary):
+        return client
+    start = client.task.initial()
+    x = client.examples.rows(torch.zeros(2, dtype=torch.int64, device=start.device), start.dtype)
+    features = _fixed_features(client.task, layer, start, x)
+    head = None if features is None else _head(client.task, layer, start, x, features)
+    if features is None or head is None:
+        return client
+    y = client.examples.y[:1]
+    find_traits(head, start[None], features[None, :1], (y.to(start) if y.is_floating_point() else y)[None])
+    examples = Examples(_all_features(client, layer, start), client.examples.y, client.examples.offsets)
+    return replace(client, task=head, examples=examples, adversary=replace(cast(Any, client.adversary), space=None))
+
+
+def _fixed_features(task: Task, layer: str, start: Tensor, x: Tensor) -> Tensor | None:
+    """The layer's outputs at two examples; None if they depend on what is trained, or on what is dropped."""
+    dropped: list[Site] = []
+    with recorded(dropped), torch.enable_grad():
+        trained = start.detach().requires_grad_()
+        features = output_of(task.module, layer, lambda: task.call(trained, x, trains=True))
+    fixed = not features.requires_grad and not dropped and len(features) == len(x)
+    return features if fixed else None
+
+
+def _head(task: Task, layer: str, start: Tensor, x: Tensor, features: Tensor) -> Task | None:
+    """What comes after the layer; None if it looks at the inputs too."""
+    given = x.long() if task.traits.integers else x
+    head = make_task(after(task.module, layer, given), task.loss, start.device)
+    if head.num_params != task.num_params:
+        return None
+    with torch.no_grad():
+        same = torch.equal(head.call(start, features), task.call(start, x))
+    return head if same else None
+
+
+def _all_features(client: ClientTask, layer: str, start: Tensor) -> Tensor:
+    rows = torch.arange(len(client.examples.y), device=start.device).split(CHUNK)
+    parts = [
+        client.task.features(start[None], client.examples.rows(part, start.dtype)[None], layer)[0] for part in rows
+    ]
+    return torch.cat(parts).detach()
