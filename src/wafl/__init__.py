@@ -40,7 +40,7 @@ if _TYPE_CHECKING:
         FedYogi,
         Method,
     )
-    from wafl.run import Run, load_run
+    from wafl.run import Run, Runs, load_run
     from wafl.theory.calibration import calibrate
     from wafl.theory.certificates import certify
     from wafl.tuning.result import Tuning
@@ -51,7 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AFL", "DRFA", "FGSM", "METHODS", "PGD", "SCAFFOLD", "WAFL", "Comparison", "ConcavityWarning", "Dataset",
     "DivergedError", "Domains", "Faults", "FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust",
-    "FedYogi", "Federation", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run", "Score",
+    "FedYogi", "Federation", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run", "Runs", "Score",
     "SequentialWarning", "Tolerance", "Tuning", "UnboundedError", "WassersteinShift", "__version__", "adversaries",
     "calibrate", "callbacks", "certify", "compare", "domains", "evaluate", "fit", "flower", "load_dataset", "load_run",
     "local", "models", "robust_loss", "servers", "shifts", "sweep", "theory", "tune", "weights",
@@ -79,7 +79,7 @@ _HOMES = {
         "AFL", "DRFA", "METHODS", "SCAFFOLD", "WAFL", "FedAdam", "FedAvg", "FedAvgM",
         "FedFGSM", "FedPGM", "FedProx", "FedRobust", "FedYogi", "Method",
     ),
-    "wafl.run": ("Run", "load_run"),
+    "wafl.run": ("Run", "Runs", "load_run"),
     "wafl.theory.calibration": ("calibrate",),
     "wafl.theory.certificates": ("certify",),
     "wafl.tuning.result": ("Tuning",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,39 +12,157 @@ from torch import Tensor
 
 from wafl.core.norms import norm_name
 
-# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness.
+# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness, and five more.
 COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
+METHODS = {
+    **dict(zip(("wafl", "fedavg", "fedpgm", "fedfgsm", "fedrobust", "afl", "drfa"), COLORS, strict=True)),
+    "fedprox": "#882255", "scaffold": "#999933", "fedavgm": "#888888", "fedadam": "#332288", "fedyogi": "#8C564B",
+}  # fmt: skip
+"""The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 
 
-def measure_against_attacked(results: Mapping[str, Any], path: Path) -> Path:
-    """The paper's comparison: accuracy (or loss) of each method against the share of attacked clients."""
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class Style:
+    """How a line looks: its color and its marker."""
 
-    rows = results["methods"]
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = cast(Any, figure.subplots())
-    for place, (name, row) in enumerate(rows.items()):
-        points = {0.0: row["clean"], **{float(share): value for share, value in row["attacked"].items()}}
+    color: Any
+    marker: str
+
+
+def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[Style]:
+    """One style per line: the color of its method, or a sequence of it, light to dark, for several lines of one method.
+
+    ``methods`` are the methods' names; without them, labels begin with the name, as in ``wafl-gamma=1.0``.
+    """
+    families = [_family(name) for name in methods or labels]
+    spare = [color for color in COLORS if color not in {METHODS.get(family) for family in families}] or list(COLORS)
+    others = [family for family in dict.fromkeys(families) if family not in METHODS]
+    base = {**METHODS, **{family: spare[place % len(spare)] for place, family in enumerate(others)}}
+    order = list(dict.fromkeys(families))
+    found: list[Style] = []
+    for place, family in enumerate(families):
+        mates = families.count(family)
+        shade = base[family] if mates == 1 else sequence(base[family], mates)[families[:place].count(family)]
+        found.append(Style(shade, MARKERS[order.index(family) % len(MARKERS)]))
+    return found
+
+
+def sequence(color: str, count: int) -> list[Any]:
+    """``count`` shades of a color, the last of which is the color itself."""
+    from matplotlib.colors import to_rgb
+
+    full = to_rgb(color)
+    parts = [0.35 + 0.65 * place / max(count - 1, 1) for place in range(count)]
+    return [tuple(1.0 - part * (1.0 - value) for value in full) for part in parts]
+
+
+def _family(label: str) -> str:
+    name = re.split(r"[-\s(]", label.lower(), maxsplit=1)[0]
+    return name if name in METHODS else label
+
+
+@dataclass(frozen=True)
+class Line:
+    """A mean by x, and its standard deviation over seeds; None if there is one seed."""
+
+    x: Sequence[float]
+    mean: Sequence[float]
+    std: Sequence[float] | None = None
+
+
+def measure_against_attacked(
+    lines: Mapping[str, Line], measure: str, title: str, path: Path | None = None, methods: Sequence[str] | None = None
+) -> Any:
+    """The paper's comparison: accuracy (or loss) of each method against the share of attacked clients, in percent."""
+    figure, axes = _figure()
+    looks = styles(list(lines), methods)
+    for place, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
         axes.errorbar(
-            [100.0 * share + 0.35 * (place - len(rows) / 2) for share in points],
-            [value["mean"] for value in points.values()],
-            yerr=[value["std"] for value in points.values()],
+            [share + (0.35 * (place - len(lines) / 2) if line.std is not None else 0.0) for share in line.x],
+            line.mean,
+            yerr=line.std,
             label=name,
-            color=COLORS[place % len(COLORS)],
-            marker=MARKERS[place % len(MARKERS)],
+            color=style.color,
+            marker=style.marker,
             markersize=5,
-            linewidth=2.2 if place == 0 else 1.2,
+            linewidth=2.2 if place == 0 and style.color in METHODS.values() else 1.2,
             capsize=2,
         )
     axes.set_xlabel("attacked clients (%)")
-    axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
-    axes.set_title(results["attack"] or "clean data", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=150)
-    return path
+    axes.set_ylabel(measure)
+    axes.set_title(title, fontsize=10)
+    return _outside_legend(figure, axes, path)
+
+
+def measure_against_parameter(
+    panels: Mapping[str, Mapping[str, Line]], parameter: str, measure: str, path: Path | None = None
+) -> Any:
+    """Accuracy (or loss) against a swept parameter: one panel per method, one line per test, a band over seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5.5, 4.2 * len(panels)) + 1.5, 4.2), layout="constrained")
+    row = cast(Any, figure.subplots(1, len(panels), squeeze=False, sharey=True))[0]
+    for axes, (method, lines) in zip(row, panels.items(), strict=True):
+        color = METHODS.get(_family(method), COLORS[2])
+        for (label, line), shade in zip(lines.items(), reversed(sequence(color, len(lines))), strict=True):
+            axes.plot(line.x, line.mean, color=shade, marker="o", markersize=4, label=label)
+            if line.std is not None:
+                low, high = ([m + sign * d for m, d in zip(line.mean, line.std, strict=True)] for sign in (-1, 1))
+                axes.fill_between(line.x, low, high, color=shade, alpha=0.2, linewidth=0)
+        every = [x for line in lines.values() for x in line.x]
+        if min(every) > 0 and max(every) >= 20 * min(every):
+            axes.set_xscale("log")
+        axes.set_xlabel(parameter)
+        axes.set_title(method, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    row[0].set_ylabel(measure)
+    row[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, method: str = "wafl") -> Any:
+    """One panel per quantity, such as the loss and the achieved radius, and in it one line per run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0 * len(lines) + 1.0, 3.6), layout="constrained")
+    row = cast(Any, figure.subplots(1, len(lines), squeeze=False))[0]
+    for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
+        for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
+            axes.plot(line.x, line.mean, color=style.color, linewidth=1.5, label=label)
+        axes.set_xlabel("round")
+        axes.set_ylabel(quantity)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    if len(next(iter(lines.values()))) > 1:
+        row[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def measure_by_client(
+    names: Sequence[str],
+    values: Sequence[float],
+    attacked: Sequence[bool],
+    measure: str,
+    pooled: float,
+    path: Path | None = None,
+) -> Any:
+    """One bar per client, attacked ones in another color; the dashed line is the value over all examples."""
+    figure, axes = _figure()
+    places = range(len(names))
+    for group, color in ((False, COLORS[2]), (True, COLORS[0])):
+        own = [place for place in places if attacked[place] == group]
+        if own:
+            label = "attacked" if group else "not attacked"
+            axes.bar(own, [values[place] for place in own], color=color, label=label if any(attacked) else None)
+    axes.axhline(pooled, color="black", linewidth=1.0, linestyle="--", label="all examples")
+    if len(names) <= 40:
+        axes.set_xticks(places, names, rotation=90)
+    else:
+        axes.set_xlabel(f"{len(names)} clients")
+    axes.set_ylabel(measure)
+    return _outside_legend(figure, axes, path)
 
 
 def generalization(results: Mapping[str, Any], path: Path) -> Path:
@@ -57,7 +176,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Path:
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = cast(Any, figure.subplots())
     parts = ("train", "test", "unseen")
-    for place, (name, row) in enumerate(rows.items()):
+    for (place, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
         means = [row[part]["mean"] for part in parts]
         lows, highs = zip(*(row[part]["interval"] for part in parts), strict=True)
         # A bootstrap interval need not hold the mean of a few clients.
@@ -66,7 +185,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Path:
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
         across = [spot + min(0.06, 0.6 / len(rows)) * (place - (len(rows) - 1) / 2) for spot in range(len(parts))]
-        color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
+        color, marker = style.color, style.marker
         axes.errorbar(
             across, means, yerr=errors, label=name, color=color, marker=marker, markersize=5, linewidth=1.2, capsize=2
         )
@@ -137,8 +256,8 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
 
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = cast(Any, figure.subplots())
-    for place, (name, curve) in enumerate(runs.items()):
-        color = COLORS[place % len(COLORS)]
+    for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
+        color = style.color
         label = name if curve.proven else f"{name} (estimate)"
         axes.plot(curve.radii, curve.certified, color=color, linewidth=2.0, label=label)
         if curve.reached is not None:
@@ -207,6 +326,26 @@ def weights_and_distances(
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     return path
+
+
+def _figure() -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    return figure, cast(Any, figure.subplots())
+
+
+def _outside_legend(figure: Any, axes: Any, path: Path | None) -> Any:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def _saved(figure: Any, path: Path | None) -> Any:
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure
 
 
 def _finish(figure: Any, axes: Any, path: Path | None) -> Any:

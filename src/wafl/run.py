@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from wafl import models
 from wafl.core.files import sealed, unsealed, write_whole
 from wafl.core.fitness import takes_integers
-from wafl.core.history import History
+from wafl.core.frames import to_frame, to_html
 from wafl.core.task import Loss
 from wafl.data.intake import Intake
+from wafl.history import History, plot_histories
 
 FORMAT = 1
 
@@ -57,6 +58,11 @@ class Run:
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, if they have any."""
         return self.intake.classes
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """What varied in the sweep that the run belongs to, by name; empty if it was trained by itself."""
+        return dict(self.settings.get("sweep") or {})
 
     @property
     def diverged(self) -> str | None:
@@ -124,6 +130,62 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self.method}, {self.history!r})"
+
+
+class Runs(list[Run]):
+    """What :func:`wafl.sweep` returns: a list of runs that knows what varies between them."""
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """What varies, by name, one combination per run."""
+        return [run.point for run in self]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per run: what varies, its seed, and how its training ended."""
+        return [
+            {
+                "method": run.method,
+                **run.point,
+                "seed": run.settings["schedule"]["seed"],
+                "rounds": len(run.history),
+                **{f"final_{name}": value for name, value in _last_numbers(run).items()},
+                "diverged": run.diverged,
+            }
+            for run in self
+        ]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``)."""
+        return to_frame(self.rows())
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the loss, and the achieved radius if there is one, by round: one line per run, light to dark.
+
+        Args:
+            path: where to save the figure.
+
+        Returns:
+            The matplotlib figure.
+        """
+        named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
+        return plot_histories(named, path, self[0].method if self else "WAFL")
+
+    def _repr_html_(self) -> str:
+        return to_html(repr(self), self.rows())
+
+    def __repr__(self) -> str:
+        values: dict[str, dict[str, None]] = {}
+        for name, value in ((name, value) for point in self.points for name, value in point.items()):
+            values.setdefault(name, {})[str(value)] = None
+        varied = "; ".join(f"{name}={', '.join(found)}" for name, found in values.items())
+        return f"Runs({len(self)} of {self[0].method}: {varied})" if self else "Runs(0)"
+
+
+def _last_numbers(run: Run) -> dict[str, float]:
+    """The numbers of the last round, without its time."""
+    return (
+        {name: value for name, value in run.history[-1].numbers().items() if name != "seconds"} if run.history else {}
+    )
 
 
 def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import wafl
-from wafl.core.history import History
 from wafl.engine.callbacks import Callback, EarlyStopping, EvaluateEvery, Moment
 from wafl.engine.checkpoint import Checkpoint
+from wafl.history import History
 
 SCHEDULE: dict[str, Any] = {"rounds": 6, "cohort": 3, "local_steps": 2, "batch_size": 4, "learning_rate": 0.2}
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import wafl
-from wafl.core.history import History
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.checkpoint import Checkpoint
+from wafl.history import History
 from wafl.run import load_run
 
 TOO_LARGE = 1e38

@@ -19,10 +19,10 @@ from tests.oracles import reference
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance, admit
 from wafl.core.errors import DivergedError, TooFewRepliesError
-from wafl.core.history import History, Record
 from wafl.engine.callbacks import Moment
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.faults import Faults
+from wafl.history import History, Record
 
 FAULT = 13
 """The purpose of the draws, part of their key."""

@@ -10,7 +10,7 @@ from torch import nn
 
 import wafl
 from wafl import shifts
-from wafl.core.history import History
+from wafl.history import History
 
 OPTIONS = {"rounds": 2, "local_steps": 3, "batch_size": 16, "learning_rate": 0.2}
 
@@ -167,9 +167,10 @@ def test_the_saved_files_contain_the_table(clients, swept, tmp_path):
 
 
 def test_rows_are_named_by_keys_or_by_methods(clients, swept, network):
-    assert [row.run for row in wafl.compare([swept[0], network], clients).rows] == ["WAFL", "FedAvg"]
+    assert [row.run for row in wafl.compare([swept[0], network], clients).rows] == ["WAFL (gamma=0.5)", "FedAvg"]
+    assert [row.run for row in wafl.compare([network, network], clients).rows] == ["FedAvg 0", "FedAvg 1"]
     table = wafl.compare(swept, clients)
-    assert [row.run for row in table.rows] == ["WAFL 0", "WAFL 1", "WAFL 2"]
+    assert [row.run for row in table.rows] == [f"WAFL (gamma={gamma})" for gamma in (0.5, 2.0, 8.0)]
     for row, run in zip(table.rows, swept, strict=True):
         assert row.score.loss == pytest.approx(wafl.evaluate(run, clients).loss)
     assert [row.run for row in wafl.compare({"z": swept[0], "a": swept[1]}, clients).rows] == ["z", "a"]

@@ -27,7 +27,7 @@ def train_and_show(study: Study) -> None:
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
     from wafl.core.errors import ConcavityWarning, DivergedError
-    from wafl.plotting import generalization, measure_against_attacked
+    from wafl.runs.figures import draw_figures
 
     console, path = Console(), study.folder.path
     shown = escape(str(path))
@@ -56,14 +56,9 @@ def train_and_show(study: Study) -> None:
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         console.print(f"[yellow]Warning:[/] {escape(message)}")
     console.print(comparison(results))
-    study.folder.figures.mkdir(exist_ok=True)
-    tested = {label: row for label, row in results["methods"].items() if "clean" in row}
-    figure = measure_against_attacked({**results, "methods": tested}, study.folder.figures / "accuracy.png")
-    if study.plan.unseen is not None and tested:
-        second = generalization({**results, "methods": tested}, study.folder.figures / "unseen.png")
-        figure = f"{figure} and {second.name}"
+    figures = ", ".join(map(str, draw_figures(study, results))) or "none: nothing was tested"
     console.print(
-        f"\nFigure: {figure}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/", markup=False
+        f"\nFigures: {figures}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/", markup=False
     )
     exit_if_diverged(results)
 

@@ -61,7 +61,7 @@ def comparison(results: Mapping[str, Any]) -> Group:
     for label, row in rows.items():
         cells = ["-"] * (len(picks) + 1)
         if label in tested:
-            cells = [_cell(pick(row), abs(pick(row)["mean"] - best[name]) <= 0.05) for name, pick in picks]
+            cells = [_cell(pick(row), best[name], accuracy) for name, pick in picks]
             cells.append(f"{row['seconds']:.1f}")
         lost = len(row.get("diverged", ()))
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
@@ -138,9 +138,14 @@ def tuned_settings(tuning: Tuning) -> Table:
     return table
 
 
-def _cell(value: dict[str, Any], is_best: bool) -> str:
-    text = f"{value['mean']:.1f}±{value['std']:.1f}" if len(value["seeds"]) > 1 else f"{value['mean']:.1f}"
-    return f"[bold green]{text}[/]" if is_best else text
+def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
+    """A mean and its deviation: percents with one digit after the point, losses with three significant digits."""
+    digits = ".1f" if accuracy else ".3g"
+    text = f"{value['mean']:{digits}}" + (
+        f"±{value['std']:{'.1f' if accuracy else '.2g'}}" if len(value["seeds"]) > 1 else ""
+    )
+    level = abs(value["mean"] - best) <= (0.05 if accuracy else 5e-4 * abs(best))
+    return f"[bold green]{text}[/]" if level else text
 
 
 def scores(comparison: Comparison, clients: Federation) -> Group:

@@ -10,11 +10,11 @@ from typing import Any
 
 from wafl.algorithms import State
 from wafl.attacks import Attack
-from wafl.core.history import History, Record
 from wafl.data.federation import Federation
 from wafl.engine.clients import Clients
 from wafl.engine.progress import Progress
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
+from wafl.history import History, Record
 from wafl.run import Run
 
 

@@ -29,10 +29,10 @@ from torch import Tensor
 from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
-from wafl.core.history import History, Record
 from wafl.core.journal import Journal
 from wafl.engine.callbacks import Callback
 from wafl.engine.progress import ClientState, Place, Progress, RunProgress
+from wafl.history import History, Record
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

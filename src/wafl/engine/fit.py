@@ -21,7 +21,7 @@ from wafl.engine.faults import Faults
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.methods import METHODS, Method
-from wafl.run import Run
+from wafl.run import Run, Runs
 from wafl.schedule import LearningRate, Schedule
 from wafl.weights import ClientWeights
 
@@ -129,7 +129,7 @@ def sweep(
     faults: Faults | None = None,
     tolerance: Tolerance | None = None,
     **schedule: Any,
-) -> list[Run]:
+) -> Runs:
     """Train every combination of a grid as lanes of one batched run.
 
     Combinations that differ only in numbers share a batch; those that differ in shape (``batch_size``, ``norm``, ...)
@@ -155,13 +155,14 @@ def sweep(
         schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of the schedule that do not vary.
 
     Returns:
-        One run per combination, in the order of ``itertools.product``; ``run.settings["sweep"]`` says what varied.
+        One run per combination, in the order of ``itertools.product``: a list with ``to_pandas()`` and ``plot()``;
+        ``run.point`` says what varied.
     """
     check_arguments("sweep(model, clients, method, grid)", model, clients, trained=False)
     specs = make_specs(_known(method, client_weights), grid, schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
     trainer = Trainer(model, here, loss, init)
-    return train(trainer, specs, on_round, callbacks, checkpoint)
+    return Runs(train(trainer, specs, on_round, callbacks, checkpoint))
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:

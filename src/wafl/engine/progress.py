@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from wafl.algorithms import State
-from wafl.core.history import History
+from wafl.history import History
 
 Place = tuple[int, int]
 """A run and a client."""

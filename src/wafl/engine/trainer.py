@@ -22,7 +22,6 @@ from wafl.algorithms import Algorithm, Query, Replies, State
 from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
-from wafl.core.history import History, Record
 from wafl.core.task import Loss, make_task
 from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callback, Moment
@@ -30,6 +29,7 @@ from wafl.engine.clients import Admitted, Clients, Engine
 from wafl.engine.progress import Progress, RunProgress
 from wafl.engine.spec import Spec
 from wafl.engine.watch import Watch, lowest_gamma
+from wafl.history import History, Record
 from wafl.run import Run, with_params
 from wafl.weights import LearnedWeights
 

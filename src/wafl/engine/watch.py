@@ -13,8 +13,8 @@ from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
 from wafl.core.checks import finite_rows
 from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
-from wafl.core.history import History
 from wafl.core.task import Task
+from wafl.history import History
 from wafl.methods import Method
 
 

@@ -7,8 +7,9 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from wafl.adversaries.surrogate import single_lane
 from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.core.checks import check_seed
 from wafl.core.files import write_whole
+from wafl.core.frames import to_frame, to_html
 from wafl.core.task import Problem
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
@@ -35,20 +37,27 @@ from wafl.evaluation.evaluate import (
     rows_of,
 )
 from wafl.evaluation.score import Score
+from wafl.plotting import Line, measure_against_attacked, measure_against_parameter
 from wafl.run import Run
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run under one attack on one share of the clients; ``seed`` is what it was trained with, if that is known."""
+    """One run under one attack on one share of the clients.
+
+    ``seed`` is what it was trained with, if that is known, and ``point`` what varied in its sweep, by name.
+    """
 
     run: str
     attacked: float
     score: Score
     seed: int | None = None
+    point: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    method: str = ""
 
     def values(self) -> dict[str, Any]:
-        return {"run": self.run, "seed": self.seed, "attacked": self.attacked, **self.score.summary()}
+        about = {"run": self.run, **self.point, "seed": self.seed, "attacked": self.attacked}
+        return {**about, **self.score.summary()}
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,61 @@ class Comparison:
     """What :func:`compare` returns: rows in the order of runs, attacks and shares."""
 
     rows: list[Row]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with one row per run, attack and share (needs ``wafl-learn[pandas]``)."""
+        return to_frame([row.values() for row in self.rows])
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, against: str | None = None) -> Any:
+        """Draw accuracy in percent (for a regression, the loss), with means and deviations over seeds.
+
+        Args:
+            path: where to save the figure.
+            against: what is on the horizontal axis: the name of a swept number, such as ``"gamma"``, with one line per
+                test; by default the share of attacked clients, with one line per run.
+
+        Returns:
+            The matplotlib figure.
+        """
+        file = None if path is None else Path(path)
+        measure = "loss" if self.rows[0].score.accuracy is None else "accuracy (%)"
+        if against is not None:
+            return measure_against_parameter(self._by_parameter(against), against, measure, file)
+        tests = list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
+        if len(tests) > 1:
+            raise ValueError(
+                f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or give against="
+            )
+        lines: dict[str, dict[float, list[float]]] = {}
+        for row in self.rows:
+            lines.setdefault(row.run, {}).setdefault(100.0 * row.attacked, []).append(_shown(row.score))
+        methods = list({row.run: row.method or row.run for row in self.rows}.values())
+        drawn = {run: _line(points) for run, points in lines.items()}
+        return measure_against_attacked(drawn, measure, tests[0] if tests else "clean data", file, methods)
+
+    def _by_parameter(self, name: str) -> dict[str, dict[str, Line]]:
+        """By method: one line per test, each with the values of all seeds by the parameter."""
+        known = sorted({key for row in self.rows for key in row.point})
+        if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
+            raise ValueError(
+                f"against={name!r} is no number that every run was swept over: they have {known or 'none'}"
+            )
+        found: dict[str, dict[str, dict[float, list[float]]]] = {}
+        several = len({row.score.attack for row in self.rows} - {"none"}) > 1
+        for row in self.rows:
+            attack = row.score.attack
+            by = f" by {attack}" if several else ""
+            test = "clean" if attack == "none" or row.attacked == 0 else f"{row.attacked:.0%} attacked{by}"
+            points = found.setdefault(row.method, {}).setdefault(test, {})
+            points.setdefault(float(row.point[name]), []).append(_shown(row.score))
+        return {method: {test: _line(points) for test, points in tests.items()} for method, tests in found.items()}
+
+    def _repr_html_(self) -> str:
+        return to_html(repr(self), [row.values() for row in self.rows])
+
+    def __repr__(self) -> str:
+        runs, attacks = ({getattr(row, name) for row in self.rows} for name in ("run", "attacked"))
+        return f"Comparison({len(self.rows)} rows: {len(runs)} runs, {len(attacks)} shares of attacked clients)"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``comparison.csv`` and ``comparison.json`` to the folder."""
@@ -86,7 +150,8 @@ def compare(
     itself move it once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` returns.
 
     Args:
-        runs: trained models by name, or several seeds of one model by name; a sequence is named by their methods.
+        runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by
+            what varied in a sweep.
         clients: whose test examples to use.
         attacks: attacks or shifts, or None for clean data; one or several.
         attacked: shares of the clients to attack, each in [0, 1].
@@ -114,8 +179,20 @@ def compare(
             score = replace(score, train=others[0][place], unseen=others[1][place])
         name, run = named[place[0]]
         share = attacked[place[2]] if every[place[1]] is not None else 0.0
-        rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed")))
+        rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed"), run.point, run.method))
     return Comparison(rows)
+
+
+def _shown(score: Score) -> float:
+    return score.loss if score.accuracy is None else 100.0 * score.accuracy
+
+
+def _line(points: Mapping[float, Sequence[float]]) -> Line:
+    """Means by x, and deviations if every x has several values."""
+    ordered = sorted(points)
+    several = all(len(points[x]) > 1 for x in ordered)
+    std = [stdev(points[x]) for x in ordered] if several else None
+    return Line(ordered, [fmean(points[x]) for x in ordered], std)
 
 
 Place = tuple[int, int, int]
@@ -185,11 +262,18 @@ def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tupl
     """Every run with its name, in order."""
     if isinstance(runs, Mapping):
         return [(name, run) for name, one in runs.items() for run in ([one] if isinstance(one, Run) else one)]
-    names = [run.method for run in runs]
-    unique = len(set(names)) == len(names)
+    names = [_name(run) for run in runs]
+    told_apart = [(name, run.point.get("seed")) for name, run in zip(names, runs, strict=True)]
+    unique = len(set(told_apart)) == len(told_apart)
     return [
         (name if unique else f"{name} {place}", run) for place, (name, run) in enumerate(zip(names, runs, strict=True))
     ]
+
+
+def _name(run: Run) -> str:
+    """The method, and what varied in its sweep; the seeds of a sweep are runs of one name."""
+    varied = ", ".join(f"{name}={value}" for name, value in run.point.items() if name != "seed")
+    return f"{run.method} ({varied})" if varied else run.method
 
 
 def _same_model(problems: Sequence[Problem]) -> list[list[int]]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from wafl.core.frames import to_frame, to_html
 from wafl.core.random import Key, Purpose, bits
+from wafl.plotting import measure_by_client
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,36 @@ class Score:
             "out_of_sample_gap": self.out_of_sample_gap,
             "participation_gap": self.participation_gap,
         }
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with one row per client (needs ``wafl-learn[pandas]``)."""
+        return to_frame([asdict(client) for client in self.per_client])
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw every client's accuracy in percent (for a regression, its loss), the worst first.
+
+        Args:
+            path: where to save the figure.
+
+        Returns:
+            The matplotlib figure.
+        """
+        accuracy = self.accuracy is not None
+        found = [
+            (client.loss if client.accuracy is None else 100.0 * client.accuracy, client) for client in self.per_client
+        ]
+        found.sort(key=lambda pair: pair[0] if accuracy else -pair[0])
+        return measure_by_client(
+            [client.name for _, client in found],
+            [value for value, _ in found],
+            [client.attacked for _, client in found],
+            "accuracy (%)" if accuracy else "loss",
+            100.0 * self.value if accuracy else self.value,
+            None if path is None else Path(path),
+        )
+
+    def _repr_html_(self) -> str:
+        return to_html(repr(self), [asdict(client) for client in self.per_client])
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy={self.accuracy:.4f}, "

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from wafl.core.files import write_whole
-from wafl.core.history import History, Record
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.progress import Progress
+from wafl.history import History, Record
 
 
 class MetricsFile(Callback):

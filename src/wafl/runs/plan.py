@@ -19,7 +19,6 @@ from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.core.errors import ConfigError
-from wafl.core.history import NUMBERS
 from wafl.core.inputs import Inputs
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
@@ -32,6 +31,7 @@ from wafl.engine.fit import make_specs
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.evaluation.evaluate import present_clients
+from wafl.history import NUMBERS
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config

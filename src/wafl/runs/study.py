@@ -14,13 +14,13 @@ from typing import Any
 from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.files import write_whole
-from wafl.core.history import History
 from wafl.engine.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
 from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.generalization import generalization, spread
 from wafl.evaluation.score import Score
+from wafl.history import History
 from wafl.run import Run, saved_history
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from wafl.core.history import History, Record
 from wafl.engine.callbacks import Callback, Moment
+from wafl.history import History, Record
 from wafl.run import Run
 
 Plain = str | int | float

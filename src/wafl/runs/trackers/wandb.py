@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.core.extras import require
-from wafl.core.history import Record
+from wafl.history import Record
 from wafl.run import Run
 from wafl.runs.trackers.base import Log, Tracker, name_of, numbers, settings_of
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from wafl.core.frames import to_frame, to_html
+from wafl.plotting import Line, by_round
 
 NUMBERS = ("loss", "seconds", "replies", "achieved_radius", "gamma")
 """The numbers that a round records; the last two are WAFL's only."""
@@ -65,6 +70,25 @@ class History(Sequence[Record]):
     def column(self, name: str) -> list[Any]:
         return [getattr(record, name) for record in self._records]
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per round: its numbers, and what callbacks added."""
+        return [{"round": record.round, **record.numbers(), **record.metrics} for record in self._records]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with one row per round (needs ``wafl-learn[pandas]``)."""
+        return to_frame(self.rows())
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the loss, and the achieved radius if there is one, by round.
+
+        Args:
+            path: where to save the figure.
+
+        Returns:
+            The matplotlib figure.
+        """
+        return plot_histories({"": self}, path)
+
     def to_json(self) -> list[dict[str, Any]]:
         rows = [dict(vars(record)) for record in self._records]  # asdict would copy every number of the cohort
         return rows if self.diverged is None else [*rows, {"diverged": self.diverged}]
@@ -87,6 +111,24 @@ class History(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 
+    def _repr_html_(self) -> str:
+        return to_html(repr(self), self.rows())
+
     def __repr__(self) -> str:
         last = f", last loss {self._records[-1].loss:.4g}" if self._records else ""
         return f"History({len(self)} rounds{last}{', diverged' if self.diverged else ''})"
+
+
+def plot_histories(
+    histories: Mapping[str, History], path: str | os.PathLike[str] | None = None, method: str = "WAFL"
+) -> Any:
+    """Draw the loss and the achieved radius of runs of one method by round, one line per run."""
+    panels: dict[str, dict[str, Line]] = {}
+    for quantity in ("loss", "achieved_radius"):
+        for label, history in histories.items():
+            values = history.column(quantity)
+            if values and None not in values:
+                panels.setdefault(quantity.replace("_", " "), {})[label] = Line(history.column("round"), values)
+    if not panels:
+        raise ValueError("there is no round to draw: the run ended before its first")
+    return by_round(panels, None if path is None else Path(path), method)
