@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 import wafl
@@ -20,7 +19,7 @@ from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance, admit
 from wafl.core.errors import DivergedError, TooFewRepliesError
 from wafl.engine.callbacks import Moment
-from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.checkpoint import Checkpoint, read_progress
 from wafl.engine.faults import Faults
 from wafl.history import History, Record
 
@@ -614,8 +613,8 @@ def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wa
 
     def look(moment: Moment) -> None:
         if moment.record.round:
-            tensors = load_file(sorted(folder.iterdir())[-1] / "state.safetensors")
-            found.append({int(name.split(".")[2]): tensors[name] for name in tensors if name.startswith("memory.")})
+            progress, _ = read_progress(sorted(path for path in folder.iterdir() if path.name.isdigit())[-1])
+            found.append({client: kept["adversary"] for (_, client), kept in progress.memory.items()})
 
     run = fit(clients, wafl.FedRobust(step_size=0.1), **changes, checkpoint=Checkpoint(folder), callbacks=[look])
     return run, found

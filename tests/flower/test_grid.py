@@ -563,7 +563,7 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
     shutil.rmtree(folder)
     (tmp_path / "then").rename(folder)
     if damaged:
-        last = sorted((folder / "checkpoint" / method).iterdir())[-1] / "state.safetensors"
+        last = sorted((folder / "checkpoint" / method).glob("*/state.safetensors"))[-1]
         *rest, end = last.read_bytes()
         last.write_bytes(bytes([*rest, end ^ 255]))
     again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)

@@ -265,7 +265,7 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
     sync(folder.parent)
 
 
-def read_progress(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, Any]]:
+def read_progress(folder: Path, fingerprint: str | None = None) -> tuple[Progress, dict[str, Any]]:
     """A checkpoint, and its description; a CheckpointError if it is damaged or belongs to another training."""
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -282,7 +282,7 @@ def read_progress(folder: Path, fingerprint: str) -> tuple[Progress, dict[str, A
         content = (folder / "state.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
-        if about["fingerprint"] != fingerprint:
+        if fingerprint is not None and about["fingerprint"] != fingerprint:
             raise CheckpointError("it belongs to another training, with other methods, schedule, model or clients")
         tensors = load(content)
         histories = _histories(folder.parent, about)
