@@ -10,7 +10,6 @@ import difflib
 import errno
 import os
 import tempfile
-import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from wafl.data.natural import NATURAL
 from wafl.data.readers import LAYOUTS, READERS, Layout, reading
 from wafl.data.sources import SOURCES, DownloadError, Source, download
+from wafl.data.unpack import read_npz
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 GROUP_KEYS = ("u_train", "u_test")
@@ -187,12 +187,8 @@ def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, Non
 
 def _read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The arrays that are there, each read in full, so that a truncated file is noticed here and not in training."""
-    with reading(path), path.open("rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError("it is cut off, or not an npz file")
-        file.seek(0)
-        with np.load(file) as content:
-            return {key: content[key] for key in keys if key in content}
+    with reading(path):
+        return read_npz(path, keys)
 
 
 def _check_images(key: str, images: Any, source: Source) -> None:

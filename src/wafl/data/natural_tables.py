@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wafl.core.extras import require
+from wafl.data.unpack import unpacked
 from wafl.data.unpickle import read_frame, read_object_array
 
 WINDOW = 200
@@ -70,9 +71,9 @@ def read_mlbench(path: Path) -> Table:
     """R's data file; ``rdata`` parses it and runs no R."""
     rdata = require("rdata", extra="natural", what="a data file of R")
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), unpacked(path) as file:
             warnings.simplefilter("ignore")  # the file does not state its encoding
-            frame = rdata.read_rda(path)["Vowel"]
+            frame = rdata.read_rda(io.BytesIO(file.read()))["Vowel"]
         x = np.stack([np.asarray(frame[f"V{column}"], np.float64) for column in range(2, 11)], axis=1)
         return Table(x, np.array([str(label) for label in frame["Class"]]), [f"speaker {who}" for who in frame["V1"]])
     except Exception as error:  # whatever the parser meets in a file that users bring

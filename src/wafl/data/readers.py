@@ -1,12 +1,11 @@
 """Read data sets as their authors and torchvision leave them on disk.
 
 Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle can only yield
-bytes, numbers, strings, lists and dictionaries, and an error inside a file names that file.
+bytes, numbers, strings, lists and dictionaries, what a file unpacks to is bounded, and an error inside a file names it.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import pickle
@@ -22,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafl.core.extras import require
+from wafl.data.matlab import read_mat
+from wafl.data.unpack import check_pickle, check_size, unpacked
 
 Arrays = dict[str, NDArray[Any]]
 Reader = Callable[[Sequence[Path]], Arrays]
@@ -65,14 +66,17 @@ def read_idx_files(paths: Sequence[Path]) -> Arrays:
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
-    with reading(path):
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        if raw[:3] != b"\0\0\x08":
+    with reading(path), unpacked(path) as file:
+        begin = file.read(4)
+        if begin[:3] != b"\0\0\x08":
             raise ValueError("it does not begin like an idx file of bytes")
-        shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
-        values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
-        if values.size != math.prod(shape):
-            raise ValueError(f"it holds {values.size} bytes, but its header promises {math.prod(shape)}")
+        shape = struct.unpack(f">{begin[3]}I", file.read(4 * begin[3]))
+        promised = math.prod(shape)
+        check_size(promised)
+        values = np.frombuffer(file.read(promised), np.uint8)
+        if values.size != promised or file.read(1):
+            held = f"{values.size} bytes" if values.size < promised else "more bytes"
+            raise ValueError(f"it holds {held}, but its header promises {promised}")
         return values.reshape(shape).copy()
 
 
@@ -80,7 +84,7 @@ def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
     """CIFAR-10 unpacked: five training batches and a test batch."""
     batches: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for path in paths:
-        with reading(path), path.open("rb") as file:
+        with reading(path), unpacked(path) as file:
             batches.append(_read_cifar10_batch(file))
     return _join_cifar10(batches)
 
@@ -97,12 +101,14 @@ def read_cifar10_archive(paths: Sequence[Path]) -> Arrays:
 
 
 def _read_cifar10_batch(file: IO[bytes]) -> tuple[NDArray[Any], NDArray[Any]]:
-    batch = _PlainUnpickler(file, encoding="bytes").load()
+    content = file.read()
+    check_pickle(content)
+    batch = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     if not isinstance(batch, dict):
         raise ValueError("it is not a CIFAR-10 batch")
-    content = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-    images = content["data"].array().reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return images, np.array(content["labels"])
+    parts = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    images = parts["data"].array().reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images, np.array(parts["labels"])
 
 
 def _join_cifar10(batches: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Arrays:
@@ -169,15 +175,17 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def read_svhn(paths: Sequence[Path]) -> Arrays:
     """SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10."""
-    from scipy.io import loadmat
-
     arrays: Arrays = {}
     for path, part in zip(paths, ("train", "test"), strict=True):
         with reading(path):
-            content = loadmat(path, variable_names=("X", "y"))
+            content = read_mat(path, ("X", "y"))
             arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
             arrays[f"y_{part}"] = content["y"].reshape(-1) % 10
     return arrays
+
+
+USPS_TEXT = 256 * 2**20
+"""Bytes of text that a file of USPS may hold: ten times what it does."""
 
 
 def read_usps(paths: Sequence[Path]) -> Arrays:
@@ -190,8 +198,9 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
     arrays: Arrays = {}
     for path, part in zip(paths, ("train", "test"), strict=True):
-        with reading(path):
-            sparse, labels = load_svmlight_file(str(path), n_features=256)[:2]
+        with reading(path), unpacked(path, USPS_TEXT) as file:
+            sparse, labels = load_svmlight_file(file, n_features=256)[:2]
+            check_size(8 * sparse.shape[0] * sparse.shape[1])
             values: NDArray[np.float64] = sparse.toarray()
             if len(values) and not (values.min() >= -1.0 and values.max() <= 1.0):
                 raise ValueError(f"it has values in [{values.min():g}, {values.max():g}], but they must lie in [-1, 1]")
@@ -209,9 +218,13 @@ def read_mnist_m(paths: Sequence[Path]) -> Arrays:
     with reading(path):
         for name, file in _members(path):
             if name.suffix == ".png":
-                images[f"{name.parent.name}/{name.name}"] = np.asarray(image.open(file).convert("RGB"))
+                picture = image.open(io.BytesIO(file.read()), formats=["PNG"])  # other formats may start programs
+                if picture.size != (32, 32):
+                    raise ValueError(f"{name.name} has {picture.size[0]} x {picture.size[1]} pixels, not 32 x 32")
+                images[f"{name.parent.name}/{name.name}"] = np.asarray(picture.convert("RGB"))
+                check_size(len(images) * 32 * 32 * 3)
             elif name.suffix == ".txt":
-                lists[name.name] = [line.split() for line in io.TextIOWrapper(file, "ascii")]
+                lists[name.name] = [line.split() for line in file.read().decode("ascii").splitlines()]
         arrays: Arrays = {}
         for part in ("train", "test"):
             rows = [row for row in lists[f"mnist_m_{part}_labels.txt"] if row]
@@ -222,10 +235,10 @@ def read_mnist_m(paths: Sequence[Path]) -> Arrays:
 
 def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
     """The files of an archive in the order they are stored, which is the only fast one."""
-    with tarfile.open(path, "r:*") as archive:
+    with unpacked(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
-            if (file := archive.extractfile(member)) is not None:
-                yield PurePosixPath(member.name), file
+            if member.isfile() and (content := archive.extractfile(member)) is not None:  # no links
+                yield PurePosixPath(member.name), content
 
 
 @contextmanager
@@ -233,8 +246,8 @@ def reading(path: Path) -> Generator[None, None, None]:
     """Turn the errors of many libraries into one that names the file and the remedy."""
     try:
         yield
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise ValueError(f"{path} cannot be used: it needs more memory than there is") from error
     except PermissionError as error:
         raise PermissionError(f"{path} cannot be read: permission denied. Make it readable") from error
     except KeyError as error:

@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from wafl.data.unpack import check_pickle, unpacked
+
 
 def read_object_array(path: Path) -> Any:
     """What a ``.npy`` file with a single pickled object holds."""
@@ -29,12 +31,11 @@ def read_object_array(path: Path) -> Any:
 
 def read_frame(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """The columns of a data frame that pandas pickled, compressed with xz."""
-    import lzma
-
     try:
-        content = lzma.decompress(path.read_bytes())
-    except lzma.LZMAError as error:
-        raise ValueError(f"{path} is not compressed with xz: {error}") from error
+        with unpacked(path) as file:
+            content = file.read()
+    except Exception as error:  # whatever the decompressor meets
+        raise ValueError(f"{path} cannot be unpacked: {error}") from error
     frame = unpickled(content, path)
     try:
         blocks, axes = frame.state["_mgr"].arguments
@@ -51,6 +52,10 @@ def read_frame(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def unpickled(content: bytes, path: Path) -> Any:
     """What the pickle holds; a ValueError if it names anything but arrays, slices and data frames."""
+    try:
+        check_pickle(content)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
     try:
         return _Restricted(io.BytesIO(content), path).load()
     except ValueError:

@@ -15,7 +15,6 @@ from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -23,7 +22,9 @@ from flwr.serverapp import Grid, ServerApp
 from wafl.core.errors import ConfigError
 from wafl.core.files import write_whole
 from wafl.core.norms import check_norm
+from wafl.data.unpack import read_npz
 from wafl.engine.callbacks import Callback, Moment
+from wafl.engine.memory import free_bytes
 from wafl.flower.finder import Finder, read_roster
 from wafl.flower.grid import GridClients
 from wafl.flower.post import Post
@@ -123,8 +124,8 @@ def distances(post: Post, values: Mapping[str, Any]) -> None:
     """
     target, experiment = Path(str(values["target"])), from_run_config(values)
     try:
-        with np.load(target, allow_pickle=False) as content:
-            aim = torch.from_numpy(content["x"]).double().flatten(1)
+        content = read_npz(target, ("x",), free_bytes(torch.device("cpu")))
+        aim = torch.from_numpy(content["x"]).double().flatten(1)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"run config: target={str(target)!r} must be an .npz file with x: {error}") from error
     clients = Finder(post, experiment, target.parent, with_sizes=True)([])

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from wafl.core.errors import ConfigError
 from wafl.data.arrays import Client
 from wafl.data.federation import Federation
 from wafl.data.labels import count_classes
+from wafl.data.unpack import read_npz
+from wafl.engine.memory import free_bytes
 from wafl.runs.config import Data
 from wafl.runs.own_code import imported
 from wafl.runs.plan import make_clients
@@ -69,8 +72,7 @@ def read_folder(folder: Path) -> Federation:
 def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     wanted = ("x", "y", "x_test", "y_test")
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
-            found = {name: content[name] for name in wanted if name in content.files}
+        found = read_npz(file, wanted, free_bytes(torch.device("cpu")))
     except Exception as error:  # a damaged archive may raise anything
         raise ConfigError(f"{file} cannot be read: {error}") from error
     if set(found) not in ({"x", "y"}, set(wanted)):

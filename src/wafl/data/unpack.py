@@ -1,0 +1,112 @@
+"""Unpack files that nobody vouches for: what they become is bounded, and what they promise is checked before memory is
+taken for it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import math
+import pickletools
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMIT = 2 * 2**30
+"""Bytes that one file of a data set may become; SVHN's training images, the largest, take a tenth of it."""
+
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+
+
+def unpacked(path: Path, limit: int | None = None) -> IO[bytes]:
+    """A file, decompressed if it begins like gzip, bzip2 or xz; reading more than ``limit`` bytes is an error."""
+    with path.open("rb") as file:
+        begin = file.read(6)
+    opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), open)
+    return io.BufferedReader(_Bounded(opener(path, "rb"), LIMIT if limit is None else limit))
+
+
+class _Bounded(io.RawIOBase):
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self._file, self._limit, self._read = file, limit, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._file.read(len(buffer))
+        self._read += len(data)
+        check_size(self._read, self._limit)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def check_size(size: int, limit: int | None = None) -> None:
+    """An error if a file becomes larger than it may."""
+    limit = LIMIT if limit is None else limit
+    if size > limit:
+        raise ValueError(f"it unpacks to more than {in_bytes(limit)}, which is the limit")
+
+
+def in_bytes(size: float) -> str:
+    """A size in words.
+
+    >>> in_bytes(2 * 2**30), in_bytes(500)
+    ('2 GiB', '500 bytes')
+    """
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
+        if size >= 2**power:
+            return f"{size / 2**power:,.3g} {unit}" if size < 1000 * 2**power else f"{size / 2**power:,.0f} {unit}"
+    return f"{size:,.0f} bytes"
+
+
+def read_npz(path: Path, keys: Sequence[str], limit: int | None = None) -> dict[str, NDArray[Any]]:
+    """Those of the arrays that an ``.npz`` file has, each read in full; a header must promise what the file holds."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is cut off, or not an npz file")
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = {info.filename: info for info in archive.infolist()}
+                found = {key: members[f"{key}.npy"] for key in keys if f"{key}.npy" in members}
+                check_size(sum(info.file_size for info in found.values()), limit)
+                return {key: _read_member(key, archive, info) for key, info in found.items()}
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise ValueError(f"it is damaged: {error}") from error
+
+
+def _read_member(key: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(info) as member:
+        _check_header(key, member, info.file_size)
+    with archive.open(info) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _check_header(key: str, member: IO[bytes], size: int) -> None:
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
+    promised, held = math.prod(shape) * dtype.itemsize, size - member.tell()
+    if not dtype.hasobject and promised != held:  # numpy refuses objects
+        raise ValueError(f"{key} holds {in_bytes(held)}, but its header promises {in_bytes(promised)}")
+
+
+def check_pickle(content: bytes) -> None:
+    """An error if a pickle asks for more memory than it is long: text, bytes, or places to remember objects at.
+
+    Nothing is built here. Python takes the memory first and looks for the content afterwards.
+    """
+    for code, argument, _ in pickletools.genops(content):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise ValueError(f"its pickle remembers an object as number {argument}, and is {len(content)} bytes long")

@@ -1,0 +1,186 @@
+"""Files from strangers: what they unpack to is bounded, and what they promise takes no memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import pickle
+import struct
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from wafl.core.errors import ConfigError
+from wafl.data import matlab, unpack
+from wafl.data.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
+from wafl.data.unpack import check_pickle, read_npz, unpacked
+from wafl.data.unpickle import read_frame
+from wafl.flower.site import read_folder
+
+
+def npy(shape: tuple[int, ...], content: bytes, dtype: str = "<f8") -> bytes:
+    """An array file whose header promises a shape, whatever follows."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return buffer.getvalue() + content
+
+
+def zipped(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+def tar_gz(path: Path, name: str, content: bytes) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "LIMIT", 100_000)
+
+
+@pytest.mark.usefixtures("small_limit")
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_at_the_limit(pack: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bomb"
+    path.write_bytes(pack(bytes(100_000)))
+    assert len(unpacked(path).read()) == 100_000
+    path.write_bytes(pack(bytes(100_001)))
+    with pytest.raises(ValueError, match="unpacks to more than 100,000 bytes"):
+        unpacked(path).read()
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_every_compressed_format_of_a_data_set_is_bounded(tmp_path: Path) -> None:
+    idx = struct.pack(">HBBI", 0, 8, 1, 200_000) + bytes(200_000)
+    path = tmp_path / "idx.gz"
+    path.write_bytes(gzip.compress(idx))
+    with pytest.raises(ValueError, match=r"idx.gz cannot be used: it unpacks to more than 100,000 bytes"):
+        read_idx_files([path] * 4)
+    archive = tar_gz(tmp_path / "c.tar.gz", "data_batch_1", pickle.dumps(bytes(200_000)))
+    for read in (read_cifar10_archive, read_mnist_m):
+        with pytest.raises(ValueError, match=r"c.tar.gz cannot be used: it unpacks to more than"):
+            read([archive])
+    text = tmp_path / "usps.bz2"
+    text.write_bytes(bz2.compress(b"1\n" * 100))  # 100 rows of 256 numbers
+    with pytest.raises(ValueError, match=r"usps.bz2 cannot be used: it unpacks to more than"):
+        read_usps([text, text])
+    frame = tmp_path / "frame"
+    frame.write_bytes(gzip.compress(bytes(200_000)))
+    with pytest.raises(ValueError, match="frame cannot be unpacked: it unpacks to more than"):
+        read_frame(frame)
+    with pytest.raises(ValueError, match="it unpacks to more than"):
+        read_npz(zipped(tmp_path / "a.npz", x=npy((20_000,), bytes(160_000))), ("x",))
+
+
+def test_a_header_that_promises_more_than_the_file_holds_takes_no_memory(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "huge.npz", x=npy((10**14,), bytes(8)), y=npy((1,), bytes(8)))
+    with pytest.raises(ValueError, match="x holds 8 bytes, but its header promises 728 TiB"):
+        read_npz(path, ("x", "y"))
+    with pytest.raises(ConfigError, match=r"huge.npz cannot be read: x holds 8 bytes"):
+        read_folder(tmp_path)
+
+
+def test_a_node_does_not_read_what_its_memory_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wafl.flower.site.free_bytes", lambda device: 1000)
+    zipped(tmp_path / "a.npz", x=npy((200, 1), bytes(1600)), y=npy((200,), bytes(1600), "<i8"))
+    with pytest.raises(ConfigError, match=r"a.npz cannot be read: it unpacks to more than 1,000 bytes"):
+        read_folder(tmp_path)
+
+
+def test_an_idx_header_that_promises_terabytes_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "idx"
+    path.write_bytes(struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**31, 2**31))
+    with pytest.raises(ValueError, match=r"idx cannot be used: it unpacks to more than 2 GiB"):
+        read_idx_files([path] * 4)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04\x8e" + struct.pack("<Q", 10**15) + b".",  # bytes of a petabyte
+        b"\x80\x02Nr" + struct.pack("<I", 2**31) + b".",  # an object remembered as number two billion
+    ],
+)
+def test_a_pickle_that_asks_for_more_memory_than_it_is_long_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected 1000000000000000 bytes|remembers an object as number 2147483648"):
+        check_pickle(content)
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="data_batch_1 cannot be used"):
+        read_cifar10_folder([path] * 6)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n"
+
+
+def test_a_picture_of_another_format_is_not_opened_whatever_its_name(tmp_path: Path) -> None:
+    assert Image.open(io.BytesIO(EPS)).format == "EPS"  # which Pillow would hand to Ghostscript
+    with pytest.raises(ValueError, match=r"m.tar.gz cannot be used: cannot identify image file"):
+        read_mnist_m([tar_gz(tmp_path / "m.tar.gz", "mnist_m_train/0.png", EPS)])
+
+
+def test_a_picture_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("1", (3000, 3000)).save(buffer, "png")
+    with pytest.raises(ValueError, match=r"0.png has 3000 x 3000 pixels, not 32 x 32"):
+        read_mnist_m([tar_gz(tmp_path / "m.tar.gz", "mnist_m_train/0.png", buffer.getvalue())])
+
+
+def child_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(matlab, "CHILD", code)
+
+
+@pytest.mark.processes
+def test_a_matlab_file_that_ends_its_reader_is_an_error_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child_that(monkeypatch, "import os; os.abort()")
+    with pytest.raises(ValueError, match=r"it is damaged, and ended the process that read it \(SIGABRT\)"):
+        matlab.read_mat(tmp_path / "a.mat", ("X",))
+
+
+@pytest.mark.processes
+def test_a_matlab_file_that_takes_forever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child_that(monkeypatch, "import time; time.sleep(60)")
+    monkeypatch.setattr(matlab, "SECONDS", 0.2)
+    with pytest.raises(ValueError, match=r"reading it took more than 0\.2 seconds"):
+        matlab.read_mat(tmp_path / "a.mat", ("X",))
+
+
+@pytest.mark.processes
+def test_a_matlab_file_without_arrays_of_numbers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    savemat(path, {"X": np.array([["a", [1, 2]]], object)})
+    with pytest.raises(ValueError, match="X is not an array of numbers"):
+        matlab.read_mat(path, ("X",))
+    path.write_bytes(b"no MATLAB file" * 100)
+    with pytest.raises(ValueError, match="Unknown mat file type"):
+        matlab.read_mat(path, ("X",))
+
+
+def test_matlab_files_are_never_read_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        asked.append((command, options["timeout"]))
+        np.savez(options["stdout"], X=np.arange(3))
+        return subprocess.CompletedProcess(command, 0, stderr=b"")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert matlab.read_mat(tmp_path / "a.mat", ("X", "y"))["X"].tolist() == [0, 1, 2]
+    ((command, timeout),) = asked
+    assert str(tmp_path / "a.mat") in command
+    assert timeout == matlab.SECONDS
