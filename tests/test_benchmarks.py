@@ -19,6 +19,7 @@ QUICK = {
     "flower": ["--smallest", "--only", "traffic"],
     "memory": ["--smallest"],
     "natural": ["--smallest"],
+    "radius": ["--smallest"],
     "speed": ["--smallest"],
     "tables": ["--smallest"],
     "transport": ["--smallest"],
