@@ -113,7 +113,7 @@ def last_rounds(run: wafl.Run) -> list[Any]:
 
 
 def accuracy(run: wafl.Run, clients: wafl.Federation) -> float:
-    return 100.0 * wafl.evaluate(run, clients).accuracy
+    return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0)
 
 
 if __name__ == "__main__":

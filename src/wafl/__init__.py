@@ -13,6 +13,7 @@ if _TYPE_CHECKING:
     from wafl.core.errors import (
         ConcavityWarning,
         DivergedError,
+        LabelCostWarning,
         PreconditionError,
         RadiusWarning,
         SequentialWarning,
@@ -51,10 +52,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AFL", "DRFA", "FGSM", "METHODS", "PGD", "SCAFFOLD", "WAFL", "Comparison", "ConcavityWarning", "Dataset",
     "DivergedError", "Domains", "Faults", "FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust",
-    "FedYogi", "Federation", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run", "Runs", "Score",
-    "SequentialWarning", "Tolerance", "Tuning", "UnboundedError", "WassersteinShift", "__version__", "adversaries",
-    "calibrate", "callbacks", "certify", "compare", "domains", "evaluate", "fit", "flower", "load_dataset", "load_run",
-    "local", "models", "robust_loss", "servers", "shifts", "sweep", "theory", "tune", "weights",
+    "FedYogi", "Federation", "LabelCostWarning", "Method", "PreconditionError", "RadiusWarning", "RobustLoss", "Run",
+    "Runs", "Score", "SequentialWarning", "Tolerance", "Tuning", "UnboundedError", "WassersteinShift", "__version__",
+    "adversaries", "calibrate", "callbacks", "certify", "compare", "domains", "evaluate", "fit", "flower",
+    "load_dataset", "load_run", "local", "models", "robust_loss", "servers", "shifts", "sweep", "theory",
+    "tune", "weights",
 ]  # fmt: skip
 
 _HOMES = {
@@ -64,6 +66,7 @@ _HOMES = {
     "wafl.core.errors": (
         "ConcavityWarning",
         "DivergedError",
+        "LabelCostWarning",
         "PreconditionError",
         "RadiusWarning",
         "SequentialWarning",

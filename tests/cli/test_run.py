@@ -245,3 +245,12 @@ def test_help_describes_the_package_and_version_prints_its_number() -> None:
     assert result.returncode == 0
     assert "holds up when their data shift" in " ".join(result.stdout.split())
     assert command(Path.cwd(), "--version").stdout.strip() == f"wafl {wafl.__version__}"
+
+
+def test_run_says_that_the_ball_did_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With power 1 and a gamma above every slope, no example moves."""
+    monkeypatch.chdir(tmp_path)
+    ball = ["--method", "wafl", "--norm", "2", "--power", "1", "--gamma", "1000"]
+    result = CliRunner().invoke(app, ["run", *ball, "--rounds", "2", "--seeds", "1"], env={"COLUMNS": "300"})
+    assert result.exit_code == 0, result.output
+    assert "Warning: no example moved in 2 rounds: with power=1" in result.output

@@ -298,7 +298,8 @@ def test_without_a_tolerance_all_steps_are_taken_like_in_the_reference():
 
 def test_power_1_without_bounds_moves_nothing_if_gamma_is_above_every_slope():
     case = Case(wafl.WAFL(gamma=50.0, power=1), Nobody())
-    assert_agree(case, classes((5,)), wafl.models.mlr, init=0.4)
+    with pytest.warns(wafl.RadiusWarning, match="no example moved"):
+        assert_agree(case, classes((5,)), wafl.models.mlr, init=0.4)
 
 
 def targets(width: int) -> list[tuple[Tensor, Tensor]]:

@@ -91,6 +91,7 @@ def test_all_runs_diverging_is_an_error(clients: wafl.Federation, values: list[f
         sweep(clients, wafl.FedAvg(), {"learning_rate": values})
 
 
+@pytest.mark.filterwarnings("ignore:no example moved:wafl.RadiusWarning")  # of the large gamma
 def test_an_infinite_supremum_ends_its_run_alone(clients: wafl.Federation) -> None:
     """With power 1, the supremum is infinite if gamma is below the slope of the loss."""
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ def train_and_show(study: Study) -> None:
 
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
-    from wafl.core.errors import ConcavityWarning, DivergedError
+    from wafl.core.errors import DivergedError, TrainingWarning
     from wafl.runs.figures import draw_figures
 
     console, path = Console(), study.folder.path
@@ -37,7 +37,7 @@ def train_and_show(study: Study) -> None:
     )
     bars = Bars(study, console)
     with bars.display as display, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default", ConcavityWarning)
+        warnings.simplefilter("default", TrainingWarning)
         try:
             results = _run(study, bars)
         except KeyboardInterrupt:

@@ -31,15 +31,23 @@ class CheckpointError(ValueError):
     """A checkpoint is damaged, or from a different training or a newer version; nothing was changed."""
 
 
-class ConcavityWarning(UserWarning):
+class TrainingWarning(UserWarning):
+    """What a run should be told while it trains; each kind has a class of its own."""
+
+
+class ConcavityWarning(TrainingWarning):
     """Gamma fell below the concavity limit: the inner maximizer is no longer unique."""
 
 
-class RadiusWarning(UserWarning):
-    """The target radius cannot be reached while gamma stays above the concavity limit."""
+class RadiusWarning(TrainingWarning):
+    """The ball was not the one that was asked for: no example moved, or the achieved radius is not the target."""
 
 
-class SequentialWarning(UserWarning):
+class LabelCostWarning(TrainingWarning):
+    """The label cost is so low that moving the targets alone multiplies the loss."""
+
+
+class SequentialWarning(TrainingWarning):
     """The model cannot be batched over clients, which are computed one after another: slower, with the same results."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -18,6 +17,7 @@ from wafl.attacks import Attack
 from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import UNFIT, check_fitness
 from wafl.core.task import Problem, Task
+from wafl.core.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.clients import Admitted, Engine, Roster
@@ -69,12 +69,11 @@ class Embedded:
         check_fitness(problem, x, y, clients.num_classes)
         check_integers(task, start, clients)
         if task.traits.obstacle is not None:
-            warnings.warn(
+            warn_user(
                 f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
                 "computed one after another. Results are the same, but a round takes as long as all its clients "
                 "together, and a sweep as long as all its runs",
                 SequentialWarning,
-                stacklevel=6,
             )
         boxes = (getattr(adversary, "bounds", None) for adversary in adversaries)
         bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own

@@ -188,7 +188,7 @@ class Trainer:
             self._welcome(group)
             began = time.perf_counter()
         for run in group:
-            run.watch.check_radius(run.reached.history)
+            run.watch.check_ball(run.reached.history)
             if callbacks:
                 finished = self._finish(run.spec, run.reached)
                 for callback in callbacks:

@@ -1,8 +1,7 @@
-"""What is checked while training: that numbers are finite, and gamma against the concavity limit."""
+"""What is checked while training: that numbers are finite, gamma against its limits, and in the end the ball."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -12,9 +11,10 @@ from torch import Tensor
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
 from wafl.core.checks import finite_rows
-from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
+from wafl.core.errors import ConcavityWarning, DivergedError, LabelCostWarning, RadiusWarning, UnboundedError
 from wafl.core.task import Task
-from wafl.history import History
+from wafl.core.warn import warn_user
+from wafl.history import History, Record
 from wafl.methods import Method
 
 
@@ -35,13 +35,24 @@ def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> flo
     return max(targets, limit or 0.0)
 
 
+MOST_AMPLIFIED = 10.0
+"""How many times larger moving targets alone may make the loss."""
+
+LEAST_MOVE = 1e-9
+"""An achieved radius below this is rounding."""
+
+SETTLING = 10
+"""After how many rounds a radius should have been found."""
+
+
 class Watch:
     """Watches one run; each warning is given once."""
 
     def __init__(self, method: Method, task: Task) -> None:
+        self._moves = method.adversary is not None
         self._adversary = method.adversary if isinstance(method.adversary, Wasserstein) else None
         self._task = task
-        self._warned = False
+        self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
 
     def check_replies(self, query: Query, replies: Replies, names: Sequence[str]) -> None:
@@ -68,39 +79,86 @@ class Watch:
             )
 
     def check_gamma(self, state: State) -> None:
-        """Warn once when gamma is below the concavity limit of the current parameters."""
+        """Warn when gamma is below the concavity limit of the current parameters, or low enough to free the targets."""
         if self._adversary is None:
             return
-        limit, gamma = concavity_limit(self._adversary, self._task, state.params), state.scalars["gamma"]
+        gamma = state.scalars["gamma"]
+        self._check_targets(self._adversary, gamma, state.round)
+        limit = concavity_limit(self._adversary, self._task, state.params)
         if limit is None:
             return
         if gamma == limit:  # strict holds it there
             self._held.append(state.round)
-        if gamma < limit and not self._warned:
-            self._warned = True
-            warnings.warn(
+        if gamma < limit:
+            self._warn_once(
                 f"round {state.round}: gamma={gamma:.4g} is below the concavity limit {limit:.4g} of this model: "
-                "raise gamma, or shrink the weights (weight_decay)",
+                f"{self._remedy}, or shrink the weights (weight_decay)",
                 ConcavityWarning,
-                stacklevel=5,
             )
 
-    def check_radius(self, history: History) -> None:
-        """Warn at the end if, in the second half of the rounds, strict held gamma so that the radius was missed."""
-        adversary, recent = self._adversary, history[len(history) // 2 :]
-        if adversary is None or adversary.radius is None or not recent:
-            return
-        if not any(at >= recent[0].round for at in self._held):
-            return
-        achieved = fmean(record.achieved_radius for record in recent)
-        if achieved < 0.95 * adversary.radius:
-            warnings.warn(
-                f"radius={adversary.radius:g} cannot be reached while gamma stays above the concavity limit: from "
-                f"round {recent[0].round} on it was {achieved:.4g}. Ask for a smaller radius, add weight_decay, or "
-                "leave strict out",
-                RadiusWarning,
-                stacklevel=5,
+    def _check_targets(self, adversary: Wasserstein, gamma: float, round: int) -> None:
+        factor, price = self._task.loss.quadratic, gamma * adversary.label_cost
+        if factor is not None and factor < price < factor * MOST_AMPLIFIED / (MOST_AMPLIFIED - 1.0):
+            self._warn_once(
+                f"round {round}: label_cost={adversary.label_cost:g} is so low that moving the targets alone makes the "
+                f"loss {price / (price - factor):.3g} times larger: raise label_cost"
+                + ("" if adversary.radius is None else ", or ask for a smaller radius"),
+                LabelCostWarning,
             )
+
+    def check_ball(self, history: History) -> None:
+        """Warn at the end if no example moved, or if the radius that was asked for is not the one that was achieved."""
+        if not self._moves or history.diverged or len(history) < 2:
+            return
+        if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
+            self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
+        elif self._adversary is not None and self._adversary.radius is not None:
+            self._check_radius(self._adversary.radius, history)
+
+    @property
+    def _why_still(self) -> str:
+        adversary = self._adversary
+        if adversary is not None and adversary.power == 1 and adversary.radius is None:
+            remedy = "give bounds=(low, high) or power=2" if adversary.bounds is None else "lower gamma"
+            return f"with power=1, none does while gamma is above every slope of the loss: {remedy}"
+        return (
+            "the loss does not change with the inputs, as when all units of a layer are dead: lower the learning rate, "
+            "or start from other weights (init)"
+        )
+
+    def _check_radius(self, radius: float, history: History) -> None:
+        recent, last = history[len(history) // 2 :], history[-max(len(history) // 4, 1) :]
+        if any(at >= recent[0].round for at in self._held) and _achieved(recent) < 0.95 * radius:
+            self._warn_once(
+                f"radius={radius:g} cannot be reached while gamma stays above the concavity limit: from "
+                f"round {recent[0].round} on it was {_achieved(recent):.4g}. Ask for a smaller radius, add "
+                "weight_decay, or leave strict out",
+                RadiusWarning,
+            )
+        elif len(history) >= SETTLING and not 0.8 <= _achieved(last) / radius <= 1.2:
+            missed = f"radius={radius:g} was missed: from round {last[0].round} on it was {_achieved(last):.4g}"
+            self._warn_once(f"{missed}. {self._why_missed(radius, recent)}", RadiusWarning)
+
+    def _why_missed(self, radius: float, recent: Sequence[Record]) -> str:
+        first, last = recent[0].gamma or 0.0, recent[-1].gamma or 0.0
+        runs_away = _achieved(recent) < radius and last < first / 10.0
+        if runs_away or _largest(recent[-1:]) < LEAST_MOVE:
+            bounds = None if self._adversary is None else self._adversary.bounds
+            within = "" if bounds is None else f" within bounds={bounds}"
+            return f"Examples cannot move that far{within}, or the model has become flat: ask for a smaller radius"
+        return "Train for more rounds, with a larger cohort or a lower learning rate, or ask for a smaller radius"
+
+    @property
+    def _remedy(self) -> str:
+        """What makes gamma larger, in the terms of whoever chose it."""
+        return (
+            "raise gamma" if self._adversary is None or self._adversary.radius is None else "ask for a smaller radius"
+        )
+
+    def _warn_once(self, message: str, category: type[Warning]) -> None:
+        if category not in self._warned:
+            self._warned.add(category)
+            warn_user(message, category)
 
     def likely_cause(self, query: Query) -> str:
         """Why a run may have diverged in this query, and what to do about it."""
@@ -108,5 +166,13 @@ class Watch:
         limit = None if self._adversary is None else concavity_limit(self._adversary, self._task, query.params)
         gamma = query.scalars.get("gamma", 0.0)
         if limit is not None and gamma < limit:
-            return f"gamma={gamma:g} is below the concavity limit {limit:.4g}: raise gamma or add weight_decay"
+            return f"gamma={gamma:g} is below the concavity limit {limit:.4g}: {self._remedy} or add weight_decay"
         return f"learning_rate={rate:g} is likely too large: lower it"
+
+
+def _achieved(records: Sequence[Record]) -> float:
+    return fmean(record.achieved_radius or 0.0 for record in records)
+
+
+def _largest(records: Sequence[Record]) -> float:
+    return max(record.achieved_radius or 0.0 for record in records)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wafl.attacks import Attack
 from wafl.core.checks import check_seed
-from wafl.core.errors import ConcavityWarning, DivergedError, RadiusWarning, UnboundedError
+from wafl.core.errors import ConcavityWarning, DivergedError, LabelCostWarning, RadiusWarning, UnboundedError
 from wafl.core.options import Count
 from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
@@ -154,7 +154,7 @@ class Search:
         if pending:
             judging = _Judging(self._specs(pending), self.goal, self.settings, done, keep)
             with warnings.catch_warnings():
-                for category in (ConcavityWarning, RadiusWarning):  # trials go too far on purpose
+                for category in (ConcavityWarning, RadiusWarning, LabelCostWarning):  # trials go too far on purpose
                     warnings.simplefilter("ignore", category)
                 with suppress(DivergedError, UnboundedError):  # of all trials, each of which has said why
                     train(self.trainer, judging.specs, callbacks=[*callbacks, judging])

@@ -1,0 +1,129 @@
+"""A ball that does nothing, or is not the one that was asked for, is said, with the cause and the remedy."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from wafl.core.task import make_task
+from wafl.engine.watch import Watch
+from wafl.history import History, Record
+
+
+def federation(seed: int = 0) -> wafl.Federation:
+    generator = torch.Generator().manual_seed(seed)
+    pairs = [(torch.rand(12, 4, generator=generator), torch.arange(12) % 3) for _ in range(3)]
+    return wafl.Federation.from_arrays(pairs, test_fraction=0)
+
+
+def fit(method: wafl.Method, model: nn.Module | None = None, **options: Any) -> wafl.Run:
+    clients = options.pop("clients", None) or federation()
+    schedule = {"rounds": 12, "local_steps": 2, "batch_size": 6, "learning_rate": 0.1, **options}
+    return wafl.fit(model or wafl.models.mlr(clients), clients, method, **schedule)
+
+
+def dead() -> nn.Module:
+    """A network whose units are all dead: only its last biases still learn."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    nn.init.constant_(model[0].bias, -100.0)
+    return model
+
+
+@pytest.mark.parametrize("method", [wafl.WAFL(gamma=1.0), wafl.WAFL(radius=0.5), wafl.FedPGM(epsilon=0.1)])
+def test_an_adversary_that_moves_nothing_is_said_at_the_users_line(method: wafl.Method) -> None:
+    with pytest.warns(wafl.RadiusWarning, match="no example moved in 12 rounds: the loss does not change") as caught:
+        fit(method, dead())
+    assert [each.filename for each in caught] == [__file__]
+    assert "lower the learning rate" in str(caught[0].message)
+    assert "gamma" not in str(caught[0].message)
+
+
+@pytest.mark.parametrize(("bounds", "remedy"), [(None, r"give bounds=\(low, high\)"), ((0.0, 1.0), "lower gamma")])
+def test_with_power_1_a_gamma_above_every_slope_is_said(bounds: tuple[float, float] | None, remedy: str) -> None:
+    with pytest.warns(wafl.RadiusWarning, match=f"gamma is above every slope of the loss: {remedy}"):
+        fit(wafl.WAFL(gamma=50.0, power=1, bounds=bounds))
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_a_radius_that_the_bounds_do_not_leave_room_for_is_said_without_advice_on_gamma() -> None:
+    with pytest.warns(wafl.RadiusWarning, match=r"radius=30 was missed: from round 9 on it was ") as caught:
+        fit(wafl.WAFL(radius=30.0, bounds=(0, 1)))
+    (message,) = [str(each.message) for each in caught if each.category is wafl.RadiusWarning]
+    assert "Examples cannot move that far within bounds=(0.0, 1.0)" in message
+    assert "smaller radius" in message
+    assert "gamma" not in message
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("label_cost", [1.02, 1.1])
+def test_a_label_cost_that_lets_the_targets_blow_up_the_loss_is_said_once(label_cost: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    pairs = [(torch.randn(12, 4, generator=generator), torch.randn(12, generator=generator)) for _ in range(3)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    factor = label_cost / (label_cost - 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(wafl.WAFL(gamma=1.0, label_cost=label_cost), clients=clients, loss="squared_error", learning_rate=1e-4)
+    (one,) = [each for each in caught if each.category is wafl.LabelCostWarning]
+    assert f"the loss {factor:.3g} times larger: raise label_cost" in str(one.message)
+    assert one.filename == __file__
+
+
+def watch_over(radii: list[float], gammas: list[float], **options: Any) -> list[str]:
+    """What is said at the end of a run with these achieved radii and gammas."""
+    rounds = zip(range(len(radii)), radii, gammas, strict=True)
+    history = History([Record(n, 0.5, 0.1, (0,), achieved_radius=r, gamma=g) for n, r, g in rounds])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Watch(wafl.WAFL(**options), make_task(nn.Linear(2, 2))).check_ball(history)
+    return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("radius", [0.75, 1.3])
+def test_a_radius_missed_by_more_than_a_fifth_is_said(radius: float) -> None:
+    (said,) = watch_over([radius] * 20, [1.0] * 20, radius=1.0)
+    assert said.startswith(f"radius=1 was missed: from round 15 on it was {radius}. Train for more rounds")
+
+
+def test_a_gamma_that_runs_away_in_vain_is_said_as_a_radius_that_cannot_be_reached() -> None:
+    (said,) = watch_over([0.5] * 20, [0.5**n for n in range(20)], radius=1.0)
+    assert "Examples cannot move that far, or the model has become flat: ask for a smaller radius" in said
+    (said,) = watch_over([1.0] * 18 + [0.0] * 2, [0.5] * 20, radius=1.0)
+    assert "the model has become flat" in said
+
+
+@pytest.mark.parametrize(
+    ("radii", "options"),
+    [
+        ([0.0] + [1.15] * 19, {"radius": 1.0}),
+        ([0.0] * 10 + [0.85] * 10, {"radius": 1.0}),
+        ([0.0, 0.5, 2.0], {"radius": 1.0}),
+        ([0.0, 5.0], {"gamma": 1.0}),
+        ([0.0], {"gamma": 1.0}),
+        ([], {"radius": 1.0}),
+    ],
+    ids=["close", "late", "too few rounds", "a gamma was given", "one round", "none"],
+)
+def test_a_ball_as_asked_for_is_not_warned_about(radii: list[float], options: dict[str, float]) -> None:
+    assert watch_over(radii, [1.0] * len(radii), **options) == []
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_a_healthy_run_does_not_warn(norm: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(wafl.WAFL(radius=0.05, norm=norm), rounds=20, learning_rate=0.02)
+
+
+def test_whoever_gave_a_radius_is_not_told_to_raise_gamma() -> None:
+    start = {"1.weight": 9 * torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), "1.bias": torch.zeros(3)}
+    with pytest.warns(wafl.ConcavityWarning, match="ask for a smaller radius, or shrink the weights") as caught:
+        fit(wafl.WAFL(radius=2.0), init=start, rounds=9, learning_rate=0.01)
+    assert "raise gamma" not in str(caught[0].message)
+    assert caught[0].filename == __file__
