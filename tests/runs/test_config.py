@@ -218,6 +218,7 @@ METHOD_FIELDS: dict[str, dict[str, Kind]] = {
         "restarts": swept(NOT_BELOW_0),
         "bounds": BOX,
         "strict": FLAG,
+        "space": TEXT,
         **WEIGHTED, **SERVER, **LOCAL,
     },
     "FedPGM": {
@@ -228,10 +229,12 @@ METHOD_FIELDS: dict[str, dict[str, Kind]] = {
         "random_start": FLAG,
         "restarts": swept(COUNT),
         "bounds": BOX,
+        "space": TEXT,
         **WEIGHTED, **SERVER, **LOCAL,
     },
     "FedFGSM": {
-        "epsilon": swept(NOT_NEGATIVE), "norm": swept(BALL_NORM), "bounds": BOX, **WEIGHTED, **SERVER, **LOCAL,
+        "epsilon": swept(NOT_NEGATIVE), "norm": swept(BALL_NORM), "bounds": BOX, "space": TEXT,
+        **WEIGHTED, **SERVER, **LOCAL,
     },
     "FedRobust": {"penalty": swept(POSITIVE), "step_size": swept(POSITIVE), **WEIGHTED, **SERVER, **LOCAL},
     "AFL": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
@@ -283,6 +286,7 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "norm": NORM,
         "steps": COUNT,
         "step_size": POSITIVE,
+        "space": TEXT,
     },
     "evaluation": {
         "attacked": SHARES,

@@ -36,6 +36,9 @@ def evaluate(
     steps: Annotated[int, typer.Option(min=1, help="pgd: ascent steps.")] = 40,
     norm: Annotated[str, typer.Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf).")] = "inf",
     radius: Annotated[str, typer.Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
+    space: Annotated[
+        str | None, typer.Option(help="pgd, fgsm: the layer whose output is attacked instead of the inputs.")
+    ] = None,
     severity: Annotated[
         str, typer.Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")
     ] = "0.5",
@@ -66,7 +69,7 @@ def evaluate(
         methods = load_seeds(run)
         every = {name: each for seeds in methods.values() for name, each in seeds.items()}
         clients, unseen = seen_and_unseen(every, run, data_dir)
-        settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm)}
+        settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm), "space": space}
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
         attacks: list[Attack | None] = [None, *_attacks(attack, sizes, settings, clients)]
         comparison = compare(
@@ -86,13 +89,17 @@ def evaluate(
 def _attacks(name: str, sizes: dict[str, str], settings: dict[str, Any], clients: Federation) -> list[Attack]:
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
-    bounds = clients.bounds
+    space, bounds = settings["space"], clients.bounds
+    if space is not None:
+        if name not in ("pgd", "fgsm"):
+            raise ValueError(f"--space {space} needs --attack pgd or fgsm, not {name}")
+        bounds = None  # those of the inputs
     if name == "none":
         return []
     if name == "pgd":
         return [PGD(epsilon=size, bounds=bounds, **settings) for size in parse_numbers("epsilon", sizes["epsilon"])]
     if name == "fgsm":
-        return [FGSM(size, settings["norm"], bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
+        return [FGSM(size, settings["norm"], bounds, space) for size in parse_numbers("epsilon", sizes["epsilon"])]
     if name == "wasserstein":
         return [
             WassersteinShift(size, norm=settings["norm"], bounds=bounds)

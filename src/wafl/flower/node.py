@@ -87,13 +87,18 @@ class Node:
 
     def task(self, num_outputs: int) -> tuple[Task, Tensor]:
         """The model's task and its initial parameters."""
-        clients, experiment = self.site.federation, self.experiment
+        experiment = self.experiment
         task = make_task(self.model(num_outputs), experiment.model.loss, find_device(experiment.device))
         start = task.initial()
+        self.check_model(task, start, num_outputs)
+        return task, start
+
+    def check_model(self, task: Task, start: Tensor, num_outputs: int) -> None:
+        """Try the model on this node's examples."""
+        clients = self.site.federation
         classes = None if clients.num_classes is None else num_outputs
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
         check_integers(task, start, clients)
-        return task, start
 
     def check(self, outline: Outline, like: Tensor) -> Spec:
         """What the runs have in common; refuses clients of other nodes, and names that the method does not have."""

@@ -152,6 +152,7 @@ class SurveyQuery:
 def survey(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "query")
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
+    node.check_model(task, start, num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
     norm = float(read.one("norm", str)) if read.has("norm") else None
     if norm is not None:

@@ -38,6 +38,7 @@ class WAFL(FedAvg):
         bounds: a box ``(low, high)`` that moved examples stay in.
         strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
             linear model. ``strategy.gamma`` may then be below the gamma that clients used.
+        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
         fraction_train: FedAvg's share of nodes that train in a round.
         fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
         min_train_nodes: FedAvg's least number of nodes that train.
