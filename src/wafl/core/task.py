@@ -271,17 +271,22 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """The same product. Autograd's own gradient in W has the same bits, but comes transposed, and is slow to copy."""
+    """The same product, whose gradient in W is written where it is wanted.
+
+    Autograd's own has the same bits, but comes transposed, and is slow to copy.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.place = place
         return _product(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
-        return torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None, torch.bmm(slope.mT, x)
+        torch.bmm(slope.mT, x, out=ctx.place)
+        return torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None, ctx.place, None
 
 
 class LayeredTask(Task):
@@ -305,10 +310,12 @@ class LayeredTask(Task):
             return super().gradient(params, x, y, weight, masks)
         with torch.enable_grad():
             leaves = [value.detach().requires_grad_() for value in self._values(params)]
-            total = (weight * self.loss.value(self._forward(leaves, dense(x), learns=True), y)).sum()
-        gradient = torch.empty_like(params)
-        for place, slope in zip(self._values(gradient), torch.autograd.grad(total, leaves), strict=True):
-            place.copy_(slope)
+            gradient = torch.empty_like(params)
+            places = self._values(gradient)
+            total = (weight * self.loss.value(self._forward(leaves, dense(x), places), y)).sum()
+        for place, slope in zip(places, torch.autograd.grad(total, leaves), strict=True):
+            if slope.data_ptr() != place.data_ptr():
+                place.copy_(slope)
         return gradient
 
     def input_gradient(
@@ -326,15 +333,19 @@ class LayeredTask(Task):
         parts = params.split(self._sizes, dim=1)
         return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
 
-    def _forward(self, values: Sequence[Tensor], hidden: Tensor, *, learns: bool = False) -> Tensor:
-        unused = iter(values)
+    def _forward(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None = None) -> Tensor:
+        """The outputs; the gradients of large layers are written to ``places``, if they are given."""
+        unused = iter(range(len(values)))
         for layer in self._layers:
             if isinstance(layer, nn.Linear):
-                rows, weight = hidden.flatten(1, -2), next(unused)
-                product = _Product.apply if learns and weight[0].numel() > LARGE else _product
-                moved = cast(Tensor, product(rows, weight)).view(*hidden.shape[:-1], -1)
+                rows, number = hidden.flatten(1, -2), next(unused)
+                if places is not None and values[number][0].numel() > LARGE:
+                    moved = cast(Tensor, _Product.apply(rows, values[number], places[number]))
+                else:
+                    moved = _product(rows, values[number])
+                moved = moved.view(*hidden.shape[:-1], -1)
                 lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
-                hidden = moved + next(unused).view(lead) if has_bias(layer) else moved
+                hidden = moved + values[next(unused)].view(lead) if has_bias(layer) else moved
             else:
                 hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
         return hidden
