@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--channels", nargs=2, type=int, default=[8, 16], help="of the cnn")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-dir", default=os.environ.get("WAFL_DATA"))
-    given = options.read(parser, argv, rounds=4, radii=[0.1], norms=["2"], channels=[2, 2])
+    given = options.read(parser, argv, rounds=2, radii=[0.1], norms=["2"], models=["mlr"])
     warnings.simplefilter("ignore", wafl.ConcavityWarning)
     began = time.perf_counter()
     table = Table("data", "model", "norm", "radius", "achieved / target", "largest", "accuracy", "best fixed gamma's")
