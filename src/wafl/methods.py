@@ -20,6 +20,7 @@ from wafl.algorithms.servers import Optimizer, Server, averaging
 from wafl.algorithms.servers.adam import FedAdam as FedAdamOptions
 from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
 from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
+from wafl.core.bounds import Box, within
 from wafl.core.options import EachRound, Option, Positive, check_options, options_of
 from wafl.weights import ClientWeights, Learned, StepSize, agnostic, by_examples, snapshot
 
@@ -101,6 +102,14 @@ class Method:
             except NameError:  # your own part, whose annotations name what only its function knows
                 continue
         return found
+
+    def within(self, declared: Box | None) -> Method:
+        """The same method on data that declare this box, which is where its adversary stays by default.
+
+        Args:
+            declared: the bounds of the data, if they have any.
+        """
+        return replace(self, adversary=within(self.adversary, declared))
 
     def _part(self, slot: str) -> Any:
         return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)

@@ -158,9 +158,10 @@ def test_a_radius_that_is_negative_or_not_finite_is_refused(radius):
 
 
 def test_attacks_describe_their_norm_size_and_unit():
-    assert PGD(0.3).describe("z-score") == "l_inf PGD, epsilon 0.3 (z-score), 40 steps"
-    assert FGSM(0.25, norm=2).describe("pixels in [0, 1]") == "l2 FGSM, epsilon 0.25 (pixels in [0, 1])"
-    assert WassersteinShift(2).describe("pixels") == "worst l2 Wasserstein shift, radius 2 (pixels)"
+    assert PGD(0.3).describe("z-score") == "l_inf PGD, epsilon 0.3 (z-score), 40 steps, within the bounds of the data"
+    assert FGSM(0.25, norm=2, bounds=(0, 1)).describe("pixels") == "l2 FGSM, epsilon 0.25 (pixels), within [0, 1]"
+    shift = WassersteinShift(2, bounds=None)
+    assert shift.describe("pixels") == "worst l2 Wasserstein shift, radius 2 (pixels), unbounded"
 
 
 def test_an_attack_refuses_mismatched_labels_and_non_finite_examples():
@@ -209,7 +210,7 @@ def test_attacked_clients_are_tested_on_moved_examples():
     clients, model, weight, bias = federation(unit="meters")
     attack = PGD(0.3)
     clean, score = evaluate(model, clients), evaluate(model, clients, attack=attack, attacked=0.5, seed=4)
-    assert score.attack == "l_inf PGD, epsilon 0.3 (meters), 40 steps"
+    assert score.attack == "l_inf PGD, epsilon 0.3 (meters), 40 steps, unbounded"
     assert sum(row.attacked for row in score.per_client) == 4
     for client, row in enumerate(score.per_client):
         x, y = clients.test.of(client)

@@ -18,6 +18,8 @@ from wafl.cli.shared import by_number
 from wafl.runs.read import parse_experiment
 from wafl.runs.study import Study
 
+INF = float("inf")
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -45,11 +47,39 @@ def test_scores_equal_those_of_wafl_evaluate_on_the_same_clients(study: Path, tm
     for record in records:
         run = wafl.load_run(study / record["run"])
         epsilon = 0.3 if "epsilon 0.3" in record["attack"] else 0.1
-        attack = None if record["attack"] == "none" else wafl.PGD(epsilon=epsilon, steps=5, bounds=(0.0, 1.0))
+        attack = None if record["attack"] == "none" else wafl.PGD(epsilon=epsilon, steps=5)
         score = wafl.evaluate(run, clients, attack=attack, attacked=record["attacked"])
         assert record["accuracy"] == pytest.approx(score.accuracy, abs=1e-9)
+        assert record["attack"] == score.attack
     with (tmp_path / "comparison.csv").open() as file:
         assert [row["run"] for row in csv.DictReader(file)] == [record["run"] for record in records]
+
+
+@pytest.mark.parametrize(
+    ("options", "attack"),
+    [
+        ((), wafl.PGD(0.1)),
+        (("--bounds", "none"), wafl.PGD(0.1, bounds=None)),
+        (("--bounds", "-0.1,1.1", "--norm", "2"), wafl.PGD(0.1, norm=2, bounds=(-0.1, 1.1))),
+        (("--attack", "wasserstein"), wafl.WassersteinShift(1.0)),
+        (
+            ("--attack", "wasserstein", "--norm", "inf", "--bounds", "none"),
+            wafl.WassersteinShift(1.0, INF, bounds=None),
+        ),
+        (("--attack", "gaussian_noise"), wafl.shifts.gaussian_noise(severity=0.5)),
+    ],
+    ids=lambda value: " ".join(value) or "default" if isinstance(value, tuple) else "",
+)
+def test_the_command_and_python_mean_the_same_attack_by_default(
+    study: Path, tmp_path: Path, options: tuple[str, ...], attack: wafl.Attack
+) -> None:
+    """The same number and the same label, to the last character: bounds, norm and steps."""
+    invoke(str(study / "wafl"), *options, "--attacked", "0.5", "--output", str(tmp_path))
+    _, record = json.loads((tmp_path / "comparison.json").read_text())
+    clients = wafl.load_dataset("digits").partition(20, labels_per_client=3, seed=3)
+    score = wafl.evaluate(wafl.load_run(study / "wafl"), clients, attack=attack, attacked=0.5)
+    assert record["accuracy"] == pytest.approx(score.accuracy, abs=1e-9)
+    assert record["attack"] == score.attack
 
 
 @pytest.mark.parametrize(
@@ -77,6 +107,7 @@ def test_every_kind_of_attack_writes_its_comparison(study: Path, tmp_path: Path,
         (("{study}", "--attacked", "1.5"), "attacked=1.5 is a share of the clients"),
         (("{study}", "--epsilon", "-1"), "epsilon=-1.0 must be finite and at least 0"),
         (("{study}", "--norm", "3"), "norm=3 must be one of 1, 2, inf"),
+        (("{study}", "--bounds", "0"), "bounds='0' must be data, none or two numbers, LOW,HIGH"),
     ],
 )
 def test_bad_input_is_one_clear_line(study: Path, arguments: tuple[str, ...], message: str) -> None:

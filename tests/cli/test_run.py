@@ -109,7 +109,7 @@ def test_a_second_run_goes_to_a_new_folder_and_a_taken_name_is_refused(tmp_path:
         (("-m", "fedpgm", "--norm", "1"), "norm=1 must be 2 or inf"),
         (("-m", "fedpgm", "--steps", "0"), "steps=0 must be at least 1"),
         (("--power", "3"), "power=3 must be one of 1, 2"),
-        (("--bounds", "1", "0"), "bounds=(1.0, 0.0) must be (low, high)"),
+        (("--bounds", "1,0"), "bounds=(1.0, 0.0) must be (low, high)"),
         (("--strict",), "strict=True needs radius="),
         (("-m", "drfa", "--weights-step", "0"), "weights_step=0.0 must be positive and finite"),
         (("--gamma", "-1"), "gamma=-1.0 must be positive"),
@@ -152,7 +152,7 @@ FLAGS = {
     "gamma": ("WAFL", ["0.5"], 0.5), "radius": ("WAFL", ["0.5"], 0.5), "power": ("WAFL", ["1"], 1),
     "label_cost": ("WAFL", ["inf"], "inf"), "tolerance": ("WAFL", ["0.1"], 0.1), "strict": ("WAFL", [], True),
     "norm": ("FedPGM", ["2"], 2), "steps": ("FedPGM", ["3"], 3), "restarts": ("FedPGM", ["2"], 2),
-    "bounds": ("FedFGSM", ["-1", "2.5"], [-1.0, 2.5]), "step_size": ("FedRobust", ["0.5"], 0.5),
+    "bounds": ("FedFGSM", ["-1,2.5"], [-1.0, 2.5]), "step_size": ("FedRobust", ["0.5"], 0.5),
     "random_start": ("FedPGM", [], True), "penalty": ("FedRobust", ["3"], 3.0), "weights_step": ("DRFA", ["0.5"], 0.5),
     "mu": ("FedProx", ["0.5"], 0.5), "rate": ("FedAvgM", ["0.5"], 0.5), "beta": ("FedAvgM", ["0.5"], 0.5),
     "beta1": ("FedAdam", ["0.5"], 0.5), "beta2": ("FedYogi", ["0.5"], 0.5), "tau": ("FedYogi", ["0.5"], 0.5),
@@ -193,7 +193,7 @@ def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
 
 def test_flags_of_methods_are_refused_with_a_file(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_text("methods = [{method = 'FedProx', rounds = 1, local_steps = 1}]")
-    for flag in (["--mu", "0.1"], ["--bounds", "0", "1"], ["--strict"], ["--rounds", "3"]):
+    for flag in (["--mu", "0.1"], ["--bounds", "0,1"], ["--strict"], ["--rounds", "3"]):
         result = CliRunner().invoke(app, ["run", str(tmp_path / "exp.toml"), *flag])
         assert result.exit_code == 2
         assert f"{flag[0]} cannot be used with an experiment file: change the file, or use --set" in result.stderr

@@ -207,7 +207,7 @@ def test_an_attack_by_name_is_refused(clients, swept, attacks):
 def test_unseen_clients_are_scored_in_every_row_as_evaluate_scores_them(clients, tmp_path):
     seen, unseen = clients.hold_out(0.4)
     runs = wafl.sweep(wafl.models.mlr(seen), seen, wafl.FedAvg(), {"seed": [4, 7]}, **OPTIONS)
-    attacks = [None, wafl.FGSM(epsilon=0.1), wafl.PGD(epsilon=0.2, steps=3)]
+    attacks = [None, wafl.FGSM(epsilon=0.1, bounds=None), wafl.PGD(epsilon=0.2, steps=3, bounds=None)]
     table = wafl.compare({"FedAvg": runs}, seen, attacks=attacks, attacked=(0.5, 1.0), unseen=unseen)
     assert [(row.run, row.seed) for row in table.rows] == [("FedAvg", 4)] * 5 + [("FedAvg", 7)] * 5
     for row in table.rows:

@@ -87,11 +87,11 @@ def test_a_clean_score_equals_that_of_a_plain_loop(digits, run, network, which):
     "attack",
     [
         wafl.PGD(epsilon=0.1, steps=5, bounds=(0.0, 1.0)),
-        wafl.PGD(epsilon=0.5, steps=4, norm=2),
-        wafl.FGSM(epsilon=0.2),
+        wafl.PGD(epsilon=0.5, steps=4, norm=2, bounds=None),
+        wafl.FGSM(epsilon=0.2, bounds=None),
         shifts.inversion(severity=0.3, bounds=(0.0, 1.0)),
-        shifts.rotation(severity=0.4),
-        shifts.affine(severity=0.5),
+        shifts.rotation(severity=0.4, bounds=None),
+        shifts.affine(severity=0.5, bounds=None),
     ],
     ids=repr,
 )
@@ -153,7 +153,7 @@ def test_a_label_shift_of_a_regression_is_refused():
 
 
 def test_the_wasserstein_shift_moves_attacked_clients_as_one_population(digits, run):
-    attack = wafl.WassersteinShift(radius=0.6)
+    attack = wafl.WassersteinShift(radius=0.6, bounds=None)
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.4, seed=1)
     clean = wafl.evaluate(run, digits)
     victims = [place for place, client in enumerate(score.per_client) if client.attacked]
@@ -344,7 +344,7 @@ def test_autoattack_without_epsilon_or_bounds_is_refused(digits, run):
     with pytest.raises(ValueError, match="attack='autoattack' needs epsilon="):
         wafl.evaluate(run, digits, attack="autoattack")
     zscored = wafl.load_dataset("digits").partition(10, iid=True, preprocess="zscore")
-    with pytest.raises(ValueError, match=r"data with bounds \(preprocess 'unit' or 'symmetric'\)"):
+    with pytest.raises(ValueError, match=r"use data that declare theirs \(preprocess 'unit' or 'symmetric'\)"):
         wafl.evaluate(run, zscored, attack="autoattack", epsilon=0.1)
 
 

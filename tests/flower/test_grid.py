@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -907,6 +908,35 @@ def test_examples_outside_the_bounds_are_refused_as_in_the_embedded_engine(
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     with pytest.raises((ValueError, TooFewRepliesError), match="outside bounds"):
         fakes.train(grid, experiment, tmp_path / "study")
+
+
+def test_within_the_bounds_of_the_data_nodes_give_the_embedded_numbers(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node keeps to the box that its data declare, which the server knows too; so do attacks."""
+    box = (-3.5, 3.5)
+    bounded = {
+        name: {part: value.clip(*box) if part.startswith("x") else value for part, value in each.items()}
+        for name, each in clients.items()
+    }
+    methods = (
+        {"method": "FedPGM", "epsilon": 2.0},
+        {"method": "WAFL", "gamma": 0.05},
+        {"method": "WAFL", "name": "wafl-free", "gamma": 0.3, "bounds": "none"},
+        {"method": "WAFL", "name": "wafl-inf", "gamma": 0.1, "norm": "inf"},
+    )
+    experiment = only(*methods, attack={"epsilon": 1.0, "steps": 2}, evaluation={"attacked": [0.5]})
+    everyone_here = fakes.federation
+    monkeypatch.setattr(fakes, "federation", lambda clients: replace(everyone_here(clients), bounds=box))
+    here = embedded(bounded, experiment, tmp_path / "embedded")
+    grid = fakes.make_grid(clock, tmp_path, bounded, UNEVEN, experiment)
+    for host in grid.hosts:
+        host.node.site = replace(host.node.site, federation=replace(host.node.site.federation, bounds=box))
+    fakes.train(grid, experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", here)
+    assert results(here)["attack"] == "l_inf PGD, epsilon 1 (input units), 2 steps, within [-3.5, 3.5]"
+    kept = {name: row["method"]["adversary"]["bounds"] for name, row in results(here)["methods"].items()}
+    assert kept == {"FedPGM": [-3.5, 3.5], "WAFL": [-3.5, 3.5], "wafl-free": None, "wafl-inf": [-3.5, 3.5]}
 
 
 def test_strict_is_refused_for_a_network_as_in_the_embedded_engine(clock: Clock, tmp_path: Path) -> None:

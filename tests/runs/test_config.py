@@ -117,7 +117,7 @@ NAME = Kind(
 FLAG = Kind((True, False), ((1, "boolean"), ("true", "boolean"), (0.0, "boolean")))
 NORM = Kind(("inf", 2, 1, 2.0, INF), tuple((bad, "1, 2 or inf") for bad in (3, 0, -2, "two", True, NAN)))
 BOX = Kind(
-    ([0.0, 1.0], [-1, 2.5]),
+    ([0.0, 1.0], [-1, 2.5], "data", "none"),
     (([1.0], "at least 2"), ([0, 1, 2], "at most 2"), (3, "list"), ("01", "list"), ([0.0, "a"], "number")),
 )
 IMPORT = Kind(
@@ -284,6 +284,7 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "epsilon": NOT_NEGATIVE,
         "radius": NOT_NEGATIVE,
         "norm": NORM,
+        "bounds": BOX,
         "steps": COUNT,
         "step_size": POSITIVE,
         "space": TEXT,
@@ -607,7 +608,10 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step per round"),
         (["methods.1.method=AFL", "methods.1.cohort=5"], "AFL asks all 20 clients each round"),
         (["model.loss=squared_error"], "loss='squared_error' needs floating-point targets"),
-        (["data.preprocess=zscore", "attack.kind=autoattack"], "'autoattack' needs data with bounds"),
+        (
+            ["data.preprocess=zscore", "attack.kind=autoattack"],
+            "use data that declare theirs (preprocess 'unit' or 'symmetric')",
+        ),
         (["data.test_fraction=0.0"], "test_fraction"),
         (["early_stopping.metric=nonsense"], "nonsense"),
         (["early_stopping.metric=accuracy"], "evaluation.every"),
@@ -1201,7 +1205,9 @@ def test_everything_in_a_file_reaches_the_plan(tmp_path: Path) -> None:
     [
         ({"kind": "none"}, None),
         ({"kind": "fgsm", "epsilon": 0.2}, wafl.FGSM(0.2, INF, (0.0, 1.0))),
-        ({"kind": "wasserstein", "radius": 0.4, "norm": 2}, wafl.WassersteinShift(0.4, 2, bounds=(0.0, 1.0))),
+        ({"kind": "wasserstein", "radius": 0.4}, wafl.WassersteinShift(0.4, 2, bounds=(0.0, 1.0))),
+        ({"kind": "wasserstein", "norm": "inf", "bounds": "none"}, wafl.WassersteinShift(1.0, INF, bounds=None)),
+        ({"bounds": [-1, 2.5], "norm": 2}, wafl.PGD(epsilon=0.1, norm=2, bounds=(-1.0, 2.5))),
         ({}, wafl.PGD(epsilon=0.1, steps=40, bounds=(0.0, 1.0))),
     ],
 )

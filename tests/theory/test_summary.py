@@ -22,7 +22,7 @@ def clients() -> wafl.Federation:
 
 @pytest.fixture(scope="module")
 def run(clients: wafl.Federation) -> wafl.Run:
-    method = wafl.WAFL(gamma=5.0)
+    method = wafl.WAFL(gamma=5.0, bounds=None)
     return wafl.fit(wafl.models.mlr(clients), clients, method, rounds=3, local_steps=2, learning_rate=0.1)
 
 
@@ -52,6 +52,12 @@ def test_the_domain_includes_everything_within_the_adversarys_reach(run: wafl.Ru
     robust = wafl.robust_loss(run, *clients.train.of(0), gamma=5.0)
     moved = (robust.x_adv - clients.train.of(0)[0]).flatten(1).norm(dim=1)
     assert float(moved.max()) <= summary.here.reach
+
+
+def test_an_adversary_that_keeps_to_the_bounds_of_the_data_has_no_reach(clients: wafl.Federation) -> None:
+    assert clients.bounds == (0.0, 1.0)
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=5.0), rounds=1, local_steps=1)
+    assert summarize(run, clients).here.reach == 0.0
 
 
 def test_a_plain_run_gets_a_gamma_and_a_sampled_cohort_no_rate(clients: wafl.Federation) -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar, move_at_layer
-from wafl.core.checks import check_bounds, check_inside, check_space
+from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, check_inside
+from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import power_norm, typical_length
 from wafl.core.options import Box, Choice, Count, Positive, Range, Tunable, check_options
@@ -39,7 +40,7 @@ class BoundedAscent:
     Args:
         epsilon: the radius, in the units of the data.
         norm: 2 or inf.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
     """
 
@@ -50,13 +51,19 @@ class BoundedAscent:
         "The radius of the ball, in the units of the data.",
     ] = 0.1
     norm: Annotated[float, Choice((2, math.inf)), Tunable(), "The norm of the ball: 2 or inf."] = math.inf
-    bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
+    bounds: Annotated[
+        Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
+    ] = DATA
     space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
 
     def __post_init__(self) -> None:
         check_options(self)
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         check_space(self.space, self.bounds)
+
+    @property
+    def box(self) -> tuple[float, float] | None:
+        return box_of(self.bounds)
 
     @property
     def pace(self) -> Pace:
@@ -73,7 +80,7 @@ class BoundedAscent:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = dense(x), state or AdversaryState()
         flat = x.flatten(2)
-        check_inside(flat, self.bounds)
+        check_inside(flat, self.box)
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )
@@ -90,8 +97,8 @@ class BoundedAscent:
             gradient = problem.gradient((flat + delta).view_as(x), y).flatten(2)
             delta = self._project(flat, delta + step_size * self._direction(gradient), epsilon)
         x_adv = (flat + delta).view_as(x)
-        if self.bounds is not None:
-            x_adv = x_adv.clamp(*self.bounds)
+        if self.box is not None:
+            x_adv = x_adv.clamp(*self.box)
         cost = power_norm(delta, self.norm, 2)
         value = problem.loss(x_adv, y)
         return Move(x_adv, y, value, cost, torch.ones_like(value, dtype=torch.bool))
@@ -108,8 +115,8 @@ class BoundedAscent:
         else:
             length = power_norm(delta, 2, 1)[..., None]
             delta = delta * (epsilon / torch.where(length > 0, length, 1.0)).clamp_max(1.0)
-        if self.bounds is not None:
-            delta = (flat + delta).clamp(*self.bounds) - flat
+        if self.box is not None:
+            delta = (flat + delta).clamp(*self.box) - flat
         return delta
 
     def _starts(self, flat: Tensor, epsilon: Tensor, key: Key) -> list[Tensor]:
@@ -133,7 +140,7 @@ class ProjectedAscent(BoundedAscent):
     Args:
         epsilon: the radius, in the units of the data.
         norm: 2 or inf.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
         step_size: the length of a step; by default ``2.5 epsilon / steps``, so that the steps can cross the whole
             ball, and epsilon for a single step.

@@ -10,7 +10,7 @@ from torch import Tensor
 from wafl.adversaries.ascent import close, settling
 from wafl.adversaries.base import Move
 from wafl.adversaries.class_space import ClassSpace
-from wafl.core.checks import check_inside
+from wafl.core.bounds import Box, check_inside
 from wafl.core.inputs import Inputs
 from wafl.core.task import Problem
 
@@ -26,7 +26,7 @@ class BoxSpace(ClassSpace):
     lies inside the box, and every second step is extrapolated (Aitken).
     """
 
-    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, bounds: tuple[float, float]) -> None:
+    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, bounds: Box) -> None:
         super().__init__(problem, x, y, gamma)
         assert problem.linear is not None
         self.bounds, self.bias = bounds, problem.linear[1]

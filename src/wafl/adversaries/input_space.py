@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wafl.adversaries.ascent import Room, backtrack, linear_maximizer
 from wafl.adversaries.base import Move
-from wafl.core.checks import check_inside
+from wafl.core.bounds import Box, check_inside
 from wafl.core.inputs import Inputs, shared
 from wafl.core.norms import power_norm
 from wafl.core.task import Problem
@@ -24,7 +24,7 @@ class InputSpace:
         gamma: Tensor,
         norm: float,
         power: int,
-        bounds: tuple[float, float] | None,
+        bounds: Box | None,
     ) -> None:
         self.problem, self.y, self.gamma = problem, y, gamma
         self.norm, self.power, self.bounds = norm, power, bounds

@@ -29,7 +29,7 @@ def crossing(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor]) -> T
         line: the inverse of the line, which does not fall either.
     """
     low = torch.zeros_like(reach[..., :1])
-    high = torch.minimum(line(gain.sum(-1, keepdim=True)), reach.amax(-1, keepdim=True))
+    high = line(gain.sum(-1, keepdim=True))
     left, right = high, low  # where the line has the heights that the staircase has at the two ends
     t = high
     for turn in range(MOST_TURNS):

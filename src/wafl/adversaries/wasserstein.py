@@ -21,7 +21,8 @@ from wafl.adversaries.box_space import BoxSpace
 from wafl.adversaries.class_space import ClassSpace
 from wafl.adversaries.input_space import InputSpace, num_classes
 from wafl.adversaries.reach import gamma_of_reach
-from wafl.core.checks import check_bounds, check_space
+from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, is_finite
+from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, shared
 from wafl.core.norms import typical_length, typical_price
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Tunable, check_options
@@ -56,7 +57,7 @@ class Wasserstein:
         tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
         restarts: random starts in addition to the example itself, and for the cross-entropy also one toward each
             class: below the concavity limit, an example the model is sure of may have its maximum far away.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
         strict: keep a learned gamma above the concavity limit.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
 
@@ -86,7 +87,9 @@ class Wasserstein:
         float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
     ] = 1e-3
     restarts: Annotated[int, Count(0), "Random starts in addition to the example itself."] = 0
-    bounds: Annotated[tuple[float, float] | None, Box(), "A box (low, high) that moved examples stay in."] = None
+    bounds: Annotated[
+        Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
+    ] = DATA
     strict: Annotated[bool, "Keep a learned gamma above the concavity limit."] = False
     space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
 
@@ -102,7 +105,7 @@ class Wasserstein:
         if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
             raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
-        if self.power == 1 and self.bounds is not None and not all(map(math.isfinite, self.bounds)):
+        if self.power == 1 and self.box is not None and not is_finite(self.box):
             raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
 
     def changed(self, **options: Any) -> Wasserstein:
@@ -112,6 +115,10 @@ class Wasserstein:
         elif options.get("radius") is not None and "gamma" not in options:
             options["gamma"] = None
         return replace(self, **options)
+
+    @property
+    def box(self) -> tuple[float, float] | None:
+        return box_of(self.bounds)
 
     @property
     def first_gamma(self) -> float:
@@ -142,7 +149,7 @@ class Wasserstein:
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.radius is not None and self.power == 2:
             reach = BATCH_REACH * lane_scalar(state, "radius", self.radius, problem.params)
-            least = gamma_of_reach(problem, x, y, state.weight, reach, self.norm, self.bounds)
+            least = gamma_of_reach(problem, x, y, state.weight, reach, self.norm, self.box)
             gamma = torch.maximum(gamma, least)
         if math.isinf(self.label_cost):
             move = self._move_inputs(problem, x, y, gamma, state)
@@ -182,7 +189,7 @@ class Wasserstein:
         return 2.0 * gamma > problem.curvature if problem.curvature is not None else None
 
     def _move_inputs(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
-        if self.power == 1 and self.bounds is None:
+        if self.power == 1 and self.box is None:
             return _stay_or_escape(problem, x, y, gamma, self.norm)
         space = self._space(problem, x, y, gamma)
         best = replace(space.ascend(None, self.steps, self.tolerance), concave=self._concave(problem, gamma))
@@ -197,11 +204,11 @@ class Wasserstein:
 
     def _space(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> ClassSpace | InputSpace:
         if self.norm == 2 and self.power == 2 and problem.linear is not None:
-            if self.bounds is None:
+            if self.box is None:
                 return ClassSpace(problem, x, y, gamma)
             if problem.output_loss.convex:
-                return BoxSpace(problem, x, y, gamma, self.bounds)
-        return InputSpace(problem, x, y, gamma, self.norm, self.power, self.bounds)
+                return BoxSpace(problem, x, y, gamma, self.box)
+        return InputSpace(problem, x, y, gamma, self.norm, self.power, self.box)
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
-from wafl.core.checks import check_bounds, check_seed
+from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.core.checks import check_seed
 from wafl.core.norms import norm_name
 from wafl.core.task import Problem
 
@@ -37,13 +38,13 @@ class AutoAttack(Attack):
 
     Args:
         epsilon: the radius of the ball.
-        bounds: a box ``(low, high)`` that moved examples stay in, both finite.
+        bounds: a box ``(low, high)`` that moved examples stay in, both finite; ``"data"``: what the data declare.
         norm: inf or 2.
         queries: how often Square may query the model per example; the standard is 5,000.
     """
 
     epsilon: float
-    bounds: tuple[float, float]
+    bounds: Bounds = DATA
     norm: float = math.inf
     queries: int = 5000
 
@@ -54,21 +55,29 @@ class AutoAttack(Attack):
             raise ValueError(f"norm={self.norm} must be 2 or inf")
         if self.queries < 1:
             raise ValueError(f"queries={self.queries} must be at least 1; the standard is 5000")
-        bounds = check_bounds(self.bounds)
-        if bounds is None or not all(map(math.isfinite, bounds)):
-            raise ValueError(f"bounds={bounds}: AutoAttack works inside a box: give bounds=(low, high), both finite")
-        object.__setattr__(self, "bounds", bounds)
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        if self.bounds != DATA:
+            self._box()
         _package()
+
+    def _box(self) -> tuple[float, float]:
+        box = box_of(self.bounds)
+        if box is None or not is_finite(box):
+            raise ValueError(
+                f"bounds={box}: AutoAttack works inside a box: give bounds=(low, high), both finite, or use data that "
+                "declare theirs (preprocess 'unit' or 'symmetric')"
+            )
+        return box
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         seed = check_seed(seed)
-        low, high = self.bounds
+        low, high = self._box()
         x, examples, labels = population.x, population.x[0], population.y[0]
         if labels.is_floating_point() or labels.ndim != 1:
             raise ValueError("AutoAttack looks for wrong classes and cannot attack a regression: use PGD")
         if bool((examples < low).any() or (examples > high).any()):
             raise ValueError(
-                f"x lies in [{float(examples.min()):g}, {float(examples.max()):g}], outside bounds={self.bounds}: "
+                f"x lies in [{float(examples.min()):g}, {float(examples.max()):g}], outside bounds={(low, high)}: "
                 "give the bounds of the data"
             )
         if self.epsilon == 0:
@@ -97,7 +106,7 @@ class AutoAttack(Attack):
 
     def describe(self, unit: str) -> str:
         short = "" if self.queries == 5000 else f", {self.queries} queries"
-        return f"{norm_name(self.norm)} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}"
+        return f"{norm_name(self.norm)} AutoAttack, epsilon {self.epsilon:g} ({unit}){short}, {in_words(self.bounds)}"
 
     def _project(self, x: Tensor, moved: Tensor) -> Tensor:
         """Back into the ball and the box, which rounding between the two units may have left slightly."""
@@ -107,7 +116,7 @@ class AutoAttack(Attack):
         else:
             length = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
             delta = delta * (self.epsilon / length.clamp_min(self.epsilon))
-        return (x + delta.view_as(x)).clamp(*self.bounds)
+        return (x + delta.view_as(x)).clamp(*self._box())
 
 
 def _ensemble(classes: int, shape: tuple[int, ...]) -> list[str]:

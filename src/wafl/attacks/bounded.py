@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wafl.adversaries import AdversaryState, BoundedAscent, ProjectedAscent
 from wafl.attacks.base import Attack, Population
+from wafl.core.bounds import DATA, Bounds, in_words
 from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import norm_name
@@ -98,7 +99,7 @@ class PGD(BoundedAttack):
         norm: inf or 2.
         random_start: whether to start at a random point of the ball.
         restarts: how many times to start; each example keeps the end point with the largest loss.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
         space: the name of a layer: its output is moved instead of the inputs.
 
     >>> attack = PGD(epsilon=0.1, step_size=0.02, steps=10)
@@ -113,14 +114,15 @@ class PGD(BoundedAttack):
     norm: float = math.inf
     random_start: bool = False
     restarts: int = 1
-    bounds: tuple[float, float] | None = None
+    bounds: Bounds = DATA
     space: str | None = None
 
     def __post_init__(self) -> None:
         self.adversary()
 
     def describe(self, unit: str) -> str:
-        return f"{norm_name(self.norm)} PGD, epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
+        size = f"epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
+        return f"{norm_name(self.norm)} PGD, {size}, {in_words(self.bounds)}"
 
     def adversary(self) -> BoundedAscent:
         return ProjectedAscent(
@@ -142,20 +144,21 @@ class FGSM(BoundedAttack):
     Args:
         epsilon: the length of the step.
         norm: inf or 2.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
         space: the name of a layer: its output is moved instead of the inputs.
     """
 
     epsilon: float
     norm: float = math.inf
-    bounds: tuple[float, float] | None = None
+    bounds: Bounds = DATA
     space: str | None = None
 
     def __post_init__(self) -> None:
         self.adversary()
 
     def describe(self, unit: str) -> str:
-        return f"{norm_name(self.norm)} FGSM, epsilon {self.epsilon:g} ({place(self.space, unit)})"
+        size = f"epsilon {self.epsilon:g} ({place(self.space, unit)})"
+        return f"{norm_name(self.norm)} FGSM, {size}, {in_words(self.bounds)}"
 
     def adversary(self) -> BoundedAscent:
         return BoundedAscent(self.epsilon, self.norm, self.bounds, self.space)

@@ -12,6 +12,7 @@ from torch import Tensor
 from wafl.adversaries import Move, Wasserstein
 from wafl.adversaries.surrogate import move_one_lane
 from wafl.attacks.base import Attack, Population
+from wafl.core.bounds import DATA, Bounds, in_words
 from wafl.core.norms import norm_name
 from wafl.core.task import Problem
 
@@ -29,7 +30,7 @@ class WassersteinShift(Attack):
         norm: the norm that distances are measured in: 1, 2 or inf.
         steps: the most ascent steps at each gamma.
         tolerance: an example stops this close to its fixed point, relative to its move.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
     """
 
     pointwise: ClassVar[bool] = False
@@ -38,7 +39,7 @@ class WassersteinShift(Attack):
     norm: float = 2
     steps: int = 100
     tolerance: float = 1e-5
-    bounds: tuple[float, float] | None = None
+    bounds: Bounds = DATA
 
     def __post_init__(self) -> None:
         if not (self.radius >= 0 and math.isfinite(self.radius)):
@@ -85,7 +86,8 @@ class WassersteinShift(Attack):
         return _spend_rest(problem, x, y, near, far, share, budget)
 
     def describe(self, unit: str) -> str:
-        return f"worst {norm_name(self.norm)} Wasserstein shift, radius {self.radius:g} ({unit})"
+        shift = f"worst {norm_name(self.norm)} Wasserstein shift"
+        return f"{shift}, radius {self.radius:g} ({unit}), {in_words(self.bounds)}"
 
     def _adversary(self, gamma: float) -> Wasserstein:
         return Wasserstein(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,6 @@ from wafl.cli.shared import Trust, load_seeds, parse_norm, parse_numbers, readin
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
-    from wafl.data.federation import Federation
 
 ATTACKS = ("none", "pgd", "fgsm", "wasserstein", "autoattack")
 SHIFTS = ("affine", "rotation", "translation", "gaussian_noise", "shot_noise", "blur", "inversion", "label_shift")
@@ -34,7 +34,17 @@ def evaluate(
         float | None, typer.Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="pgd: ascent steps.")] = 40,
-    norm: Annotated[str, typer.Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf).")] = "inf",
+    norm: Annotated[
+        str | None,
+        typer.Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf). Default: inf; wasserstein: 2."),
+    ] = None,
+    bounds: Annotated[
+        str,
+        typer.Option(
+            metavar="data|none|LOW,HIGH",
+            help="Where moved examples must stay: data (what the data declare), none (anywhere), or a box.",
+        ),
+    ] = "data",
     radius: Annotated[str, typer.Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
     space: Annotated[
         str | None, typer.Option(help="pgd, fgsm: the layer whose output is attacked instead of the inputs.")
@@ -63,15 +73,19 @@ def evaluate(
     from rich.console import Console
 
     from wafl.cli.tables import scores
+    from wafl.core.bounds import read_bounds
     from wafl.evaluation.compare import compare
 
     with reading(trust):
         methods = load_seeds(run)
         every = {name: each for seeds in methods.values() for name, each in seeds.items()}
         clients, unseen = seen_and_unseen(every, run, data_dir)
-        settings = {"step_size": step_size, "steps": steps, "norm": parse_norm(norm), "space": space}
+        said: dict[str, Any] = {"bounds": read_bounds(bounds)}
+        if norm is not None:
+            said["norm"] = parse_norm(norm)
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
-        attacks: list[Attack | None] = [None, *_attacks(attack, sizes, settings, clients)]
+        pace = {"step_size": step_size, "steps": steps}
+        attacks: list[Attack | None] = [None, *_attacks(attack, sizes, pace, said, space)]
         comparison = compare(
             {name: list(seeds.values()) for name, seeds in methods.items()},
             clients,
@@ -86,35 +100,31 @@ def evaluate(
     console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json")
 
 
-def _attacks(name: str, sizes: dict[str, str], settings: dict[str, Any], clients: Federation) -> list[Attack]:
+def _attacks(
+    name: str, sizes: dict[str, str], pace: dict[str, Any], said: dict[str, Any], space: str | None
+) -> list[Attack]:
+    """One attack per size; ``said`` are its norm, if it was given, and its bounds."""
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
-    space, bounds = settings["space"], clients.bounds
-    if space is not None:
-        if name not in ("pgd", "fgsm"):
-            raise ValueError(f"--space {space} needs --attack pgd or fgsm, not {name}")
-        bounds = None  # those of the inputs
+    def each(size: str, make: Callable[[float], Attack]) -> list[Attack]:
+        return [make(number) for number in parse_numbers(size, sizes[size])]
+
+    if space is not None and name not in ("pgd", "fgsm"):
+        raise ValueError(f"--space {space} needs --attack pgd or fgsm, not {name}")
     if name == "none":
         return []
     if name == "pgd":
-        return [PGD(epsilon=size, bounds=bounds, **settings) for size in parse_numbers("epsilon", sizes["epsilon"])]
+        return each("epsilon", lambda size: PGD(size, **pace, **said, space=space))
     if name == "fgsm":
-        return [FGSM(size, settings["norm"], bounds, space) for size in parse_numbers("epsilon", sizes["epsilon"])]
+        return each("epsilon", lambda size: FGSM(size, **said, space=space))
     if name == "wasserstein":
-        return [
-            WassersteinShift(size, norm=settings["norm"], bounds=bounds)
-            for size in parse_numbers("radius", sizes["radius"])
-        ]
+        return each("radius", lambda size: WassersteinShift(size, **said))
     if name == "autoattack":
         from wafl.attacks.autoattack import AutoAttack
 
-        if bounds is None:
-            raise ValueError("autoattack needs data with bounds: train with preprocess 'unit' or 'symmetric'")
-        return [AutoAttack(epsilon=size, bounds=bounds) for size in parse_numbers("epsilon", sizes["epsilon"])]
+        return each("epsilon", lambda size: AutoAttack(epsilon=size, **said))
     if name == "label_shift":
-        return [shifts.label_shift(severity=size) for size in parse_numbers("severity", sizes["severity"])]
+        return each("severity", lambda size: shifts.label_shift(severity=size))
     if name in SHIFTS:
-        return [
-            getattr(shifts, name)(severity=size, bounds=bounds) for size in parse_numbers("severity", sizes["severity"])
-        ]
+        return each("severity", lambda size: getattr(shifts, name)(severity=size, bounds=said["bounds"]))
     raise ValueError(f"unknown attack {name!r}: use one of {', '.join((*ATTACKS, *SHIFTS))}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wafl.core.bounds import read_bounds
 from wafl.core.options import Box, Choice, Option, options_of
 from wafl.methods import METHODS
 from wafl.runs.method_keys import PARTS
@@ -51,12 +52,16 @@ def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The values of the flags as methods take them: a choice is one of a few numbers instead of its text."""
+    """The values of the flags as methods take them: a choice or a box is made of numbers instead of its text."""
     known = method_options(())
-    choices = {name: _choices(known[name]) for name in options}
-    return {
-        name: parse_choice(name, value, choices[name]) if choices[name] else value for name, value in options.items()
-    }
+    return {name: _read(name, value, known[name]) for name, value in options.items()}
+
+
+def _read(name: str, value: Any, owners: Mapping[str, Option]) -> Any:
+    if any(isinstance(option.limits, Box) for option in owners.values()):
+        return read_bounds(value)
+    choices = _choices(owners)
+    return parse_choice(name, value, choices) if choices else value
 
 
 def _choices(owners: Mapping[str, Option]) -> list[float]:
@@ -80,7 +85,7 @@ def _flag(name: str, owners: Mapping[str, Option]) -> Any:
     if choices:
         kind, metavar = str, f"[{'|'.join(f'{value:g}' for value in choices)}]"
     elif isinstance(first.limits, Box):
-        kind, metavar = tuple[float, float], "LOW HIGH"
+        kind, metavar = str, "[data|none|LOW,HIGH]"
     methods: dict[str, list[str]] = {}
     for method, option in owners.items():
         methods.setdefault(option.doc, []).append(method)

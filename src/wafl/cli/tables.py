@@ -301,7 +301,8 @@ def certificates(name: str, certificates: Certificates) -> Table:
     label = "proven" if certificates.proven else "an estimate: no bound on L_zz is known for this model"
     simple = "proven" if certificates.simple_proven else "an estimate"
     table = _plain_table(
-        f"{name}: worst expected loss within the radius, {norm_name(certificates.norm)} ball ({certificates.unit})",
+        f"{name}: worst expected loss within the radius, {norm_name(certificates.norm)} ball "
+        f"({certificates.unit}, unbounded)",
         f"certified: {label}; simple is E[loss] + L_z radius, {simple}; reached: a distribution inside the ball.",
     )
     for column in ("reached", "certified", "at gamma", "simple", "gap"):

@@ -15,38 +15,14 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name}={value} must be positive and finite")
 
 
-def check_bounds(bounds: Any) -> tuple[float, float] | None:
-    """A box as ``(low, high)``; None means no box."""
-    if bounds is None:
-        return None
-    if isinstance(bounds, str):
-        raise ValueError(f"bounds={bounds!r} must be two numbers (low, high), not text")
-    try:
-        low, high = (float(value) for value in bounds)
-    except (TypeError, ValueError):
-        raise ValueError(f"bounds={bounds!r} must be two numbers (low, high)") from None
-    if not low < high:
-        raise ValueError(f"bounds={bounds} must be (low, high) with low < high")
-    return low, high
-
-
-def check_space(space: Any, bounds: tuple[float, float] | None) -> None:
+def check_space(space: Any, bounds: Any) -> None:
     """The name of a layer, whose output the bounds of the data say nothing about."""
     if space is None:
         return
     if not isinstance(space, str) or not space:
         raise ValueError(f"space={space!r} must be the name of a layer, such as 'embedding'")
-    if bounds is not None:
+    if bounds not in (None, "data"):
         raise ValueError(f"bounds={bounds} are for inputs, and space={space!r} moves a layer's output: leave one out")
-
-
-def check_inside(x: Tensor, bounds: tuple[float, float] | None) -> None:
-    """Examples that have to stay in a box must start inside it."""
-    if bounds is None:
-        return
-    low, high = torch.aminmax(x)
-    if float(low) < bounds[0] or float(high) > bounds[1]:
-        raise ValueError(f"examples lie outside bounds={bounds}: widen the bounds or rescale the data")
 
 
 def finite_rows(rows: Tensor) -> Tensor:

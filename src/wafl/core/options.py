@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
-from wafl.core.checks import check_bounds
+from wafl.core.bounds import check_bounds
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Box:
-    """Two numbers ``(low, high)``."""
+    """Two numbers ``(low, high)``, or ``"data"``: see :mod:`wafl.core.bounds`."""
 
     def check(self, name: str, value: Any) -> None:
         check_bounds(value)

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wafl.core.checks import check_bounds, check_seed
+from wafl.core.bounds import check_box
+from wafl.core.checks import check_seed
 from wafl.core.options import Range
 from wafl.core.random import Key, Purpose, permutation
 from wafl.data.examples import Examples
@@ -64,7 +65,7 @@ def pack_arrays(
         _HeldOut.check("test_fraction", test_fraction)
     check_seed(seed)
     packers = _Packer(), _Packer()
-    agreement = _Agreement(Labels(num_classes, classes), check_bounds(bounds), preprocess)
+    agreement = _Agreement(Labels(num_classes, classes), check_box(bounds), preprocess)
     for block in _blocks(arrays, 256):
         clients = [agreement.read(client, item) for client, item in block]
         if agreement.with_tests and test_fraction is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from wafl.core.checks import check_bounds
+from wafl.core.bounds import check_box
 from wafl.data.arrays import Client, pack_arrays
 from wafl.data.examples import Examples
 from wafl.data.foreign import Columns, read_datasets
@@ -118,7 +118,7 @@ class Federation:
             packed.test,
             _check_names(names, count),
             prepare.unit if unit is None else unit,
-            check_bounds(bounds) if preprocess is None else prepare.bounds,
+            check_box(bounds) if preprocess is None else prepare.bounds,
             packed.num_classes,
             classes=packed.classes,
         )

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wafl.core.bounds import within
 from wafl.data.arrays import split_rows
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
@@ -76,6 +77,7 @@ def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, f
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())
         numbers = first + torch.arange(rows.start, rows.stop)
-        moved = skew[client % len(skew)].apply(raw[rows].to(torch.float32) / max_value, seed, numbers)
+        shift = within(skew[client % len(skew)], (0.0, 1.0))
+        moved = shift.apply(raw[rows].to(torch.float32) / max_value, seed, numbers)
         raw[rows] = (moved.clamp(0.0, 1.0) * max_value).round().to(raw.dtype)
     return examples

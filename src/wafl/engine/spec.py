@@ -8,6 +8,7 @@ from typing import Any
 
 from wafl.algorithms.servers.averaging import averaging
 from wafl.algorithms.servers.sgd import sgd
+from wafl.core.bounds import Box
 from wafl.core.describe import describe
 from wafl.methods import Method
 from wafl.schedule import Schedule
@@ -35,6 +36,10 @@ class Spec:
         """The method, with the server that the schedule's ``server_learning_rate`` stands for."""
         rate = self.schedule.server_learning_rate
         return self.method if rate is None else replace(self.method, server=averaging(sgd(rate)))
+
+    def within(self, declared: Box | None) -> Spec:
+        """The same run on data that declare this box."""
+        return replace(self, method=self.method.within(declared))
 
     @property
     def name(self) -> str:

@@ -119,6 +119,7 @@ class Trainer:
     ) -> list[Run]:
         """Train all runs, from where ``progress`` left them if it is given; returns them in the order of the specs."""
         algorithms = self.check(specs)
+        specs = self._within(specs)
         progress = progress or Progress()
         active: list[_ActiveRun] = []
         for place, (spec, algorithm) in enumerate(zip(specs, algorithms, strict=True)):
@@ -141,6 +142,7 @@ class Trainer:
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
         """Before any work, refuse what cannot be trained; returns the algorithm of each run."""
+        specs = self._within(specs)
         algorithms = [self._algorithm(spec) for spec in specs]
         for weights in dict.fromkeys(spec.method.client_weights for spec in specs):
             weights.initial(self.roster.num_examples)
@@ -150,12 +152,16 @@ class Trainer:
 
     def fingerprint(self, specs: Sequence[Spec]) -> str:
         """What a checkpoint must have been written for: these runs, from this start, on these clients."""
-        about = [[spec.fingerprint() for spec in specs], self.task.loss.name, self.roster.unit]
+        about = [[spec.fingerprint() for spec in self._within(specs)], self.task.loss.name, self.roster.unit]
         digest = sha256(json.dumps(about).encode())
         digest.update(self.start.detach().cpu().numpy().tobytes())
         digest.update(self.task.frozen_digest())
         digest.update(self.clients.digest())
         return digest.hexdigest()
+
+    def _within(self, specs: Sequence[Spec]) -> list[Spec]:
+        """The runs on these clients' data, whose bounds are where adversaries stay by default."""
+        return [spec.within(self.roster.bounds) for spec in specs]
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress

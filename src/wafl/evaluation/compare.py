@@ -167,9 +167,8 @@ def compare(
     named = _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
-    every = [attacks] if attacks is None or isinstance(attacks, Attack | str) else list(attacks)
-    for attack in every:
-        check_attack(attack, clients)
+    given = [attacks] if attacks is None or isinstance(attacks, Attack | str) else list(attacks)
+    every = [check_attack(attack, clients) for attack in given]
     test, *others = (
         _scores([run for _, run in named], part, every, attacked, seed) for part in populations(clients, unseen)
     )

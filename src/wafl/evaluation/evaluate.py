@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from wafl.adversaries.surrogate import single_lane
 from wafl.attacks import Attack, BoundedAttack, Population
+from wafl.core.bounds import within
 from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs
 from wafl.core.random import Purpose, choose
@@ -41,6 +42,7 @@ def evaluate(
 
     Most attacks, and the shifts of :mod:`wafl.shifts`, move each example by itself; :class:`wafl.WassersteinShift`
     moves all attacked clients' examples as one distribution; a label shift moves none, but makes some count for more.
+    Moved examples stay within the bounds that the clients declare, unless the attack has other ``bounds``.
 
     Args:
         model: a trained run, or any module.
@@ -58,10 +60,8 @@ def evaluate(
     check_arguments("evaluate(model, clients)", model, clients)
     check_seed(seed)
     check_share(attacked)
-    attack = _named_attack(attack, epsilon, clients)
-    test, *others = (
-        _tested(model, part, attack, attacked, seed, redraw, loss) for part in populations(clients, unseen)
-    )
+    known = check_attack(_named_attack(attack, epsilon), clients)
+    test, *others = (_tested(model, part, known, attacked, seed, redraw, loss) for part in populations(clients, unseen))
     return replace(test, train=others[0], unseen=others[1]) if others else test
 
 
@@ -94,7 +94,6 @@ def _tested(
     loss: Loss | None,
 ) -> Score:
     tests = present_clients(clients)
-    check_attack(attack, clients)
     problem, _, _ = single_lane(model, *clients.test.of(tests[0]), loss, clients.num_classes)
     victims = set(draw_attacked(tests, attacked, seed, redraw)) if attack is not None else set[int]()
     losses, correct = examine(problem, clients, None, seed)
@@ -215,11 +214,15 @@ def check_share(attacked: float) -> None:
         raise ValueError(f"attacked={attacked!r} is a share of the clients and must lie in [0, 1]")
 
 
-def check_attack(attack: object, clients: Federation) -> None:
-    if attack is not None and not isinstance(attack, Attack):
+def check_attack(attack: object, clients: Federation) -> Attack | None:
+    """The attack as it is on these clients, within their bounds unless it has its own."""
+    if attack is None:
+        return None
+    if not isinstance(attack, Attack):
         raise ValueError(f"{attack!r} is not an attack: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
-    if attack is not None and attack.needs_classes and clients.num_classes is None:
+    if attack.needs_classes and clients.num_classes is None:
         raise ValueError(f"{attack.describe(clients.unit)}: this attack needs classes, and this is a regression")
+    return within(attack, clients.bounds)
 
 
 def _check_shares(shares: Tensor, count: int) -> Tensor:
@@ -232,15 +235,15 @@ def _check_shares(shares: Tensor, count: int) -> Tensor:
     return shares
 
 
-def _named_attack(attack: Attack | str | None, epsilon: float | None, clients: Federation) -> Attack | None:
+def _named_attack(attack: Attack | str | None, epsilon: float | None) -> Attack | None:
     if not isinstance(attack, str):
         if epsilon is not None:
             raise ValueError("epsilon is only for attack='autoattack': other attacks have their own")
         return attack
     if attack != "autoattack":
         raise ValueError(f"unknown attack {attack!r}: use 'autoattack', or an attack such as wafl.PGD(epsilon=...)")
-    if epsilon is None or clients.bounds is None:
-        raise ValueError("attack='autoattack' needs epsilon=, and data with bounds (preprocess 'unit' or 'symmetric')")
+    if epsilon is None:
+        raise ValueError("attack='autoattack' needs epsilon=, its size in the units of the data")
     from wafl.attacks.autoattack import AutoAttack
 
-    return AutoAttack(epsilon=epsilon, bounds=clients.bounds)
+    return AutoAttack(epsilon=epsilon)

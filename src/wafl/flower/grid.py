@@ -16,6 +16,7 @@ from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.attacks import Attack
+from wafl.core.bounds import within
 from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.core.task import Task
 from wafl.engine.clients import Engine, Roster
@@ -102,7 +103,8 @@ class GridClients:
                 if all(place < len(runs) and same(runs[place], spec) for place, spec in specs.items())
             ]
 
-        found = entries(lambda one, other: one == other)[:1] or entries(_alike)
+        box = self.roster.bounds
+        found = entries(lambda one, other: one.within(box) == other)[:1] or entries(_alike)
         if len(found) != 1:
             raise ConfigError(
                 f"{', '.join(found)} cannot be told apart: make the parts of your own methods dataclasses"
@@ -123,6 +125,7 @@ class GridClients:
         if self._tested is None or self._tested[0] != key:
             self._tested = key, self._test(params, seed)
         found, names = self._tested[1], self.roster.names
+        attack = within(attack, self.roster.bounds)
         victims = set(draw_attacked(sorted(found), attacked, seed)) if attack is not None else set[int]()
         total = sum(clean.num_examples for clean, _ in found.values())
         scores: list[ClientScore] = []
@@ -132,7 +135,8 @@ class GridClients:
             scores.append(
                 ClientScore(names[client], each.accuracy, each.loss, each.num_examples, client in victims, weight)
             )
-        return Score(scores, "none" if attack is None else attack.describe(self.roster.unit), self.roster.unit, seed)
+        unit = self.roster.unit
+        return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
 
     def _test(self, params: Tensor, seed: int) -> dict[int, tuple[Tested, Tested]]:
         self._census.look()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
 from wafl.algorithms.algorithm import SNAPSHOT
+from wafl.core.bounds import within
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Problem, Task, make_task
 from wafl.data.examples import Examples
@@ -161,7 +162,7 @@ class Node:
         """The model on each client's test examples; with ``attacked``, moved by the experiment's attack."""
         clients, problem = self.site.federation, Problem(task, params[None])
         held = list(self.rows(dict(enumerate(names))).values())
-        attack = make_attack(self.experiment.attack, clients.bounds) if attacked else None
+        attack = within(make_attack(self.experiment.attack), clients.bounds) if attacked else None
         measured = examine(problem, clients, attack, seed, rows_of(clients, held))
         sizes = clients.test.num_examples[held].tolist()
         losses, correct = (None if part is None else part[0].split(sizes) for part in measured)
@@ -193,7 +194,7 @@ class Node:
         chosen = [specs[run] for run in outline.runs]
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
-        return chosen[0]
+        return chosen[0].within(self.site.federation.bounds)
 
 
 def _reports(spec: Spec) -> bool:

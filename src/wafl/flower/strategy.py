@@ -35,7 +35,8 @@ class WAFL(FedAvg):
         steps: the most steps of the inner ascent.
         tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
         restarts: random starts in addition to the example itself.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: a box ``(low, high)`` that moved examples stay in; without one they may go anywhere, as a strategy does
+            not know the data.
         strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
             linear model. ``strategy.gamma`` may then be below the gamma that clients used.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
@@ -97,9 +98,9 @@ class WAFL(FedAvg):
         """The adversary in plain values, with the current gamma; None is left out, and a box is two numbers."""
         told: dict[str, Any] = {name: getattr(self.adversary, name) for name in options_of(Wasserstein)}
         told["gamma"] = self.gamma
-        bounds = told.pop("bounds")
-        if bounds is not None:
-            told["low"], told["high"] = bounds
+        del told["bounds"]
+        if self.adversary.box is not None:
+            told["low"], told["high"] = self.adversary.box
         kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
         return {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
 

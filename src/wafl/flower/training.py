@@ -157,8 +157,7 @@ def _adversary(config: ConfigRecord) -> tuple[Wasserstein, float]:
     }
     if "gamma" not in own:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
-    if "low" in own:
-        own["bounds"] = (own.pop("low"), own.pop("high"))
+    own["bounds"] = (own.pop("low"), own.pop("high")) if "low" in own else None
     gamma = own["gamma"]
     if "radius" in own:
         del own["gamma"]

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from wafl.runs.keys import (
     IMPORT,
+    Box,
     Count,
     Import,
     NotNegative,
@@ -91,14 +92,24 @@ class Attack(Section):
     """pgd, fgsm, autoattack: the size of the attack."""
     radius: NotNegative = 1.0
     """wasserstein: the size of the attack."""
-    norm: Norm = math.inf
-    """The norm that the size is measured in."""
+    norm: Norm | None = None
+    """The norm that the size is measured in; by default 2 for wasserstein, inf for the others."""
+    bounds: Box = "data"
+    """Where moved examples must stay: "data" (what the data declare), [low, high], or "none" (anywhere)."""
     steps: Count = 40
     """pgd: steps of the ascent."""
     step_size: Positive | None = None
     """pgd: the length of a step; by default 2.5 epsilon / steps."""
     space: str | None = None
     """pgd, fgsm: the name of the layer whose output is attacked instead of the inputs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _norm_of_its_kind(cls, values: Any) -> Any:
+        """A saved experiment says which norm was in force."""
+        if not isinstance(values, dict) or values.get("norm") is not None:  # pyright: ignore[reportUnknownMemberType]
+            return values  # pyright: ignore[reportUnknownVariableType]
+        return {**values, "norm": 2.0 if values.get("kind") == "wasserstein" else math.inf}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class Evaluation(Section):

@@ -99,4 +99,11 @@ def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[st
         known[option].check(value)
     kept = {key: value for key, value in own.items() if key != "gamma" or "radius" not in options}
     METHODS[name](**{**kept, **options})
-    return {**kept, **{option: list(value) if option == "bounds" else value for option, value in options.items()}}
+    return {**kept, **{option: _plain(option, value) for option, value in options.items()}}
+
+
+def _plain(option: str, value: Any) -> Any:
+    """The value as an experiment file has it."""
+    if option != "bounds":
+        return value
+    return "none" if value is None else value if isinstance(value, str) else list(value)

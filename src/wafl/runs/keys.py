@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
@@ -22,7 +22,6 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), OfUsualSize]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Box = Annotated[list[float], Field(min_length=2, max_length=2)]
 IMPORT = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$"
 Import = Annotated[str, Field(pattern=IMPORT)]
 """``module:function``, found next to the file or among the installed packages."""
@@ -46,6 +45,20 @@ def one_of(*values: float) -> Any:
 def value_or_list(value: Any) -> str:
     return "list" if isinstance(value, list) else "value"
 
+
+def _list_or_word(value: Any) -> Any:
+    if not isinstance(value, list) and value not in ("data", "none"):
+        raise ValueError("must be a list of two numbers, 'data' or 'none'")
+    return value
+
+
+Box = Annotated[
+    Annotated[Literal["data", "none"], Tag("value")]
+    | Annotated[Annotated[list[float], Field(min_length=2, max_length=2)], Tag("list")],
+    Discriminator(value_or_list),
+    BeforeValidator(_list_or_word),
+]
+"""Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
 
 Swept = Annotated[
     Annotated[T, Tag("value")] | Annotated[Annotated[list[T], Field(min_length=1)], Tag("list")],

@@ -18,6 +18,7 @@ from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
+from wafl.core.bounds import Bounds, check_bounds, within
 from wafl.core.errors import ConfigError
 from wafl.core.inputs import Inputs
 from wafl.data import load_dataset
@@ -143,7 +144,7 @@ def make_plan(
             present_clients(federation)
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
-    attack = make_attack(experiment.attack, clients.roster.bounds)
+    attack = within(make_attack(experiment.attack), clients.roster.bounds)
     plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
     if federation is None and plan.attack is not None and not plan.attack.pointwise:
         raise ConfigError(
@@ -270,7 +271,7 @@ def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     """The method, and which of its options take several values."""
     fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
     said = _said(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
-    bounds: dict[str, Any] = {"bounds": tuple(said.pop("bounds"))} if "bounds" in said else {}
+    bounds: dict[str, Any] = {"bounds": _bounds(said.pop("bounds"))} if "bounds" in said else {}
     swept, options = _lists(said), {**_firsts(said), **bounds}
     if "client_weights" in type(entry).model_fields:
         options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
@@ -332,21 +333,26 @@ def _weights(rule: str | list[float] | None, step: float | None) -> dict[str, An
     return {} if made is None else {"client_weights": made}
 
 
-def make_attack(attack: config.Attack, bounds: tuple[float, float] | None) -> Attack | None:
+def _bounds(value: list[float] | str) -> Bounds:
+    """The bounds that a file gives: a box, 'data', or 'none', as TOML has no None."""
+    return None if value == "none" else check_bounds(value)
+
+
+def make_attack(attack: config.Attack) -> Attack | None:
+    """The attack of an experiment; what it leaves out is the attack's own default."""
     if attack.kind == "none":
         return None
-    if attack.space is not None:
-        if attack.kind not in ("pgd", "fgsm"):
-            raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd' or 'fgsm'")
-        bounds = None  # those of the data
+    if attack.space is not None and attack.kind not in ("pgd", "fgsm"):
+        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd' or 'fgsm'")
+    said: dict[str, Any] = {"bounds": _bounds(attack.bounds)}
+    if attack.norm is not None:
+        said["norm"] = attack.norm
     if attack.kind == "pgd":
-        return PGD(attack.epsilon, attack.step_size, attack.steps, attack.norm, bounds=bounds, space=attack.space)
+        return PGD(attack.epsilon, attack.step_size, attack.steps, space=attack.space, **said)
     if attack.kind == "fgsm":
-        return FGSM(attack.epsilon, attack.norm, bounds, attack.space)
+        return FGSM(attack.epsilon, space=attack.space, **said)
     if attack.kind == "wasserstein":
-        return WassersteinShift(attack.radius, attack.norm, bounds=bounds)
+        return WassersteinShift(attack.radius, **said)
     from wafl.attacks.autoattack import AutoAttack
 
-    if bounds is None:
-        raise ConfigError("attack.kind = 'autoattack' needs data with bounds: data.preprocess = 'unit' or 'symmetric'")
-    return AutoAttack(epsilon=attack.epsilon, bounds=bounds)
+    return AutoAttack(epsilon=attack.epsilon, **said)

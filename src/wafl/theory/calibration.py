@@ -13,6 +13,7 @@ from torch import nn
 
 from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
+from wafl.core.bounds import DATA, Bounds, Box, check_bounds, within
 from wafl.core.checks import check_positive, check_seed
 from wafl.core.norms import power_norm
 from wafl.core.task import Loss
@@ -30,7 +31,10 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class Calibration:
-    """``radii[k]`` is the root mean cost at ``gammas[k]``, and ``losses[k]`` the mean of phi_gamma."""
+    """``radii[k]`` is the root mean cost at ``gammas[k]``, and ``losses[k]`` the mean of phi_gamma.
+
+    ``declared`` is the box of the clients' data, if there is one: where attacks stay by default.
+    """
 
     gammas: tuple[float, ...]
     radii: tuple[float, ...]
@@ -40,6 +44,7 @@ class Calibration:
     mixture: Mixture
     adversary: Wasserstein
     seed: int
+    declared: Box | None = None
 
     def gamma_for(self, radius: float) -> float:
         """The gamma at which the achieved radius is ``radius``; if that jumps, the smallest gamma that stays below it.
@@ -63,6 +68,7 @@ class Calibration:
 
     def size_of(self, attack: Attack) -> float:
         """The root mean cost of an attack's moves over the mixture, in the ground norm."""
+        attack = within(attack, self.declared)
         whole, problem = self.mixture.population(), self.mixture.problem
         numbers, shares = whole.numbers(), whole.shares()
         pieces = list(numbers.split(CHUNK)) if attack.pointwise else [numbers]
@@ -114,7 +120,7 @@ def calibrate(
     steps: int = 200,
     tolerance: float = 1e-6,
     restarts: int = 0,
-    bounds: tuple[float, float] | None = None,
+    bounds: Bounds = DATA,
     part: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     loss: Loss | None = None,
@@ -135,7 +141,7 @@ def calibrate(
         steps: the most steps of the inner ascent.
         tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
         restarts: random starts in addition to the example itself.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the clients declare), a box ``(low, high)``, or None.
         part: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
@@ -156,11 +162,12 @@ def calibrate(
         raise ValueError("gammas is empty: give at least one")
     for gamma in wanted:
         check_positive("gamma", gamma)
-    adversary = Wasserstein(wanted[0], None, norm, power, label_cost, steps, tolerance, restarts, bounds)
+    options = (norm, power, label_cost, steps, tolerance, restarts, check_bounds(bounds))
+    adversary = within(Wasserstein(wanted[0], None, *options), clients.bounds)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
     means = _means(mixture, adversary, wanted, seed)
     radii = tuple(cost ** (1.0 / power) for cost in means.cost)
-    return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, adversary, seed)
+    return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, adversary, seed, clients.bounds)
 
 
 def _means(mixture: Mixture, adversary: Wasserstein, gammas: Sequence[float], seed: int) -> Means:

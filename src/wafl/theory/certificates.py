@@ -116,7 +116,7 @@ class Certificates:
             numbers = (f"{row.radius:.4g}", achieved, f"{row.value:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
             lines.append(" ".join(f"{number:>10}" for number in numbers))
         label = "proven" if self.proven else "an estimate: L_zz is not proven"
-        return "\n".join([*lines, f"{norm_name(self.norm)} ball, {self.unit}; certified is {label}"])
+        return "\n".join([*lines, f"{norm_name(self.norm)} ball, {self.unit}, unbounded; certified is {label}"])
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
@@ -142,8 +142,10 @@ def certify(
     """How large the expected loss can be under any distribution within each radius of the clients' mixture.
 
     The mixture is that of the clients' examples at hand; for the distributions they come from, see
-    :mod:`wafl.theory.bounds`. Labels stay fixed. L_zz is known for linear models with cross-entropy or squared error
-    and for smooth networks; otherwise it is estimated, and ``proven`` is False. Everything is computed in float64.
+    :mod:`wafl.theory.bounds`. Labels stay fixed. The ball is unbounded: its distributions may leave the box of the
+    data, and the certificate holds for those inside it too. L_zz is known for linear models with cross-entropy or
+    squared error and for smooth networks; otherwise it is estimated, and ``proven`` is False. Everything is computed
+    in float64.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -174,7 +176,7 @@ def certify(
     known = input_constants(mixture.task, mixture.params, clients, norm)
 
     def reach(radius: float) -> float | None:
-        return mixture.loss_under(WassersteinShift(radius, norm=norm), seed) if achieved else None
+        return mixture.loss_under(WassersteinShift(radius, norm=norm, bounds=None), seed) if achieved else None
 
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
     return certificates_of(

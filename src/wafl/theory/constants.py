@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wafl.core.checks import check_bounds, check_positive
+from wafl.core.bounds import check_box
+from wafl.core.checks import check_positive
 from wafl.core.errors import PreconditionError
 from wafl.core.fitness import check_fitness
 from wafl.core.norms import check_norm, dual
@@ -145,7 +146,7 @@ def constants(
     task, params = task_of(model, loss)
     clients = data if isinstance(data, Federation) else _alone(data)
     check_fitness(Problem(task, params[None]), *first_example(clients, params), clients.num_classes)
-    box = check_bounds(data_bounds) or clients.bounds or _span(clients)
+    box = check_box(data_bounds) or clients.bounds or _span(clients)
     if not all(map(math.isfinite, box)):
         raise ValueError(
             f"data_bounds={box} must be finite: on unbounded data L_theta and the largest loss are infinite"

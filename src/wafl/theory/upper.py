@@ -40,7 +40,7 @@ class UpperBound:
             lane_scalar(state, name, value, problem.params)[:, None] for name, value in self.scalars().items()
         )
         if self.norm == 2:
-            ascent = Wasserstein(steps=self.steps, tolerance=self.tolerance)
+            ascent = Wasserstein(steps=self.steps, tolerance=self.tolerance, bounds=None)
             move = ascent(problem, x, y, state)
         else:
             loss = problem.loss(x, y)

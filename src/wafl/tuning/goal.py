@@ -48,7 +48,7 @@ class Goal:
             raise ValueError("attacked=() holds no share: give at least one, such as 0 for clean data")
         for share in self.attacked:
             check_share(share)
-        check_attack(self.attack, self.held_out.judges)
+        object.__setattr__(self, "attack", check_attack(self.attack, self.held_out.judges))
 
     @property
     def accuracy(self) -> bool:

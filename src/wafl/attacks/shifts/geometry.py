@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from wafl.attacks.shifts.shift import Shift, check_images
+from wafl.core.bounds import DATA, Bounds
 
 
 @dataclass(frozen=True)
 class Rotation(Shift):
     """See :func:`rotation`."""
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         return f"rotation by {90.0 * self.severity:g} degrees"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
@@ -31,12 +32,12 @@ class Rotation(Shift):
         )
 
 
-def rotation(*, severity: float, bounds: tuple[float, float] | None = None) -> Rotation:
+def rotation(*, severity: float, bounds: Bounds = DATA) -> Rotation:
     """Turn every image counterclockwise by ``90 * severity`` degrees about its center (bilinear).
 
     Args:
         severity: the angle in quarter turns; 0 is the identity.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
 
     >>> quarter = rotation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
     >>> quarter.round().tolist()
@@ -56,7 +57,7 @@ class Translation(Shift):
         if not (len(self.direction) == 2 and all(map(math.isfinite, self.direction)) and any(self.direction)):
             raise ValueError(f"direction={self.direction} must be two finite numbers (down, right), not both 0")
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         down, right = (self.severity * part for part in self.direction)
         return f"translation by {down:g} pixels down and {right:g} right"
 
@@ -66,15 +67,13 @@ class Translation(Shift):
         return _sample(x, down - self.severity * self.direction[0], right - self.severity * self.direction[1])
 
 
-def translation(
-    *, severity: float, direction: tuple[float, float] = (0.0, 1.0), bounds: tuple[float, float] | None = None
-) -> Translation:
+def translation(*, severity: float, direction: tuple[float, float] = (0.0, 1.0), bounds: Bounds = DATA) -> Translation:
     """Move every image by ``severity * direction`` pixels, down and right (bilinear between whole pixels).
 
     Args:
         severity: how far, in multiples of ``direction``; 0 is the identity.
         direction: pixels down and pixels right.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
 
     >>> translation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0, 3.0]]]])).round().tolist()
     [[[[1.0, 1.0, 2.0]]]]
@@ -88,7 +87,7 @@ class Blur(Shift):
 
     highest: ClassVar[float] = 100.0
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         return f"Gaussian blur, std {self.severity:g} pixels"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
@@ -106,12 +105,12 @@ class Blur(Shift):
         return matrix.scatter_add_(1, sources, (weights / weights.sum()).expand(size, -1))
 
 
-def blur(*, severity: float, bounds: tuple[float, float] | None = None) -> Blur:
+def blur(*, severity: float, bounds: Bounds = DATA) -> Blur:
     """Average every pixel with its neighbors under a Gaussian of std ``severity`` pixels, cut off at four stds.
 
     Args:
         severity: the std in pixels, at most 100; 0 is the identity.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
 
     >>> blur(severity=1.0).apply(torch.ones(1, 1, 4, 4)).mean()
     tensor(1.)

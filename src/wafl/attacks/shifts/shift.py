@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
-from wafl.core.checks import check_bounds, check_seed
+from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.core.checks import check_seed
 from wafl.core.random import Key, Purpose
 from wafl.core.task import Problem
 
@@ -32,10 +33,10 @@ class Draw(IntEnum):
 
 @dataclass(frozen=True)
 class Shift(Attack):
-    """``severity`` 0 is exactly the identity; moved examples are clipped to ``bounds``, if given."""
+    """``severity`` 0 is exactly the identity; moved examples are clipped to ``bounds``, if there are any."""
 
     severity: float
-    bounds: tuple[float, float] | None = None
+    bounds: Bounds = DATA
 
     highest: ClassVar[float] = math.inf
     needs_bounds: ClassVar[bool] = False
@@ -43,9 +44,17 @@ class Shift(Attack):
     def __post_init__(self) -> None:
         check_severity(self.severity, self.highest)
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
-        if self.needs_bounds and (self.bounds is None or not all(map(math.isfinite, self.bounds))):
+        if self.bounds != DATA:
+            self._check_box()
+
+    @property
+    def box(self) -> tuple[float, float] | None:
+        return box_of(self.bounds)
+
+    def _check_box(self) -> None:
+        if self.needs_bounds and not is_finite(self.box):
             raise ValueError(
-                f"bounds={self.bounds}: {type(self).__name__} needs the darkest and the brightest possible value: "
+                f"bounds={self.box}: {type(self).__name__} needs the darkest and the brightest possible value: "
                 "give bounds=(low, high), two finite numbers"
             )
 
@@ -66,11 +75,19 @@ class Shift(Attack):
             )
         if self.severity == 0:
             return x
+        self._check_box()
         moved = self._shifted(x, seed, torch.arange(len(x), device=x.device) if rows is None else rows.to(x.device))
-        return moved if self.bounds is None else moved.clamp(*self.bounds)
+        return moved if self.box is None else moved.clamp(*self.box)
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         return self.apply(population.x[0], seed, population.rows)[None]
+
+    def describe(self, unit: str) -> str:
+        return f"{self._label(unit)}, {in_words(self.bounds)}"
+
+    @abstractmethod
+    def _label(self, unit: str) -> str:
+        """The shift in words, without its bounds."""
 
     @abstractmethod
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.shifts.shift import PURPOSE, Draw, Shift, each_row
+from wafl.core.bounds import DATA, Bounds
 from wafl.core.random import Key, normal, uniform
 
 _DARK = 30.0
@@ -29,7 +30,7 @@ class Affine(Shift):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)} must be finite; 0 leaves it out")
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         contrast, brightness, linear = (self.severity * part for part in (self.contrast, self.brightness, self.linear))
         return f"affine shift, contrast {contrast:+g}, brightness {brightness:+g} ({unit}), linear map {linear:g}"
 
@@ -56,7 +57,7 @@ def affine(
     contrast: float = -0.5,
     brightness: float = 0.2,
     linear: float = 0.2,
-    bounds: tuple[float, float] | None = None,
+    bounds: Bounds = DATA,
 ) -> Affine:
     """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
 
@@ -70,7 +71,7 @@ def affine(
         contrast: how much differences from the mean grow; negative values shrink them.
         brightness: what is added to every value.
         linear: the size of the random linear map.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
 
     Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
 
@@ -84,7 +85,7 @@ def affine(
 class GaussianNoise(Shift):
     """See :func:`gaussian_noise`."""
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         return f"Gaussian noise, std {self.severity:g} ({unit})"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
@@ -96,12 +97,12 @@ class GaussianNoise(Shift):
         return torch.cat(each_row(rows, flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
 
 
-def gaussian_noise(*, severity: float, bounds: tuple[float, float] | None = None) -> GaussianNoise:
+def gaussian_noise(*, severity: float, bounds: Bounds = DATA) -> GaussianNoise:
     """``x + severity n`` with n standard normal: the severity is the noise's std in the units of the data.
 
     Args:
         severity: the std; 0 is the identity.
-        bounds: a box ``(low, high)`` that moved examples stay in.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
 
     >>> moved = gaussian_noise(severity=0.1).apply(torch.zeros(100, 100))
     >>> round(float(moved.std()), 2)
@@ -116,12 +117,12 @@ class ShotNoise(Shift):
 
     needs_bounds: ClassVar[bool] = True
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         return f"shot noise, std {self.severity:g} of the range where it is brightest"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
-        assert self.bounds is not None
-        low, high = self.bounds
+        assert self.box is not None
+        low, high = self.box
         flat = x.flatten(1)
 
         def counted(places: Tensor, key: Key) -> Tensor:
@@ -132,7 +133,7 @@ class ShotNoise(Shift):
         return torch.cat(each_row(rows, flat, seed, Draw.SHOT, counted)).view_as(x)
 
 
-def shot_noise(*, severity: float, bounds: tuple[float, float]) -> ShotNoise:
+def shot_noise(*, severity: float, bounds: Bounds = DATA) -> ShotNoise:
     """Count light in photons: ``v -> severity^2 Poisson(v / severity^2)``, where v in [0, 1] is the place in the box.
 
     The brightest value is ``1 / severity^2`` photons on average and has the std ``severity``, as a fraction of the
@@ -140,7 +141,7 @@ def shot_noise(*, severity: float, bounds: tuple[float, float]) -> ShotNoise:
 
     Args:
         severity: the std at the brightest value, as a fraction of the range; 0 is the identity.
-        bounds: the darkest and the brightest value, both finite.
+        bounds: the darkest and the brightest value, both finite; ``"data"``: what the data declare.
 
     >>> shot_noise(severity=0.5, bounds=(0.0, 1.0)).apply(torch.zeros(1, 3))
     tensor([[0., 0., 0.]])
@@ -184,20 +185,20 @@ class Inversion(Shift):
     highest: ClassVar[float] = 1.0
     needs_bounds: ClassVar[bool] = True
 
-    def describe(self, unit: str) -> str:
+    def _label(self, unit: str) -> str:
         return f"inversion by {100.0 * self.severity:g}%"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
-        assert self.bounds is not None
-        return (1.0 - self.severity) * x + self.severity * (sum(self.bounds) - x)
+        assert self.box is not None
+        return (1.0 - self.severity) * x + self.severity * (sum(self.box) - x)
 
 
-def inversion(*, severity: float = 1.0, bounds: tuple[float, float]) -> Inversion:
+def inversion(*, severity: float = 1.0, bounds: Bounds = DATA) -> Inversion:
     """``x -> (1 - severity) x + severity (low + high - x)``: all gray at 1/2, the negative at 1.
 
     Args:
         severity: from 0, the identity, to 1, the negative.
-        bounds: the darkest and the brightest value, both finite.
+        bounds: the darkest and the brightest value, both finite; ``"data"``: what the data declare.
 
     >>> inversion(severity=0.5, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
     tensor([[0.5000, 0.5000]])
