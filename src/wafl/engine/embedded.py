@@ -68,13 +68,6 @@ class Embedded:
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
         check_integers(task, start, clients)
-        if task.traits.obstacle is not None:
-            warn_user(
-                f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
-                "computed one after another. Results are the same, but a round takes as long as all its clients "
-                "together, and a sweep as long as all its runs",
-                SequentialWarning,
-            )
         boxes = (getattr(adversary, "bounds", None) for adversary in adversaries)
         bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own
         low, high = clients.train.span() if bounded else (0.0, 0.0)
@@ -97,6 +90,13 @@ class Embedded:
         return b"".join(part.numpy().tobytes() for part in (train.y, train.offsets, train.rows(some, train.dtype)))
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        if task.traits.obstacle is not None:
+            warn_user(
+                f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
+                "computed one after another. Results are the same, but a round takes as long as all its clients "
+                "together, and a sweep as long as all its runs",
+                SequentialWarning,
+            )
         first = next(iter(specs.values()))
         examples = self.federation.train.to(self.device)
         # A size that a server would not know must not change a digit here either.
