@@ -27,6 +27,7 @@ def train_and_show(study: Study) -> None:
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
     from wafl.core.errors import DivergedError, TrainingWarning
+    from wafl.core.signals import Stopped, exit_status, stopped_by_signals
     from wafl.runs.figures import draw_figures
 
     console, path = Console(), study.folder.path
@@ -36,17 +37,17 @@ def train_and_show(study: Study) -> None:
         f"{study.plan.who}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
     )
     bars = Bars(study, console)
-    with bars.display as display, warnings.catch_warnings(record=True) as caught:
+    with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", TrainingWarning)
         try:
             results = _run(study, bars)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
             command = f"wafl resume {shlex.quote(str(path))}"
             console.print(
                 f"\nStopped. What had finished is in {path}. To resume: {command}", markup=False, soft_wrap=True
             )
-            raise typer.Exit(130) from None
+            raise typer.Exit(exit_status(stop)) from None
         except BaseException as error:
             display.stop()
             if isinstance(error, DivergedError):

@@ -18,7 +18,7 @@ def resume(
     """Continue a study where it was interrupted, to the same numbers as if it had not been.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
-    if every run diverged), and 130 after Ctrl-C.
+    if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
     from rich.console import Console
 

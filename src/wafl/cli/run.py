@@ -66,7 +66,7 @@ def run(
     the study with `wafl resume`.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
-    if every run diverged), and 130 after Ctrl-C.
+    if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
     from wafl.runs.demo import demo_experiment
     from wafl.runs.folder import source_of

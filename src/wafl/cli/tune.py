@@ -30,7 +30,7 @@ def tune(
     interruption, the same command goes on with the methods that are not done.
 
     The exit status is 0 if a setting was found for every method, 3 if all trials of some method diverged, 2 after an
-    error, and 130 after Ctrl-C.
+    error, and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
     from wafl.cli.progress import SOME_DIVERGED
     from wafl.runs.tune import TunedExperiment
@@ -51,6 +51,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
     from rich.markup import escape
 
     from wafl.cli.trial_bars import TrialBars
+    from wafl.core.signals import Stopped, exit_status, stopped_by_signals
 
     console, search = Console(), tuned.search
     measure = search.goal.words()
@@ -58,18 +59,18 @@ def _search(tuned: TunedExperiment) -> Tuning:
     if tuned.known:
         console.print(f"Done before: {', '.join(tuned.known)}.", markup=False)
     bars = TrialBars(search, tuned.known, console)
-    with bars.display as display, warnings.catch_warnings(record=True) as caught:
+    with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
             tuning = tuned.run([bars])
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
             kept = (
                 f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
             )
             none = "No method was done yet."
             console.print(f"\nStopped. {kept if tuned.trials_file.exists() else none}", markup=False, soft_wrap=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(exit_status(stop)) from None
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         console.print(f"[yellow]Warning:[/] {escape(message)}")
     return tuning

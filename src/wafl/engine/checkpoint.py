@@ -30,6 +30,7 @@ from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
 from wafl.core.journal import Journal
+from wafl.core.signals import Signals
 from wafl.engine.callbacks import Callback
 from wafl.engine.progress import ClientState, Place, Progress, RunProgress
 from wafl.history import History, Record
@@ -73,6 +74,7 @@ class Checkpoint(Callback):
             raise ValueError(f"seconds={seconds} must be above 0: it is how long to wait between two checkpoints")
         self.folder, self.every, self.seconds = Path(folder), every, seconds
         self._lock: BaseFileLock | None = None
+        self._signals = Signals()
         self._reset("")
 
     def _reset(self, fingerprint: str) -> None:
@@ -111,6 +113,14 @@ class Checkpoint(Callback):
 
     def on_progress(self, progress: Progress) -> None:
         """Remember the progress, and write it when that is due."""
+        self._signals.go_on()
+        with self._signals.held():
+            self._remember(progress)
+        late = self.seconds is not None and time.monotonic() - self._written_at >= self.seconds
+        if late or self._rounds % self.every == 0:
+            self.write()
+
+    def _remember(self, progress: Progress) -> None:
         records = [] if self._unsaved is None else self._unsaved.records
         runs: dict[int, RunProgress] = {}
         for place, run in progress.runs.items():
@@ -120,17 +130,17 @@ class Checkpoint(Callback):
             runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
         self._unsaved = _Unsaved(runs, records, dict(progress.memory), dict(progress.chunk_sizes))
         self._rounds += 1
-        late = self.seconds is not None and time.monotonic() - self._written_at >= self.seconds
-        if late or self._rounds % self.every == 0:
-            self.write()
 
     def write(self) -> None:
-        """Write what has not been written yet."""
-        if self._unsaved is None:
-            return
+        """Write what has not been written yet; a signal that comes meanwhile waits until it is on disk."""
+        with self._signals.held():
+            if self._unsaved is not None:
+                self._write(self._unsaved)
+
+    def _write(self, unsaved: _Unsaved) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count += 1
-        unsaved, folder = self._unsaved, self.folder / f"{self._count:09d}"
+        folder = self.folder / f"{self._count:09d}"
         self._journal.append(_line(place, record) for place, record in unsaved.records)
         unsaved.records = []
         memory = self._memory.write(unsaved.memory, self._count)
@@ -145,7 +155,10 @@ class Checkpoint(Callback):
         self._memory.forget(good[-KEPT:])
 
     def __enter__(self) -> Checkpoint:
-        """Nobody else writes here until :meth:`__exit__`; the lock ends with the process, however it ends."""
+        """Nobody else writes here until :meth:`__exit__`; the lock ends with the process, however it ends.
+
+        Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
+        """
         from filelock import FileLock, Timeout
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -157,6 +170,7 @@ class Checkpoint(Callback):
                 f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
             ) from None
         self._lock = lock
+        self._signals.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -170,6 +184,7 @@ class Checkpoint(Callback):
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
+            self._signals.__exit__()
 
     def _written(self) -> list[Path]:
         """Complete checkpoints, oldest first; one that a crash left half written has another name."""

@@ -199,7 +199,9 @@ def train(
     if checkpoint is None:
         return trainer.train(specs, told)
     with checkpoint:
-        return trainer.train(specs, [*told, checkpoint], progress)
+        runs = trainer.train(specs, [*told, checkpoint], progress)
+        checkpoint.write()  # here a signal can only delay it
+        return runs
 
 
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:

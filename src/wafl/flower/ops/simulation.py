@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from wafl.core.errors import TooFewRepliesError
 from wafl.core.extras import require
+from wafl.core.signals import stopped_by_signals
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
 from wafl.runs.study import Study
@@ -37,7 +36,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     write_app(place / "app", experiment, None if source is None else Path(source))
     pending = [entry.name for entry in study.pending()]
     state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
-    with _terminating(), Loopback(place, simulation=True, environment=state) as loopback:
+    with stopped_by_signals(), Loopback(place, simulation=True, environment=state) as loopback:
         flower_run = loopback.submit(
             place / "app",
             {"folder": str(folder.path.resolve())},
@@ -64,17 +63,3 @@ def _report(study: Study, methods: Sequence[str], show: Show | None) -> None:
         done = sum(f'{{"method": "{name}"' in line for line in lines)
         if done:
             show(name, done)
-
-
-@contextmanager
-def _terminating() -> Generator[None, None, None]:
-    """Let SIGTERM end the block, so that the processes it has started end too."""
-
-    def end(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
