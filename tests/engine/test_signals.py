@@ -25,7 +25,7 @@ ROUNDS = 5
 def handlers() -> Generator[dict[int, Any], None, None]:
     """The handlers of a plain process, which must be there again in the end."""
     own = {number: signal.getsignal(number) for number in ENDING}
-    plain = {number: signal.SIG_DFL for number in ENDING} | {signal.SIGINT: signal.default_int_handler}
+    plain: dict[int, Any] = {**dict.fromkeys(ENDING, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
     for number, handler in plain.items():
         signal.signal(number, handler)
     yield plain

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from wafl.core.errors import FolderError, TooFewRepliesError
 from wafl.core.files import sealed, unsealed
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.progress import Progress
+from wafl.runs import folder as folder_module
 from wafl.runs.folder import StudyFolder
 from wafl.runs.read import parse_experiment
 from wafl.runs.study import Study
@@ -61,6 +62,10 @@ def assert_one_line(result: Any, *parts: str) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def without_figures(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(folder).items() if not name.startswith("figures")}
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -329,7 +334,7 @@ def test_a_finished_study_of_an_earlier_version_is_listed_and_needs_no_training(
     assert "(80% attacked)" in row_of(finished)
     result = invoke("resume", finished)
     assert (result.exit_code, "is a finished study" in result.stdout) == (0, True)
-    assert contents(finished) == before
+    assert without_figures(finished) == before
 
 
 def test_listing_studies_writes_nothing(whole: Path, tmp_path: Path) -> None:
@@ -459,7 +464,72 @@ def test_resuming_a_finished_study_trains_nothing_and_repairs_its_metrics(
     result = invoke("resume", finished)
     assert result.exit_code == 0, result.output
     assert f"{finished} is a finished study: there is nothing to train" in result.stdout
-    assert contents(finished) == contents(whole)
+    assert without_figures(finished) == contents(whole)
+
+
+def test_a_study_killed_before_or_while_its_figures_were_drawn_gets_them_at_the_next_resume(finished: Path) -> None:
+    """The study comes from Python, which draws nothing."""
+    figures = finished / "figures"
+    assert not figures.exists()
+    result = invoke("resume", finished)
+    drawn = {path.name: path.read_bytes() for path in figures.iterdir()}
+    assert drawn.keys() == {"accuracy.png", "accuracy-radius.png"}
+    assert all(f"Figure: {figures / name}" in result.stdout for name in drawn)
+    (figures / "accuracy.png").unlink()
+    (figures / ".left.tmp").mkdir()
+    (figures / "accuracy-radius.png").write_bytes(b"mine")
+    assert "accuracy.png" in invoke("resume", finished).stdout
+    assert {path.name for path in figures.iterdir()} == set(drawn), "what a kill left behind is gone"
+    assert (figures / "accuracy-radius.png").read_bytes() == b"mine", "what is there stays"
+
+
+@pytest.mark.parametrize("moment", ["mkdir", "config.toml", "about.json", "rename"])
+def test_a_study_that_ends_while_its_folder_is_made_has_none_or_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    class Killed(BaseException):
+        """After which nothing is cleaned up."""
+
+    def dies(work: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+        def dying(*arguments: Any, **options: Any) -> Any:
+            if when(*arguments):
+                raise Killed
+            return work(*arguments, **options)
+
+        return dying
+
+    for owner, name in ((Path, "mkdir"), (Path, "rename"), (folder_module, "write_whole")):
+        when = (lambda *_, name=name: name == moment) if owner is Path else (lambda path, *_: path.name == moment)
+        monkeypatch.setattr(owner, name, dies(getattr(owner, name), when))
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(Killed):
+        make(tmp_path / "runs" / "study")
+    monkeypatch.undo()
+    assert not (tmp_path / "runs" / "study").exists()
+    if (tmp_path / "runs").exists():
+        assert "holds no studies yet" in invoke("runs", tmp_path / "runs").stdout
+    assert make(tmp_path / "runs" / "study").pending()
+
+
+def test_studies_of_one_name_get_folders_of_their_own_also_if_they_start_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another takes the name between the look and the making."""
+    experiment = parse_experiment(BASE, "here")
+    rename = Path.rename
+
+    def overtaken(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        StudyFolder.create(target, experiment)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    made = StudyFolder.create(tmp_path / "study", experiment, numbered=True)
+    assert made.path == tmp_path / "study-2"
+    assert {path.name for path in tmp_path.iterdir()} == {"study", "study-2"}
+    assert all(StudyFolder.existing(path).status() == "interrupted" for path in tmp_path.iterdir())
+    with pytest.raises(FolderError, match="study exists already: choose another --name"):
+        StudyFolder.create(tmp_path / "study", experiment)
 
 
 # -- Interrupted and resumed ----------------------------------------------------------------------------------
@@ -813,7 +883,7 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     text = " ".join(result.stdout.split())
     assert "Loss, one seed: on clean test data, with 50% to 100% of the clients attacked" in text
     assert f"{score.loss:.1f}" in result.stdout
-    assert (folder / "runs" / "study" / "figures" / "accuracy.png").stat().st_size > 1000
+    assert (folder / "runs" / "study" / "figures" / "loss.png").stat().st_size > 1000
     assert re.search(r"\d+\.\d loss \(100% attacked\)", row_of(folder / "runs" / "study"))
     assert all("accuracy" not in row for row in StudyFolder(folder / "runs" / "study").read_metrics())
 

@@ -10,6 +10,8 @@ import typer
 from click.shell_completion import CompletionItem
 from typer.core import TyperCommand, TyperGroup
 
+from wafl.cli.output import lasting_output
+
 COMMANDS = {
     "run": "Train methods, and see which hold up when clients' data shift.",
     "tune": "Try the same number of settings of every method, and write the experiment with the best.",
@@ -85,8 +87,10 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Wasserstein-robust federated learning."""
+    context.with_resource(lasting_output())

@@ -22,13 +22,15 @@ def resume(
     """
     from rich.console import Console
 
+    from wafl.runs.figures import draw_missing
     from wafl.runs.study import Study
 
     with reading(trust):
         study = Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged
-            Console().print(f"{folder} is a finished study: there is nothing to train.")
+            figures = "".join(f"\nFigure: {path}" for path in draw_missing(study, results))
+            Console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
             exit_if_diverged(results)
             return
         train_and_show(study)

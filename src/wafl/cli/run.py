@@ -96,10 +96,13 @@ def run(
                 device=device,
                 engine=engine or "embedded",
             )
-        folder = _new_folder(output, name, described)
+        folder = output / (name or described.name)
+        if name is not None:
+            _refuse_taken(folder)
+        source = None if experiment is None else source_of(experiment)
+        study = Study.create(described, folder, source, numbered=name is None)
         if name is None:
-            _offer_resume(output / described.name, folder, described)
-        study = Study.create(described, folder, None if experiment is None else source_of(experiment))
+            _offer_resume(folder, study.folder.path, described)
         train_and_show(study)
 
 
@@ -113,24 +116,18 @@ def _refuse_options(context: typer.Context) -> None:
         raise ValueError(f"{option} cannot be used with an experiment file: change the file, or use --set KEY=VALUE")
 
 
-def _new_folder(output: Path, name: str | None, experiment: Experiment) -> Path:
-    """A folder that does not exist yet, so that nothing saved is lost."""
-    if name is not None:
-        folder = output / name
-        if folder.exists():
-            resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
-            raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
-        return folder
-    from wafl.runs.folder import free_folder
-
-    return free_folder(output / experiment.name)
+def _refuse_taken(folder: Path) -> None:
+    """A study goes to a folder that does not exist yet, so that nothing saved is lost."""
+    if folder.exists():
+        resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
+        raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
 
 
 def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
     """Say which studies of the same name were begun and left, and how to continue them."""
     from wafl.runs.folder import StudyFolder, taken_folders, to_toml
 
-    for left in filter(_was_left, taken_folders(base)):
+    for left in (other for other in taken_folders(base) if other != folder and _was_left(other)):
         same = StudyFolder(left).config.read_text() == to_toml(experiment)
         what = "this very experiment was begun there" if same else "an experiment of this name was begun there"
         typer.secho(

@@ -17,10 +17,12 @@ def runs(
     from rich.console import Console
 
     from wafl.cli.tables import studies
+    from wafl.core.files import is_temporary
     from wafl.runs.folder import StudyFolder
 
     with one_line_errors():
         if not output.is_dir():
             raise FileNotFoundError(f"{output} is not a folder: wafl run makes one")
-        found = [StudyFolder(path.parent) for path in sorted(output.glob("*/config.toml"))]
+        folders = sorted(path.parent for path in output.glob("*/config.toml") if not is_temporary(path.parent))
+        found = [StudyFolder(folder) for folder in folders]
         Console().print(studies(found) if found else f"{output} holds no studies yet: wafl run makes one.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ TEMPORARY = ".tmp"
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write all of it or nothing: under a name that nobody could have put a link at, synced, then renamed."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    temporary = _temporary(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
         with open(os.open(temporary, flags, 0o666), "wb") as file:
@@ -29,6 +31,36 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Generator[Path, None, None]:
+    """A new folder, all of it or nothing: filled under another name, synced, then renamed.
+
+    If somebody else has made the folder meanwhile, that is a FileExistsError.
+    """
+    temporary = _temporary(path)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        sync(temporary)
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            raise FileExistsError(f"{path} exists already") if path.exists() else error from None
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(path.parent)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a crash has left it behind, or somebody is still writing it."""
+    return path.name.startswith(".") and path.name.endswith(TEMPORARY)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
 
 
 def links(folder: Path) -> Iterator[Path]:
@@ -65,7 +97,10 @@ def is_locked(path: Path) -> bool:
 def remove_temporary(folder: Path) -> None:
     """Remove what a crash left half written in a folder."""
     for path in folder.glob(f".*{TEMPORARY}"):
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def sync(folder: Path) -> None:

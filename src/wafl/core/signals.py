@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: SIGTERM and SIGHUP end it as Ctrl-C does, and none of them in the middle of saving."""
+"""Signals that ask a process to end: SIGTERM and SIGHUP end it as Ctrl-C does, none in the middle of saving."""
 
 from __future__ import annotations
 

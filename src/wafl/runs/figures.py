@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from wafl.core.files import TEMPORARY, remove_temporary
 from wafl.plotting import Line, generalization, measure_against_attacked, measure_against_parameter
 from wafl.runs.study import Study
+
+Draw = Callable[[Path], Any]
+"""Draws a figure to a path."""
 
 
 def draw_figures(study: Study, results: Mapping[str, Any]) -> list[Path]:
     """Write every figure that the study has numbers for; returns their paths."""
-    folder, measure = study.folder.figures, results["measure"]
+    return _drawn(study.folder.figures, _figures(study, results))
+
+
+def draw_missing(study: Study, results: Mapping[str, Any]) -> list[Path]:
+    """Write the figures that are not there, as after a kill while they were drawn; returns their paths."""
+    folder, figures = study.folder.figures, _figures(study, results)
+    return _drawn(folder, {name: draw for name, draw in figures.items() if not (folder / name).exists()})
+
+
+def _drawn(folder: Path, figures: Mapping[str, Draw]) -> list[Path]:
+    """Draw each in a place of its own first, so that no figure is there in part."""
+    if figures:
+        folder.mkdir(exist_ok=True)
+        remove_temporary(folder)
+    for name, draw in figures.items():
+        with TemporaryDirectory(prefix=".", suffix=TEMPORARY, dir=folder) as place:
+            draw(Path(place, name))
+            Path(place, name).replace(folder / name)
+    return [folder / name for name in figures]
+
+
+def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
+    """How each figure is drawn that the study has numbers for, by its name."""
+    measure = results["measure"]
     rows = {label: row for label, row in results["methods"].items() if "clean" in row}
     if not rows:
-        return []
-    folder.mkdir(exist_ok=True)
-    found = [folder / f"{measure}.png"]
+        return {}
     unit = "accuracy (%)" if measure == "accuracy" else "loss"
     lines = {
         label: _line([0.0, *(100.0 * float(s) for s in row["attacked"])], list(_tests(row).values()))
         for label, row in rows.items()
     }
     methods = [row["method"]["name"] for row in rows.values()]
-    measure_against_attacked(lines, unit, results["attack"] or "clean data", found[0], methods)
+    attack = results["attack"] or "clean data"
+    found: dict[str, Draw] = {f"{measure}.png": partial(measure_against_attacked, lines, unit, attack, methods=methods)}
     for parameter, panels in _swept(study, rows).items():
-        found.append(folder / f"{measure}-{parameter}.png")
-        measure_against_parameter(panels, parameter, unit, found[-1])
+        found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
     if study.plan.unseen is not None:
-        found.append(folder / "unseen.png")
-        generalization({**results, "methods": rows}, found[-1])
+        found["unseen.png"] = partial(generalization, {**results, "methods": rows})
     return found
 
 

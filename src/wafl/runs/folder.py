@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.core.errors import FolderError
-from wafl.core.files import is_locked, links, remove_temporary, sealed, unsealed, write_whole
+from wafl.core.files import is_locked, links, remove_temporary, sealed, unsealed, whole_folder, write_whole
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
 
@@ -53,19 +53,30 @@ class StudyFolder:
         self._lock = path / ".lock"
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, source: Path | None = None) -> StudyFolder:
-        """A new folder that describes itself before any work starts; ``source`` is where your own modules are."""
-        folder = cls(path)
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            raise FolderError(f"{path} exists already: choose another --name, or remove it") from None
+    def create(
+        cls, path: Path, experiment: Experiment, source: Path | None = None, *, numbered: bool = False
+    ) -> StudyFolder:
+        """A new folder, which describes itself from its first moment.
+
+        Args:
+            path: the folder, which must not exist.
+            experiment: what it will hold.
+            source: where your own modules are.
+            numbered: if it exists, take the first of folder-2, folder-3, ... that does not.
+        """
         text = to_toml(experiment).encode()
-        write_whole(folder.config, text)
-        write_whole(
-            folder.about, sealed({**provenance(), "config": sha256(text).hexdigest(), "source": _folder(source)})
-        )
-        return folder
+        about = sealed({**provenance(), "config": sha256(text).hexdigest(), "source": _folder(source)})
+        for place in _folders(path) if numbered else [path]:
+            if place.exists():
+                continue
+            try:
+                with whole_folder(place) as new:
+                    write_whole(new / "config.toml", text)
+                    write_whole(new / "about.json", about)
+            except FileExistsError:  # somebody was faster
+                continue
+            return cls(place)
+        raise FolderError(f"{path} exists already: choose another --name, or remove it")
 
     @classmethod
     def existing(cls, path: Path) -> StudyFolder:

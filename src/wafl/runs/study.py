@@ -38,7 +38,13 @@ class Study:
 
     @classmethod
     def create(
-        cls, experiment: Experiment, path: Path, source: Path | None = None, find_clients: FindClients | None = None
+        cls,
+        experiment: Experiment,
+        path: Path,
+        source: Path | None = None,
+        find_clients: FindClients | None = None,
+        *,
+        numbered: bool = False,
     ) -> Study:
         """A new study; everything is checked before anything is written.
 
@@ -47,9 +53,10 @@ class Study:
             path: the folder of the study, which must not exist.
             source: the folder of the experiment's file, where its own modules are.
             find_clients: finds the clients if they are not in this process.
+            numbered: if the folder exists, take the first of folder-2, folder-3, ... that does not.
         """
         plan = make_plan(experiment, source, find_clients)
-        return cls(StudyFolder.create(path, experiment, source), plan)
+        return cls(StudyFolder.create(path, experiment, source, numbered=numbered), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
