@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wafl.core.frames import to_frame, to_html
+from wafl.core.shapes import shaped
 from wafl.plotting import Line, by_round
 
 NUMBERS = ("loss", "seconds", "replies", "achieved_radius", "gamma")
@@ -95,11 +96,16 @@ class History(Sequence[Record]):
 
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:
+        """What :meth:`to_json` gave; a ValueError that names a value of another type."""
+
         def restore(value: Any) -> Any:
             return tuple(restore(item) for item in value) if isinstance(value, list) else value
 
+        shaped(list[dict[str, Any]], rows, "history")
         diverged = rows[-1].get("diverged") if rows else None
         kept = rows if diverged is None else rows[:-1]
+        shaped(str | None, diverged, "diverged")
+        shaped(list[Record], kept, "history")
         return cls([Record(**{name: restore(value) for name, value in row.items()}) for row in kept], diverged)
 
     def __len__(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -21,11 +20,46 @@ from wafl import models
 from wafl.core.files import sealed, unsealed, write_whole
 from wafl.core.fitness import takes_integers
 from wafl.core.frames import to_frame, to_html
+from wafl.core.shapes import check_types, parsed_table
 from wafl.core.task import Loss
 from wafl.data.intake import Intake
 from wafl.history import History, plot_histories
 
 FORMAT = 1
+
+SAVED: dict[str, Any] = {
+    "method": str,
+    "model": dict[str, Any] | None,
+    "num_classes": int | None,
+    "intake?": {"classes": list[str] | None, "columns": list[str] | None, "prepare": dict[str, Any]},
+    "trained": list[str],
+    "buffers?": list[str],
+    "loss": str | None,
+    "settings": {
+        "method?": {"adversary?": dict[str, Any] | None},
+        "schedule?": {
+            "rounds": int,
+            "cohort": int | None,
+            "local_steps": int | None,
+            "local_epochs": int | None,
+            "batch_size": int | None,
+            "learning_rate": float | str,
+            "momentum": float,
+            "weight_decay": float,
+            "server_learning_rate": float | None,
+            "seed": int,
+            "clip_norm?": float | None,
+        },
+        "sweep?": dict[str, Any] | None,
+        "data?": dict[str, Any] | None,
+        "unit?": str,
+        "scalars?": dict[str, float],
+    },
+    "client_weights": list[float],
+    "history": list[dict[str, Any]],
+    "sha256": str,
+}
+"""What ``run.json`` holds (:func:`wafl.core.shapes.check_types`)."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +238,11 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
     try:
-        about = json.loads((folder / "run.json").read_bytes())
-        if about["format"] != FORMAT:
-            raise ValueError(f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
-        about = unsealed((folder / "run.json").read_bytes())
+        written = (folder / "run.json").read_bytes()
+        if (found := parsed_table(written).get("format")) != FORMAT:
+            raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
+        about = unsealed(written)
+        check_types(about, SAVED)
         content = (folder / "params.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise ValueError("params.safetensors is not the file that run.json was written with")
@@ -224,7 +259,10 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     if model is None:
         if architecture is None:
             raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
-        model = models.build(architecture)
+        try:
+            model = models.build(architecture)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{folder} is damaged: it describes no model that wafl builds: {error}") from error
     loss = loss if loss is not None else own_loss
     if loss is None:
         raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
@@ -247,6 +285,7 @@ def saved_history(path: str | os.PathLike[str]) -> History:
     folder = Path(path)
     try:
         about = unsealed((folder / "run.json").read_bytes())
+        check_types(about, {"sha256": str, "history": list[Any]})
         if sha256((folder / "params.safetensors").read_bytes()).hexdigest() != about["sha256"]:
             raise ValueError("params.safetensors is not the file that run.json was written with")
         return History.from_json(about["history"])

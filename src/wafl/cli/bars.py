@@ -23,7 +23,7 @@ class Bars(Callback):
 
     def __init__(self, study: Study, console: Console) -> None:
         self.display = Progress(
-            TextColumn("{task.description:<10}"),
+            TextColumn("{task.description:<10}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("rounds"),

@@ -37,9 +37,9 @@ def check(
     trust: Trust = False,
 ) -> None:
     """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
-    from rich.console import Console
     from rich.markup import escape
 
+    from wafl.cli.terminal import make_console
     from wafl.runs.folder import source_of
     from wafl.runs.plan import make_plan
     from wafl.runs.read import read_experiment
@@ -49,15 +49,17 @@ def check(
         plan = make_plan(read_experiment(path, changes or []), source_of(path), trust=False)
         if plan.experiment.tune is not None:
             make_search(plan)
-    console = Console()
-    console.print(f"{plan.who}", highlight=False)
+    console = make_console()
+    console.print(plan.who, highlight=False, markup=False)
     for entry in plan.entries:
         count = len(plan.experiment.seeds)
         for values in entry.grid.values():
             count *= len(values)
         swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
         runs = "1 run" if count == 1 else f"{count} runs"
-        console.print(f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}")
+        console.print(
+            f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}", markup=False
+        )
     console.print(f"[green]{escape(str(path))} is in order.[/]")
 
 

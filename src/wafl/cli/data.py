@@ -28,8 +28,7 @@ def list_data(data_dir: DataDir = None) -> None:
     """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
     from importlib.util import find_spec
 
-    from rich.console import Console
-
+    from wafl.cli.terminal import make_console
     from wafl.data.cache import data_folder
     from wafl.data.natural import NATURAL
     from wafl.data.sources import SOURCES
@@ -40,8 +39,8 @@ def list_data(data_dir: DataDir = None) -> None:
         table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), DIGITS_LICENSE)
         for name, source in SOURCES.items():
             table.add_row(name, *_row(name, folder), source.license)
-        console = Console()
-        console.print(f"Data folder: {folder}", soft_wrap=True, highlight=False)
+        console = make_console()
+        console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
         console.print(table)
         console.print(_natural_table(folder))
         untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
@@ -145,8 +144,8 @@ def show(
 ) -> None:
     """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
     from rich.columns import Columns
-    from rich.console import Console
 
+    from wafl.cli.terminal import make_console
     from wafl.data.cache import load_raw
     from wafl.data.contact_sheet import contact_sheet
     from wafl.data.natural import NATURAL
@@ -159,7 +158,7 @@ def show(
         raw = None if name == "digits" else load_raw(name, data_dir)
         parts = _digits() if raw is None else {"train": (raw.x_train, raw.y_train), "test": (raw.x_test, raw.y_test)}
         classes = tuple("0123456789") if raw is None else SOURCES[name].classes
-        console = Console()
+        console = make_console()
         console.print(f"[bold]{name}[/]: {_about(name)}", highlight=False)
         if raw is not None and raw.group_train is not None and raw.group_test is not None:
             console.print(_groups(raw), highlight=False)
@@ -168,18 +167,17 @@ def show(
         path = contact_sheet(
             *parts["train"], classes, output or Path(f"{name}-examples.png"), title=f"{name}: training examples"
         )
-        console.print(f"Contact sheet: {path}", soft_wrap=True, highlight=False)
+        console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 
 def _show_natural(name: str, data_dir: Path | None) -> None:
-    from rich.console import Console
-
+    from wafl.cli.terminal import make_console
     from wafl.data import load_dataset
     from wafl.data.natural import NATURAL
 
     source = NATURAL[name]
     clients = load_dataset(name, data_dir).partition()
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
     console.print(clients.describe())
     console.print(f"{'features':<20} {', '.join(source.features)}")

@@ -70,9 +70,8 @@ def evaluate(
     Prints one row per method, attack and share, with the mean and deviation over the seeds that did not diverge, and
     writes one row per run to comparison.csv and comparison.json. Clients that were held out of training are tested too.
     """
-    from rich.console import Console
-
     from wafl.cli.tables import scores
+    from wafl.cli.terminal import make_console
     from wafl.core.bounds import read_bounds
     from wafl.evaluation.compare import compare
 
@@ -95,9 +94,9 @@ def evaluate(
             seed=seed,
         )
         comparison.save(output or run)
-    console = Console()
+    console = make_console()
     console.print(scores(comparison, clients))
-    console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json")
+    console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json", markup=False)
 
 
 def _attacks(

@@ -36,6 +36,7 @@ def export(
 
     The preprocessing is part of the model: it takes any number of examples as the data set holds them.
     """
+    from wafl.core.visible import visible
     from wafl.runs.export_metrics import export_metrics
 
     with reading(trust):
@@ -47,7 +48,7 @@ def export(
             written = export_metrics(run, metrics)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)
-    typer.echo(f"Written: {written}")
+    typer.echo(visible(f"Written: {written}"))
 
 
 def _export_model(folder: Path, format: Format, output: Path | None, data_dir: Path | None) -> Path:

@@ -31,8 +31,7 @@ def app(
 
     The data stay on the nodes: each SuperNode says in its --node-config where its data are.
     """
-    from rich.console import Console
-
+    from wafl.cli.terminal import make_console
     from wafl.runs.read import read_experiment
 
     with one_line_errors():
@@ -45,7 +44,7 @@ def app(
                 raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
             described, source = trial_experiment(), None
         files = write_app(folder, described, source)
-    console = Console()
+    console = make_console()
     for file in files:
         console.print(f"Wrote {file}", markup=False, highlight=False)
     console.print(
@@ -69,14 +68,14 @@ def certificates(
 
     Run it again with other --node names to add nodes; nothing is ever overwritten.
     """
-    from rich.console import Console
+    from wafl.cli.terminal import make_console
 
     with one_line_errors():
         from wafl.flower.ops.certificates import make_certificates
 
         hosts = {"hosts": host} if host else {}
         made = make_certificates(folder, nodes=node or [], days=days, **hosts)
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     console.print(
         f"SuperLink: --ssl-ca-certfile {made.ca} --ssl-certfile {made.server_cert} "
         f"--ssl-keyfile {made.server_key} --enable-supernode-auth",

@@ -21,20 +21,21 @@ def train_and_show(study: Study) -> None:
     import shlex
     import warnings
 
-    from rich.console import Console
     from rich.markup import escape
 
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
+    from wafl.cli.terminal import make_console
     from wafl.core.errors import DivergedError, TrainingWarning
     from wafl.core.signals import Stopped, exit_status, stopped_by_signals
     from wafl.runs.figures import draw_figures
 
-    console, path = Console(), study.folder.path
+    console, path = make_console(), study.folder.path
     shown = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
     console.print(
-        f"{study.plan.who}\n{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
+        f"{escape(study.plan.who)}\n"
+        f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
     )
     bars = Bars(study, console)
     with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:

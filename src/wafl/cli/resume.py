@@ -20,8 +20,7 @@ def resume(
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
     if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
-    from rich.console import Console
-
+    from wafl.cli.terminal import make_console
     from wafl.runs.figures import draw_missing
     from wafl.runs.study import Study
 
@@ -30,7 +29,7 @@ def resume(
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged
             figures = "".join(f"\nFigure: {path}" for path in draw_missing(study, results))
-            Console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
+            make_console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
             exit_if_diverged(results)
             return
         train_and_show(study)

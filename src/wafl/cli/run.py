@@ -125,16 +125,16 @@ def _refuse_taken(folder: Path) -> None:
 
 def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
     """Say which studies of the same name were begun and left, and how to continue them."""
+    from wafl.cli.terminal import say
     from wafl.runs.folder import StudyFolder, taken_folders, to_toml
 
     for left in (other for other in taken_folders(base) if other != folder and _was_left(other)):
         same = StudyFolder(left).config.read_text() == to_toml(experiment)
         what = "this very experiment was begun there" if same else "an experiment of this name was begun there"
-        typer.secho(
+        say(
             f"Note: {left} is not finished: {what} and left. To continue it: wafl resume {left}\n"
             f"This starts from scratch in {folder}.",
-            fg=typer.colors.YELLOW,
-            err=True,
+            typer.colors.YELLOW,
         )
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 @contextmanager
 def one_line_errors() -> Generator[None, None, None]:
     """Report bad input, or training that cannot go on, in one line instead of a traceback; the exit status is 2."""
+    from wafl.cli.terminal import say
     from wafl.core.errors import DivergedError, TooFewRepliesError, UnboundedError
 
     try:
         yield
     except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
-        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+        say(f"Error: {error}", typer.colors.RED)
         raise typer.Exit(2) from error
 
 
@@ -40,10 +41,11 @@ Trust = Annotated[
 @contextmanager
 def reading(trust: bool) -> Generator[None, None, None]:
     """Errors in one line; and code that a study names runs only if it may: with ``--trust``, or if somebody says so."""
+    from wafl.core.visible import visible
     from wafl.runs.own_code import asking
 
     def allow(what: str) -> bool:
-        return trust or (on_a_terminal() and typer.confirm(f"{what}. Run it", err=True))
+        return trust or (on_a_terminal() and typer.confirm(visible(f"{what}. Run it"), err=True))
 
     with one_line_errors(), asking(allow):
         yield
@@ -86,6 +88,8 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
     methods = [folder] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
     if not methods:
         raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
+    from wafl.cli.terminal import say
+
     found: dict[str, dict[str, Run]] = {}
     for method in methods:
         for path in (method, *_seed_folders(method)):
@@ -94,7 +98,7 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
                 break
             run = _load_run(path)
             if run.diverged:
-                typer.secho(f"Left out: {path} diverged: {run.diverged}", fg=typer.colors.YELLOW, err=True)
+                say(f"Left out: {path} diverged: {run.diverged}", typer.colors.YELLOW)
             else:
                 found[method.name] = {**runs, str(path.relative_to(method.parent)): run}
     if not found:
@@ -120,6 +124,7 @@ def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Fed
 
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
     """The federation that runs were trained on, and the clients that were held out of it, if any."""
+    from wafl.core.shapes import check_types
     from wafl.data import load_dataset
 
     recipes = {name: run.settings.get("data") for name, run in runs.items()}
@@ -133,10 +138,14 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
                 "these runs do not say how to make their data again: use wafl from Python with your federation"
             )
         return plan.federation, plan.unseen
+    check_types(first, {"dataset": str, "partition": dict[str, Any], "held_out?": list[tuple[float, int, str]]}, "data")
     options = dict(first["partition"])
     if "sizes" in options:
         options["sizes"] = tuple(options["sizes"])
-    clients, others = load_dataset(first["dataset"], data_dir).partition(**options), None
+    try:
+        clients, others = load_dataset(first["dataset"], data_dir).partition(**options), None
+    except TypeError as error:
+        raise ValueError(f"{folder} is damaged: its data cannot be made again: {error}") from error
     for share, seed, side in first.get("held_out", []):
         seen, unseen = clients.hold_out(share, seed=seed)
         clients, others = (seen, unseen) if side == "seen" else (unseen, None)

@@ -177,7 +177,7 @@ def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]
 
 
 def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> Table:
-    title = "clean data" if attack == "none" else attack
+    title = "clean data" if attack == "none" else escape(attack)
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("run", overflow="fold")
     for name in ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss"):
@@ -267,7 +267,7 @@ def _constants(name: str, summary: Summary) -> Table:
 
 def _consequences(run: Run, summary: Summary) -> str:
     here, rate = summary.here, run.settings["schedule"]["learning_rate"]
-    own = f"gamma {summary.gamma:.4g}, learning rate {rate}"
+    own = f"gamma {summary.gamma:.4g}, learning rate {escape(str(rate))}"
     if here.norm != 2 or not summary.gamma > here.concavity_limit:
         return f"Concavity limit L_zz / 2 = {here.L_zz / 2.0:.4g}; {own}: the inner problem need not be concave.\n"
     smoothness, cap = here.smoothness(summary.gamma), here.learning_rate_cap(summary.gamma)
@@ -335,13 +335,15 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
         table.add_column(name)
     colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
     for folder in folders:
-        status = folder.status()
+        name = escape(folder.path.name)
         try:
+            status = folder.status()
             started, results = str(folder.read_about().get("started", "")), folder.read_results()
             methods, best = _headline(results)
-        except ValueError as error:
-            started, methods, best = "", "", f"[red]{escape(str(error))}[/]"
-        table.add_row(folder.path.name, f"[{colors[status]}]{status}[/]", started, methods, best)
+        except Exception as error:  # whatever is in one folder, the others are listed
+            table.add_row(name, "[red]damaged[/]", "", "", f"[red]{escape(str(error))}[/]")
+        else:
+            table.add_row(name, f"[{colors[status]}]{status}[/]", escape(started), methods, escape(best))
     return table
 
 
@@ -383,7 +385,7 @@ def transport_weights(clients: Federation, found: Sequence[TransportWeights], ta
         length = max(square, 0.0) ** 0.5
         spread = f" ± {error / (2.0 * length):.2f}" if length > 0 and error == error else ""
         shares = [f"{result.weights[place]:.3f}" for result in found]
-        table.add_row(name, f"{count:,}", f"{length:.2f}{spread}", *shares)
+        table.add_row(escape(name), f"{count:,}", f"{length:.2f}{spread}", *shares)
     trust = {"bound": "no less than the distance", "approximation": "of means of groups of examples"}
     lines = [
         f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} "

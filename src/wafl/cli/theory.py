@@ -65,13 +65,12 @@ def theory(
     A certificate holds for every distribution within the radius of the clients' training examples; the bounds carry it
     over to the distributions that these came from. A bound that does not apply says which precondition fails.
     """
-    from rich.console import Console
-
     from wafl.cli.tables import certificates, theory_of
+    from wafl.cli.terminal import make_console
     from wafl.theory import certify, summarize
     from wafl.theory.certificates import plot_certificates
 
-    console = Console()
+    console = make_console()
     with reading(trust):
         runs = load_runs(run)
         clients = clients_of(runs, run, data_dir)
@@ -99,7 +98,7 @@ def theory(
         folder = output or run
         folder.mkdir(parents=True, exist_ok=True)
         plot_certificates(found, folder / "certificates.png")
-    console.print(f"Figure: {folder / 'certificates.png'}")
+    console.print(f"Figure: {folder / 'certificates.png'}", markup=False)
 
 
 def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tuple[int, ...]) -> Concentration | None:

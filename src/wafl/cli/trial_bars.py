@@ -17,7 +17,7 @@ class TrialBars(Callback):
 
     def __init__(self, search: Search, known: Collection[str], console: Console) -> None:
         self.display = Progress(
-            TextColumn("{task.description:<10}"),
+            TextColumn("{task.description:<10}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("rounds"),

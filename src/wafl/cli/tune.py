@@ -47,13 +47,13 @@ def _search(tuned: TunedExperiment) -> Tuning:
     """Try everything, with one bar per method; exits if it is interrupted."""
     import warnings
 
-    from rich.console import Console
     from rich.markup import escape
 
+    from wafl.cli.terminal import make_console
     from wafl.cli.trial_bars import TrialBars
     from wafl.core.signals import Stopped, exit_status, stopped_by_signals
 
-    console, search = Console(), tuned.search
+    console, search = make_console(), tuned.search
     measure = search.goal.words()
     console.print(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {measure}\n", markup=False)
     if tuned.known:
@@ -80,12 +80,12 @@ def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
     """What was chosen and why, and what to run next."""
     import shlex
 
-    from rich.console import Console
     from rich.markup import escape
 
     from wafl.cli.tables import tuned_settings
+    from wafl.cli.terminal import make_console
 
-    console = Console()
+    console = make_console()
     console.print(tuned_settings(tuning))
     edges = [f"[yellow]{name}:[/] {edge}." for name, best in tuning.best.items() for edge in best.edges]
     if edges:

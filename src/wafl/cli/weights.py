@@ -41,9 +41,8 @@ def weights(
     With a target, `nearest` is the paper's linear program, which takes the single nearest source, and `mixture` is the
     mixture of the sources that is nearest. Without one, `cover` is the smallest ball that holds every source.
     """
-    from rich.console import Console
-
     from wafl.cli.tables import transport_weights
+    from wafl.cli.terminal import make_console
     from wafl.data.domains import domains, federation_of
     from wafl.plotting import weights_and_distances
     from wafl.weights import barycenter, cover, mixture, nearest
@@ -70,6 +69,6 @@ def weights(
             clients.unit,
             output,
         )
-    console = Console()
+    console = make_console()
     console.print(transport_weights(clients, found, target, sample))
-    console.print(f"Figure: {output}")
+    console.print(f"Figure: {output}", markup=False)

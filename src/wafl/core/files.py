@@ -12,6 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from wafl.core.shapes import parsed_table
+
 SEAL = "checksum"
 TEMPORARY = ".tmp"
 """How the names of files end that a crash may leave behind."""
@@ -123,10 +125,7 @@ def unsealed(data: bytes) -> dict[str, Any]:
     >>> unsealed(sealed({"loss": 0.5}))
     {'loss': 0.5}
     """
-    content: Any = json.loads(data)
-    if not isinstance(content, dict):
-        raise ValueError("it is not a table")
-    table: dict[str, Any] = {str(key): value for key, value in content.items()}
+    table = parsed_table(data)
     if table.pop(SEAL, None) != _checksum(table):
         raise ValueError("its checksum differs")
     return table

@@ -30,6 +30,7 @@ from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
 from wafl.core.journal import Journal
+from wafl.core.shapes import parsed
 from wafl.core.signals import Signals
 from wafl.engine.callbacks import Callback
 from wafl.engine.progress import ClientState, Place, Progress, RunProgress
@@ -329,7 +330,7 @@ def _histories(folder: Path, about: Mapping[str, Any]) -> dict[int, list[dict[st
     """The rounds of each run; they must be as many as were written."""
     found: dict[int, list[dict[str, Any]]] = {int(place): [] for place in about["lengths"]}
     for entry in Journal(folder / "rounds.journal", about["journal"]).read():
-        row = json.loads(entry)
+        row = parsed(entry)
         found[row.pop("run")].append(row)
     if {str(place): len(rows) for place, rows in found.items()} != about["lengths"]:
         raise ValueError("rounds.journal does not hold the rounds of this checkpoint")

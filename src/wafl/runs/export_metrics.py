@@ -11,6 +11,7 @@ from typing import Any
 
 from wafl.core.extras import require
 from wafl.core.files import write_whole
+from wafl.core.shapes import parsed_table
 from wafl.runs.export import refuse_existing
 from wafl.runs.folder import StudyFolder, refuse_links
 
@@ -55,15 +56,13 @@ def export_metrics(folder: Path, path: Path) -> Path:
 def _rows(source: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(source.read_bytes().splitlines(), 1):
         try:
-            row: Any = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("it is not a table")
+            row = parsed_table(line)
         except ValueError as error:
             raise ValueError(
                 f"{source}, line {number} is damaged: {error}. If the study was interrupted, "
                 f"wafl resume {source.parent} restores it"
             ) from error
-        yield {str(name): value for name, value in row.items()}
+        yield row
 
 
 def _cell(value: Any) -> Any:

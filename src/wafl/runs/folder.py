@@ -12,12 +12,11 @@ figures/
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -27,8 +26,10 @@ from typing import Any, Literal
 
 from wafl.core.errors import FolderError
 from wafl.core.files import is_locked, links, remove_temporary, sealed, unsealed, whole_folder, write_whole
+from wafl.core.shapes import check_types, parsed
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
+from wafl.runs.shapes import ABOUT, check_results
 
 FORMAT = 2
 """Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
@@ -108,15 +109,15 @@ class StudyFolder:
         return read_experiment(self.config)
 
     def read_about(self) -> dict[str, Any]:
-        return _read_json(self.about)
+        return _read_json(self.about, lambda about: check_types(about, ABOUT))
 
     def read_results(self) -> dict[str, Any]:
         """What the finished methods gave; empty if there are none yet."""
-        return _read_json(self.results) if self.results.exists() else {}
+        return _read_json(self.results, check_results) if self.results.exists() else {}
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All rounds of all runs, one dictionary each; those of a finished study are checked."""
-        return [json.loads(line) for line in self.check_metrics().splitlines()]
+        return [parsed(line) for line in self.check_metrics().splitlines()]
 
     def check_metrics(self) -> bytes:
         """The metrics as they are; an error if those of a finished study are not what it ended with."""
@@ -180,7 +181,9 @@ def _folders(base: Path) -> Iterator[Path]:
 def source_of(experiment: Path) -> Path:
     """Where an experiment file's own modules are: next to it, or for the file of a study, where they were then."""
     try:
-        source = unsealed((experiment.parent / "about.json").read_bytes()).get("source")
+        about = unsealed((experiment.parent / "about.json").read_bytes())
+        check_types(about, ABOUT)
+        source = about.get("source")
     except (OSError, ValueError):
         return experiment.parent
     return experiment.parent if source is None else Path(source)
@@ -244,8 +247,10 @@ def _gpu() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     try:
-        return unsealed(path.read_bytes())
+        content = unsealed(path.read_bytes())
+        check(content)
+        return content
     except (OSError, ValueError) as error:
         raise FolderError(f"{path} is damaged and cannot be read: {error}. Nothing was changed") from error

@@ -12,6 +12,7 @@ from wafl.algorithms.local import sgd
 from wafl.algorithms.servers import averaging
 from wafl.core.describe import describe
 from wafl.core.errors import PreconditionError
+from wafl.core.shapes import check_types
 from wafl.data.federation import Federation
 from wafl.run import Run
 from wafl.schedule import LocalWork
@@ -33,6 +34,13 @@ from wafl.theory.rates import convergence
 T = TypeVar("T")
 
 UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
+
+SETTINGS: dict[str, Any] = {
+    "method": {"adversary": dict[str, Any] | None},
+    "schedule": dict[str, Any],
+    "scalars": dict[str, float],
+}
+"""What of a run's settings is needed; a saved run may come from anywhere."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ def summarize(
         target_examples: how many examples that target has.
         barycenter_distance: rho*, the root mean squared W_2 from the clients to their barycenter.
     """
+    check_types(run.settings, SETTINGS, "settings")
     here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
     best = None if ball is None else certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
@@ -242,4 +251,5 @@ def _geometry(run: Run) -> tuple[float, float, bool]:
     adversary = run.settings["method"]["adversary"]
     if adversary is None or adversary.get("type") != "Wasserstein":
         return 2, math.inf, False
+    check_types(adversary, {"norm": float | str, "label_cost": float | str, "bounds": Any}, "adversary")
     return float(adversary["norm"]), float(adversary["label_cost"]), adversary["bounds"] is not None

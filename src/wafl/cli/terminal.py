@@ -1,0 +1,28 @@
+"""What is printed: names and messages from files are shown, and never obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from wafl.core.visible import visible
+
+
+class _Shown(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def make_console(**options: Any) -> Console:
+    """A console that shows control characters as question marks."""
+    return _Shown(**options)
+
+
+def say(text: str, color: str | None = None) -> None:
+    """Print a line to stderr."""
+    typer.secho(visible(text), fg=color, err=True)

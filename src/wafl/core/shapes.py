@@ -1,0 +1,82 @@
+"""JSON that may come from anywhere: how deep it is nested, and which types its values have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+DEPTH = 50
+"""Levels of lists and tables in a file; those that wafl writes have fewer than ten."""
+
+
+def parsed(data: bytes | str) -> Any:
+    """The value that JSON describes; a ValueError if it is damaged or nested too deeply to work with."""
+    try:
+        content: Any = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level: list[Any] = [[content]]
+    for _ in range(DEPTH + 1):
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        if not level:
+            return content
+    raise ValueError(f"it is nested more than {DEPTH} levels deep")
+
+
+def _inside(outer: Any) -> Any:
+    return outer.values() if isinstance(outer, dict) else outer  # pyright: ignore[reportUnknownVariableType]
+
+
+def parsed_table(data: bytes | str) -> dict[str, Any]:
+    """JSON that must be a table."""
+    content = parsed(data)
+    if not isinstance(content, dict):
+        raise ValueError("it is not a table")
+    return {str(key): value for key, value in content.items()}
+
+
+def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
+    """A ValueError that names the first value of a table that is missing or has another type.
+
+    Args:
+        table: what a file holds.
+        types: by name, a type, or again such a table of types. Names that end with ``?`` may be missing.
+        where: the name of the table itself.
+
+    >>> check_types({"loss": 0.5, "by": {"client": [1]}}, {"loss": float, "by": {"client": list[str]}, "seed?": int})
+    Traceback (most recent call last):
+    ValueError: by.client.0: input should be a valid string
+    """
+    if not isinstance(table, dict):
+        raise ValueError(f"{where or 'it'} is not a table")
+    for key, kind in types.items():
+        name = key.removesuffix("?")
+        place = f"{where}.{name}" if where else name
+        if name not in table:
+            if key == name:
+                raise ValueError(f"{place} is missing")
+        elif isinstance(kind, Mapping):
+            check_types(table[name], kind, place)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            shaped(kind, table[name], place)
+
+
+def shaped(kind: Any, value: Any, where: str = "") -> Any:
+    """The value as this type, such as ``list[float]`` or a dataclass; a ValueError that names what does not fit."""
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, (*([where] if where else ()), *first["loc"])))
+        raise ValueError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

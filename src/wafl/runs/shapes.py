@@ -1,0 +1,39 @@
+"""The types of what a study's files hold, which are checked when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wafl.core.shapes import check_types
+from wafl.evaluation.generalization import PARTS
+
+ABOUT: dict[str, Any] = {"format?": int, "started?": str, "config?": str, "source?": str | None}
+
+SPREAD: dict[str, Any] = {"mean": float, "std": float, "seeds": list[float]}
+UNSEEN: dict[str, Any] = {
+    **{part: {**SPREAD, "interval": tuple[float, float], "worst_tenth": SPREAD} for part in PARTS},
+    "out_of_sample_gap": SPREAD,
+    "participation_gap": SPREAD,
+}
+RESULTS: dict[str, Any] = {
+    "attack?": str | None,
+    "seeds": list[int],
+    "measure": str,
+    "methods": dict[str, dict[str, Any]],
+    "done": list[str],
+    "finished": bool,
+    "metrics?": str,
+}
+ROW: dict[str, Any] = {"clean": SPREAD, "worst_client": SPREAD, "seconds": float, "generalization?": UNSEEN}
+
+
+def check_results(results: Mapping[str, Any]) -> None:
+    """A ValueError that names the first value of ``results.json`` that is missing or has another type."""
+    check_types(results, RESULTS)
+    for label, row in results["methods"].items():
+        where = f"methods.{label}"
+        check_types(row, {"diverged?": dict[str, str]}, where)
+        if "clean" in row:  # tested
+            check_types(row, {**ROW, "attacked": dict[str, Any]}, where)
+            check_types(row["attacked"], dict.fromkeys(row["attacked"], SPREAD), f"{where}.attacked")
