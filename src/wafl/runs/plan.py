@@ -144,6 +144,7 @@ def make_plan(
             present_clients(federation)
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
+    experiment = _resolved(experiment, federation)
     attack = within(make_attack(experiment.attack), clients.roster.bounds)
     plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
     if federation is None and plan.attack is not None and not plan.attack.pointwise:
@@ -157,6 +158,14 @@ def make_plan(
     if federation is not None:
         _try_attack(plan.attack, plan, federation)
     return plan
+
+
+def _resolved(experiment: config.Experiment, federation: Federation | None) -> config.Experiment:
+    """The experiment with the preprocessing that is in force, if the data set chose it."""
+    if experiment.data.preprocess is not None or federation is None or federation.recipe is None:
+        return experiment
+    data = experiment.data.model_copy(update={"preprocess": federation.recipe["partition"]["preprocess"]})
+    return experiment.model_copy(update={"data": data})
 
 
 def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:

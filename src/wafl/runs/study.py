@@ -56,7 +56,7 @@ class Study:
             numbered: if the folder exists, take the first of folder-2, folder-3, ... that does not.
         """
         plan = make_plan(experiment, source, find_clients)
-        return cls(StudyFolder.create(path, experiment, source, numbered=numbered), plan)
+        return cls(StudyFolder.create(path, plan.experiment, source, numbered=numbered), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
