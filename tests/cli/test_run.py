@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 import typer
@@ -156,6 +157,7 @@ FLAGS = {
     "random_start": ("FedPGM", [], True), "penalty": ("FedRobust", ["3"], 3.0), "weights_step": ("DRFA", ["0.5"], 0.5),
     "mu": ("FedProx", ["0.5"], 0.5), "rate": ("FedAvgM", ["0.5"], 0.5), "beta": ("FedAvgM", ["0.5"], 0.5),
     "beta1": ("FedAdam", ["0.5"], 0.5), "beta2": ("FedYogi", ["0.5"], 0.5), "tau": ("FedYogi", ["0.5"], 0.5),
+    "space": ("FedFGSM", ["0"], "0"),
 }
 # fmt: on
 
@@ -201,7 +203,9 @@ def test_flags_of_methods_are_refused_with_a_file(tmp_path: Path) -> None:
 
 def every_command(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     found: dict[tuple[str, ...], Any] = {}
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         found |= every_command(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
     return found
 
