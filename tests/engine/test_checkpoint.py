@@ -25,11 +25,7 @@ from wafl.data.examples import Examples
 from wafl.engine import checkpoint as checkpoint_module
 from wafl.engine.callbacks import Callback, EarlyStopping, Moment
 from wafl.engine.checkpoint import Checkpoint
-from wafl.engine.embedded import Embedded
 from wafl.engine.lanes import Lanes
-from wafl.engine.spec import Spec
-from wafl.engine.trainer import Trainer
-from wafl.schedule import Schedule
 from wafl.weights import snapshot
 
 ROUNDS = 4
@@ -526,9 +522,9 @@ def test_a_folder_with_only_a_half_written_checkpoint_is_a_fresh_start(
 def test_a_newer_format_is_refused_and_left_as_it_is(half: Path, clients: wafl.Federation) -> None:
     for folder in written(half):
         about = unsealed((folder / "state.json").read_bytes())
-        (folder / "state.json").write_bytes(sealed({**about, "format": 5}))
+        (folder / "state.json").write_bytes(sealed({**about, "format": 6}))
     before = contents(half)
-    with pytest.raises(CheckpointError, match="format 5, this version reads 4: update wafl-learn"):
+    with pytest.raises(CheckpointError, match="format 6, this version reads 5: update wafl-learn"):
         fit(clients, checkpoint=Checkpoint(half))
     assert contents(half) == before
 
@@ -594,14 +590,26 @@ OTHERS: dict[str, Callable[[wafl.Federation, Checkpoint], Any]] = {
     "loss": lambda clients, checkpoint: fit(clients, checkpoint=checkpoint, loss=scaled_loss),
     "labels": lambda clients, checkpoint: fit(federation(shift=1), checkpoint=checkpoint),
     "inputs": lambda clients, checkpoint: fit(federation(scale=2.0), checkpoint=checkpoint),
+    "faults": lambda clients, checkpoint: fit(clients, checkpoint=checkpoint, faults=wafl.Faults(dropout=0.1)),
     "sweep": lambda clients, checkpoint: sweep(clients, "lanes of one batch", checkpoint=checkpoint),
 }
+
+WHAT = {
+    "start": "starting parameters",
+    "loss": "loss",
+    "labels": "training examples",
+    "inputs": "training examples",
+    "faults": "faults",
+}
+"""What the refusal names, if it is not the methods."""
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_the_checkpoint_of_another_training_is_refused(half: Path, clients: wafl.Federation, other: str) -> None:
     before = contents(half)
-    with pytest.raises(CheckpointError, match="it belongs to another training"):
+    with pytest.raises(
+        CheckpointError, match=f"it belongs to another training, with other {WHAT.get(other, 'methods')}"
+    ):
         OTHERS[other](clients, Checkpoint(half))
     assert contents(half) == before
     assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
@@ -623,11 +631,9 @@ def test_the_last_of_very_many_examples_is_part_of_the_fingerprint() -> None:
     total = 2**24 + 4
     examples = Examples(torch.zeros(total, 1), torch.arange(2).repeat(total // 2), torch.tensor([0, total]))
     many = wafl.Federation(examples, examples, ("all",), num_classes=2)
-    trainer = Trainer(wafl.models.mlr(many), Embedded(many, torch.device("cpu")), "cross_entropy", None)
-    spec = Spec(wafl.FedAvg(), Schedule(rounds=1, local_steps=1))
-    first = trainer.fingerprint([spec])
+    first = many.fingerprint()
     examples.raw[-1] = 1.0
-    assert trainer.fingerprint([spec]) != first
+    assert many.fingerprint() != first
 
 
 def falling(first: float, round: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from wafl.cli.method_options import parse_choice
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
     from wafl.run import Run
+    from wafl.runs.folder import StudyFolder
     from wafl.runs.plan import Plan
 
 
@@ -42,12 +44,18 @@ Trust = Annotated[
 def reading(trust: bool) -> Generator[None, None, None]:
     """Errors in one line; and code that a study names runs only if it may: with ``--trust``, or if somebody says so."""
     from wafl.core.visible import visible
+
+    """Errors and warnings in one line; code that a study names runs only with ``--trust``, or if somebody says so."""
+    import warnings
+
+    from wafl.cli.terminal import say
     from wafl.runs.own_code import asking
 
     def allow(what: str) -> bool:
         return trust or (on_a_terminal() and typer.confirm(visible(f"{what}. Run it"), err=True))
 
-    with one_line_errors(), asking(allow):
+    with one_line_errors(), asking(allow), warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: say(f"Warning: {message}", typer.colors.YELLOW)
         yield
 
 
@@ -86,17 +94,20 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
         raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
     single = (folder / "run.json").exists()
     methods = [folder] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
+    if not single:
+        _say_what_is_unfinished(folder)
     if not methods:
         raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
     from wafl.cli.terminal import say
 
+    plan = cache(lambda: _plan_of(folder))
     found: dict[str, dict[str, Run]] = {}
     for method in methods:
         for path in (method, *_seed_folders(method)):
             runs = found.get(method.name, {})
             if at_most is not None and len(runs) >= at_most:
                 break
-            run = _load_run(path)
+            run = _load_run(path, plan)
             if run.diverged:
                 say(f"Left out: {path} diverged: {run.diverged}", typer.colors.YELLOW)
             else:
@@ -126,7 +137,11 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
     """The federation that runs were trained on, and the clients that were held out of it, if any."""
     from wafl.core.shapes import check_types
     from wafl.data import load_dataset
+    from wafl.runs.same_study import data_fingerprint, refuse_changes, warn_of_versions
 
+    study = _study_of(folder)
+    if study is not None:
+        warn_of_versions(study)
     recipes = {name: run.settings.get("data") for name, run in runs.items()}
     first = next(iter(recipes.values()))
     if any(recipe != first for recipe in recipes.values()):
@@ -149,34 +164,51 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
     for share, seed, side in first.get("held_out", []):
         seen, unseen = clients.hold_out(share, seed=seed)
         clients, others = (seen, unseen) if side == "seen" else (unseen, None)
+    if study is not None:
+        refuse_changes(study, data_fingerprint(clients, others))
     return clients, others
 
 
 def _sound_run(folder: Path) -> Run:
-    run = _load_run(folder)
+    run = _load_run(folder, lambda: _plan_of(folder))
     if run.diverged:
         raise ValueError(f"{folder} diverged: {run.diverged}")
     return run
 
 
-def _load_run(path: Path) -> Run:
+def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
+    """A saved run; the plan of its study is made only if the model is your own."""
     from wafl.run import has_own_model, load_run
 
-    plan = _plan_of(path) if has_own_model(path) else None
-    return load_run(path) if plan is None else load_run(path, model=plan.model)
+    made = plan() if has_own_model(path) else None
+    return load_run(path) if made is None else load_run(path, model=made.model)
+
+
+def _say_what_is_unfinished(folder: Path) -> None:
+    """Whoever reads a study's table must know which methods are not in it yet, or not to the end."""
+    from wafl.cli.terminal import say
+
+    study = _study_of(folder)
+    names = [] if study is None else study.unfinished()
+    if names:
+        verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
+        note = f"Note: {', '.join(names)} {verb} not finished: wafl resume {folder} trains {them}"
+        say(note, typer.colors.YELLOW)
 
 
 def _plan_of(folder: Path) -> Plan | None:
     from wafl.runs.study import Study
 
-    config = _config_of(folder)
-    return None if config is None else Study.resume(config.parent).plan
+    study = _study_of(folder)
+    return None if study is None else Study.resume(study.path).plan
 
 
-def _config_of(folder: Path) -> Path | None:
-    """The experiment of the study that a run belongs to: in its folder, or up to two folders above."""
+def _study_of(folder: Path) -> StudyFolder | None:
+    """The study that a run belongs to: in its folder, or up to two folders above."""
+    from wafl.runs.folder import StudyFolder
+
     places = (folder, folder.resolve().parent, folder.resolve().parent.parent)
-    return next((place / "config.toml" for place in places if (place / "config.toml").exists()), None)
+    return next((StudyFolder.existing(place) for place in places if StudyFolder.is_in(place)), None)
 
 
 def parse_numbers(name: str, text: str) -> list[float]:

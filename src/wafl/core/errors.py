@@ -51,5 +51,13 @@ class SequentialWarning(TrainingWarning):
     """The model cannot be batched over clients, which are computed one after another: slower, with the same results."""
 
 
+class VersionWarning(TrainingWarning):
+    """A study goes on with another version of wafl or torch than it was begun with: bits may differ."""
+
+
+class CheckpointWarning(TrainingWarning):
+    """The last checkpoint is damaged: training goes on from the one before, and trains the rounds since then again."""
+
+
 class PreconditionError(ValueError):
     """A bound does not apply to the given model and data; the message says which precondition fails."""

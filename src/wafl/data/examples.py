@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+from wafl.core.fingerprint import tensors_digest
 from wafl.data.mapped import Stored, join, pick
-from wafl.data.preprocessing import Preprocessing
+from wafl.data.preprocessing import STATISTICS, Preprocessing
+
+CHUNK = 4096
+"""How many examples are read at a time where all are looked at."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Examples:
 
     def span(self) -> tuple[float, float]:
         """The lowest and the highest value of prepared examples."""
-        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(4096)]
+        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(CHUNK)]
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:
@@ -72,6 +77,17 @@ class Examples:
         rows = _ranges(self.offsets[index], sizes)
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
+
+    def digest(self) -> str:
+        """Of every example as it is stored, every label, and whose they are, read a few at a time.
+
+        Statistics that were taken from the examples follow from them, up to rounding: they do not count.
+        """
+        prepare = self.prepare
+        numbers = [] if prepare.name in STATISTICS else [prepare.shift, prepare.scale]
+        about = [str(self.raw.dtype), list(self.shape), str(self.y.dtype), list(self.y.shape), prepare.name]
+        about += [None if number is None else number.tolist() for number in numbers]
+        return tensors_digest(chain((self.offsets, self.y), self.raw.split(CHUNK)), about)
 
     def joined(self, other: Examples) -> Examples:
         """Each client's examples here, followed by its examples there."""

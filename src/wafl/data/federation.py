@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -247,6 +249,12 @@ class Federation:
     def intake(self) -> Intake:
         """How the examples came in, and what their classes are called."""
         return Intake(self.classes, self.columns, self.train.prepare)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Digests of all examples, by which these data are known again."""
+        task = json.dumps([self.num_classes, self.bounds])
+        packs = {"training examples": self.train, "test examples": self.test}
+        return {name: sha256(f"{task} {pack.digest()}".encode()).hexdigest() for name, pack in packs.items()}
 
     def label_counts(self) -> Tensor:
         """How many examples of each label each client has, training and test together: ``[clients, labels]``."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from wafl.data.mapped import Stored
 
-NAMES = ("unit", "symmetric", "zscore", "zscore_pooled")
+STATISTICS = ("zscore", "zscore_pooled")
+NAMES = ("unit", "symmetric", *STATISTICS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def make_preprocessing(
     if name == "symmetric" and max_value is not None:
         half = torch.tensor(max_value / 2.0)
         return Preprocessing(name, "pixels in [-1, 1]", (-1.0, 1.0), half, half)
-    if name in ("zscore", "zscore_pooled"):
+    if name in STATISTICS:
         pooled = name == "zscore_pooled"
         mean, deviation = statistics(pooled)
         of = "all examples" if pooled else "the training examples"
@@ -75,7 +76,7 @@ def make_preprocessing(
 
 def refitted(prepare: Preprocessing, train: Stored, test: Stored) -> Preprocessing:
     """The same preprocessing with the statistics of these raw examples, if it has statistics."""
-    if prepare.name not in ("zscore", "zscore_pooled"):
+    if prepare.name not in STATISTICS:
         return prepare
     again = make_preprocessing(prepare.name, 1.0, lambda pooled: pixel_statistics([train, test] if pooled else [train]))
     return replace(again, unit=prepare.unit)

@@ -29,6 +29,7 @@ from torch import Tensor
 from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
 from wafl.core.files import sealed, sync, unsealed
+from wafl.core.fingerprint import changed
 from wafl.core.journal import Journal
 from wafl.core.shapes import parsed
 from wafl.core.signals import Signals
@@ -39,7 +40,7 @@ from wafl.history import History, Record
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-FORMAT = 4
+FORMAT = 5
 """Raised with what is kept, and with what is drawn: a training must not go on with other cohorts than it began with."""
 KEPT = 2
 """How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
@@ -64,7 +65,7 @@ class Checkpoint(Callback):
         seconds: write one earlier if this much time has passed since the last.
 
     >>> import tempfile
-    >>> Checkpoint(tempfile.mkdtemp(), every=5).read("") is None
+    >>> Checkpoint(tempfile.mkdtemp(), every=5).read({}) is None
     True
     """
 
@@ -76,10 +77,10 @@ class Checkpoint(Callback):
         self.folder, self.every, self.seconds = Path(folder), every, seconds
         self._lock: BaseFileLock | None = None
         self._signals = Signals()
-        self._reset("")
+        self._reset({})
 
-    def _reset(self, fingerprint: str) -> None:
-        self._fingerprint = fingerprint
+    def _reset(self, fingerprint: Mapping[str, str]) -> None:
+        self._fingerprint = dict(fingerprint)
         self._unsaved: _Unsaved | None = None
         self._rounds, self._written_at = 0, time.monotonic()
         self._count = 0
@@ -88,7 +89,7 @@ class Checkpoint(Callback):
         self._lengths: dict[int, int] = {}
         self._memory = _Memory(self.folder)
 
-    def read(self, fingerprint: str) -> Progress | None:
+    def read(self, fingerprint: Mapping[str, str]) -> Progress | None:
         """The last good progress of the training with this fingerprint; None if there is none yet."""
         self._reset(fingerprint)
         written = self._written()
@@ -281,7 +282,7 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
     sync(folder.parent)
 
 
-def read_progress(folder: Path, fingerprint: str | None = None) -> tuple[Progress, dict[str, Any]]:
+def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Any]]:
     """A checkpoint, and its description; a CheckpointError if it is damaged or belongs to another training."""
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -298,8 +299,8 @@ def read_progress(folder: Path, fingerprint: str | None = None) -> tuple[Progres
         content = (folder / "state.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
-        if fingerprint is not None and about["fingerprint"] != fingerprint:
-            raise CheckpointError("it belongs to another training, with other methods, schedule, model or clients")
+        if fingerprint is not None and (changes := changed(about["fingerprint"], fingerprint)):
+            raise CheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
         tensors = load(content)
         histories = _histories(folder.parent, about)
         runs = {int(place): _run(int(place), row, tensors, histories) for place, row in about["runs"].items()}

@@ -87,8 +87,8 @@ class Clients(Protocol):
         """Before any work, refuse a model or an adversary that does not fit the examples."""
         ...
 
-    def digest(self) -> bytes:
-        """What a checkpoint must have in common with these clients."""
+    def fingerprint(self) -> Mapping[str, str]:
+        """What a checkpoint must have in common with these clients: digests by what they are of."""
         ...
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 from typing import Any, cast
 
 import torch
@@ -14,6 +17,7 @@ from wafl.adversaries import Adversary, AdversaryState, Wasserstein
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
+from wafl.core.describe import describe
 from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import UNFIT, check_fitness
 from wafl.core.task import Problem, Task
@@ -84,10 +88,14 @@ class Embedded:
                 brief = replace(brief, steps=1)
             brief(problem, x, y, AdversaryState())
 
-    def digest(self) -> bytes:
-        train = self.federation.train
-        some = torch.linspace(0, len(train.y) - 1, min(len(train.y), 4096), dtype=torch.float64).long()
-        return b"".join(part.numpy().tobytes() for part in (train.y, train.offsets, train.rows(some, train.dtype)))
+    def fingerprint(self) -> Mapping[str, str]:
+        failing = json.dumps([describe(self.faults), describe(self.tolerance)])
+        return {**self._examples, "faults": sha256(failing.encode()).hexdigest()}
+
+    @cached_property
+    def _examples(self) -> dict[str, str]:
+        """Read once: every method of a study asks for them."""
+        return self.federation.fingerprint()
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         if task.traits.obstacle is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from wafl.algorithms.servers.averaging import averaging
 from wafl.algorithms.servers.sgd import sgd
 from wafl.core.bounds import Box
 from wafl.core.describe import describe
+from wafl.core.fingerprint import code_of
 from wafl.methods import Method
 from wafl.schedule import Schedule
 from wafl.weights import LearnedWeights
@@ -74,6 +75,19 @@ class Spec:
             self.schedule.rounds,
             self.schedule.clip_norm is None,
         )
+
+
+def code_of_methods(specs: Iterable[Spec]) -> dict[str, str]:
+    """The source of all parts of the methods that are your own."""
+    return code_of(dict.fromkeys(kind for spec in specs for kind in _types(spec.method)))
+
+
+def _types(part: Any) -> Iterator[type]:
+    """The type of a part, and of the parts that it is made of."""
+    yield type(part)
+    if is_dataclass(part):
+        for slot in fields(part):
+            yield from _types(getattr(part, slot.name))
 
 
 def _shape(part: Any, server_side: frozenset[str] | set[str] = frozenset()) -> tuple[Any, ...]:

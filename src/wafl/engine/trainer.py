@@ -22,12 +22,13 @@ from wafl.algorithms import Algorithm, Query, Replies, State
 from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
+from wafl.core.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.core.task import Loss, make_task
 from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.clients import Admitted, Clients, Engine
 from wafl.engine.progress import Progress, RunProgress
-from wafl.engine.spec import Spec
+from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
 from wafl.history import History, Record
 from wafl.run import Run, with_params
@@ -150,14 +151,23 @@ class Trainer:
         self.clients.check(self.task, self.start, adversaries)
         return algorithms
 
-    def fingerprint(self, specs: Sequence[Spec]) -> str:
+    def fingerprint(self, specs: Sequence[Spec]) -> dict[str, str]:
         """What a checkpoint must have been written for: these runs, from this start, on these clients."""
-        about = [[spec.fingerprint() for spec in self._within(specs)], self.task.loss.name, self.roster.unit]
-        digest = sha256(json.dumps(about).encode())
-        digest.update(self.start.detach().cpu().numpy().tobytes())
-        digest.update(self.task.frozen_digest())
-        digest.update(self.clients.digest())
-        return digest.hexdigest()
+        about = [
+            [spec.fingerprint() for spec in self._within(specs)],
+            self.roster.unit,
+            sorted(code_of_methods(specs).items()),
+        ]
+        return {"methods": sha256(json.dumps(about).encode()).hexdigest(), **self.subject()}
+
+    def subject(self) -> dict[str, str]:
+        """What is trained, whatever the method: digests by what they are of."""
+        return {
+            "model": model_digest(self.model),
+            "starting parameters": tensors_digest([self.start]),
+            "loss": object_digest(self.loss),
+            **self.clients.fingerprint(),
+        }
 
     def _within(self, specs: Sequence[Spec]) -> list[Spec]:
         """The runs on these clients' data, whose bounds are where adversaries stay by default."""

@@ -85,9 +85,9 @@ class GridClients:
             if isinstance(adversary, Wasserstein):
                 check_strict(adversary, task, start)
 
-    def digest(self) -> bytes:
+    def fingerprint(self) -> Mapping[str, str]:
         """Empty: a server does not know its clients' examples, and may have other clients later."""
-        return b""
+        return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         needs_sizes = next(iter(specs.values())).needs_sizes

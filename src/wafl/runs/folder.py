@@ -1,7 +1,7 @@
 """A study is a folder: what is in it, who may write to it, and how far it has come.
 
 config.toml      the experiment with every value in force
-about.json       package versions, git commit, machine, start time
+about.json       package versions, digests of data, model and code, git commit, machine, start time
 metrics.jsonl    one line per round and run, appended
 checkpoint/      progress of the method in training
 results.json     what the finished methods gave
@@ -55,7 +55,13 @@ class StudyFolder:
 
     @classmethod
     def create(
-        cls, path: Path, experiment: Experiment, source: Path | None = None, *, numbered: bool = False
+        cls,
+        path: Path,
+        experiment: Experiment,
+        source: Path | None = None,
+        fingerprint: Mapping[str, str] | None = None,
+        *,
+        numbered: bool = False,
     ) -> StudyFolder:
         """A new folder, which describes itself from its first moment.
 
@@ -63,10 +69,12 @@ class StudyFolder:
             path: the folder, which must not exist.
             experiment: what it will hold.
             source: where your own modules are.
+            fingerprint: digests of data, model and code, by what they are of.
             numbered: if it exists, take the first of folder-2, folder-3, ... that does not.
         """
         text = to_toml(experiment).encode()
-        about = sealed({**provenance(), "config": sha256(text).hexdigest(), "source": _folder(source)})
+        what = {"config": sha256(text).hexdigest(), "source": _folder(source), "fingerprint": dict(fingerprint or {})}
+        about = sealed({**provenance(), **what})
         for place in _folders(path) if numbered else [path]:
             if place.exists():
                 continue
@@ -96,6 +104,11 @@ class StudyFolder:
             raise FolderError(f"{folder.config} is not the file that the study was started with. Nothing was changed")
         return folder
 
+    @classmethod
+    def is_in(cls, path: Path) -> bool:
+        """Whether a folder holds a study, damaged or not."""
+        return cls(path).config.is_file() and cls(path).about.is_file()
+
     def refuse_older(self) -> None:
         """An error if what is still to be trained would have other cohorts than what is there."""
         found = self.read_about().get("format", 0)
@@ -114,6 +127,11 @@ class StudyFolder:
     def read_results(self) -> dict[str, Any]:
         """What the finished methods gave; empty if there are none yet."""
         return _read_json(self.results, check_results) if self.results.exists() else {}
+
+    def unfinished(self) -> list[str]:
+        """The methods that are not done yet, by name."""
+        done = self.read_results().get("done", [])
+        return [method.label for method in self.experiment().methods if method.label not in done]
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All rounds of all runs, one dictionary each; those of a finished study are checked."""
@@ -196,7 +214,7 @@ def provenance() -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "git_commit": _git_commit(),
         "machine": {
             "system": platform.platform(),
@@ -218,7 +236,7 @@ def _folder(source: Path | None) -> str | None:
     return None if source is None else str(source.resolve())
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -8,7 +8,14 @@ from typing import Any
 from wafl.core.shapes import check_types
 from wafl.evaluation.generalization import PARTS
 
-ABOUT: dict[str, Any] = {"format?": int, "started?": str, "config?": str, "source?": str | None}
+ABOUT: dict[str, Any] = {
+    "format?": int,
+    "started?": str,
+    "config?": str,
+    "source?": str | None,
+    "packages?": dict[str, str | None],
+    "fingerprint?": dict[str, str],
+}
 
 SPREAD: dict[str, Any] = {"mean": float, "std": float, "seeds": list[float]}
 UNSEEN: dict[str, Any] = {

@@ -26,6 +26,7 @@ from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder
 from wafl.runs.metrics import MetricsFile, joined
 from wafl.runs.plan import Entry, FindClients, Plan, make_plan
+from wafl.runs.same_study import fingerprint_of, refuse_changes, warn_of_versions
 from wafl.runs.trackers import make_trackers
 
 
@@ -56,11 +57,12 @@ class Study:
             numbered: if the folder exists, take the first of folder-2, folder-3, ... that does not.
         """
         plan = make_plan(experiment, source, find_clients)
-        return cls(StudyFolder.create(path, plan.experiment, source, numbered=numbered), plan)
+        fingerprint = fingerprint_of(plan)
+        return cls(StudyFolder.create(path, plan.experiment, source, fingerprint, numbered=numbered), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
-        """A study that was begun, as its folder describes it.
+        """A study that was begun, as its folder describes it; refused if its data, model or code have changed.
 
         Args:
             path: the folder of the study.
@@ -70,7 +72,9 @@ class Study:
         folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
         place = None if source is None else Path(source)
-        return cls(folder, make_plan(folder.experiment(), place, find_clients, trust=trust))
+        plan = make_plan(folder.experiment(), place, find_clients, trust=trust)
+        refuse_changes(folder, fingerprint_of(plan))
+        return cls(folder, plan)
 
     def pending(self) -> list[Entry]:
         """The methods that are not done yet, in the order in which they will be trained."""
@@ -92,6 +96,7 @@ class Study:
         told = as_callbacks(callbacks)
         if self.pending():
             self.folder.refuse_older()
+            warn_of_versions(self.folder)
         with self.folder.locked():
             results = self.folder.read_results() or self._blank()
             lines = [

@@ -1,0 +1,176 @@
+"""Digests by which examples, models and code are known again: one changed bit gives another digest."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+from torch import Tensor, nn, uint8
+
+PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What has another digest now, or a digest on one side alone.
+
+    >>> changed({"model": "a", "loss": "b"}, {"model": "a", "loss": "c"})
+    ['loss']
+    """
+    return [what for what in dict.fromkeys((*before, *now)) if before.get(what) != now.get(what)]
+
+
+def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
+    """Of all bytes of the tensors, which may come one after another, and of plain values about them."""
+    digest = sha256(json.dumps(about).encode())
+    for tensor in tensors:
+        content: Any = tensor.detach().cpu().contiguous().view(-1).view(uint8).numpy()
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def model_digest(model: nn.Module) -> str:
+    """Of a model's layers, their settings and code, and of what does not train: frozen parameters and buffers."""
+    empty = vars(nn.Module()).keys() - {"training"}
+    layers: list[Any] = []
+    code: dict[str, str] = {}
+    for name, layer in model.named_modules():
+        settings = {key: value for key, value in vars(layer).items() if key not in empty}
+        layers.append([name, _name(type(layer)), _plain(settings)])
+        code |= code_of([type(layer), *_functions(settings)])
+    trained = [[name, list(value.shape), value.requires_grad] for name, value in model.named_parameters()]
+    fixed = {name: value for name, value in model.named_parameters() if not value.requires_grad}
+    fixed |= dict(model.named_buffers())
+    return tensors_digest(fixed.values(), [layers, trained, list(fixed), sorted(code.items())])
+
+
+def object_digest(thing: Any) -> str:
+    """Of a function or an object: its plain settings, and its code if it is your own."""
+    code = code_of([thing] if callable(thing) and hasattr(thing, "__qualname__") else [type(thing)])
+    settings = vars(thing) if hasattr(thing, "__dict__") and not isinstance(thing, FunctionType) else thing
+    return sha256(json.dumps([_plain(settings), sorted(code.items())]).encode()).hexdigest()
+
+
+def code_of(roots: Iterable[Any]) -> dict[str, str]:
+    """The source of your own functions and classes, by name, and of your own ones that they use.
+
+    Comments and layout do not count. Libraries count by their names alone: their versions are recorded elsewhere.
+    """
+    found: dict[str, str] = {}
+    waiting = list(roots)
+    while waiting:
+        thing: Any = waiting.pop()
+        if isinstance(thing, partial):
+            waiting += [cast(Any, thing).func]
+            continue
+        thing = thing.__func__ if isinstance(thing, MethodType) else thing
+        name = _name(thing)
+        if name in found or not _is_own(thing):
+            continue
+        found[name] = _source(thing)
+        for used, value in () if isinstance(thing, ModuleType) else _used(thing):
+            if isinstance(value, type | FunctionType | ModuleType | partial):
+                waiting.append(value)
+            elif (plain := _plain(value)) is not None:
+                found[f"{name}: {used}"] = json.dumps(plain)
+    return found
+
+
+def _used(thing: Any) -> Iterator[tuple[str, Any]]:
+    """What a function or class of your own refers to, by name."""
+    if isinstance(thing, type):
+        for base in thing.__mro__[1:]:
+            yield base.__name__, base
+        functions = [inspect.unwrap(value) for value in map(_bare, vars(thing).values()) if callable(value)]
+    else:
+        functions = [inspect.unwrap(thing)]
+    for function in functions:
+        if isinstance(function, FunctionType):
+            known = {**function.__globals__, **_closure(function)}
+            for name in _names(function.__code__):
+                if name in known:
+                    yield name, known[name]
+
+
+def _bare(member: Any) -> Any:
+    """The function behind a static method, class method or property."""
+    return getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+
+
+def _closure(function: FunctionType) -> dict[str, Any]:
+    found = dict[str, Any]()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it is still empty
+            continue
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from dict.fromkeys((*code.co_names, *code.co_freevars))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _functions(settings: Mapping[str, Any]) -> list[Any]:
+    return [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and words as JSON, functions by their names; None for what has no lasting form."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast(Iterable[Any], value)]
+    if isinstance(value, partial):
+        made = cast(Any, value)
+        return [_plain(made.func), _plain(made.args), _plain(made.keywords)]
+    return _name(value) if callable(value) and hasattr(value, "__qualname__") else None
+
+
+def _name(thing: Any) -> str:
+    if isinstance(thing, ModuleType):
+        return thing.__name__
+    return f"{getattr(thing, '__module__', None)}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def _is_own(thing: Any) -> bool:
+    """Whether its code is neither wafl's, nor Python's, nor that of an installed library."""
+    module = thing if isinstance(thing, ModuleType) else sys.modules.get(getattr(thing, "__module__", None) or "")
+    if module is None or module.__name__.partition(".")[0] in {"wafl", "torch", *sys.stdlib_module_names}:
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or not any(Path(file).is_relative_to(place) for place in _libraries())
+
+
+def _libraries() -> set[str]:
+    return {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
+def _source(thing: Any) -> str:
+    """Without comments and layout; empty if there is none, as for what was typed at a prompt."""
+    try:
+        text = textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        return ""
+    try:
+        return ast.unparse(ast.parse(text))
+    except SyntaxError:  # a lambda in the middle of an expression
+        return text
