@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -170,3 +172,25 @@ def test_a_diverging_run_ends_alone_also_where_failing_clients_are_tolerated(cli
     assert "3 clients: update with NaN or infinity" in bad.diverged
     (alone,) = sweep(clients, wafl.FedAvg(), {"learning_rate": [0.05]}, tolerance=wafl.Tolerance())
     assert same(good, alone)
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_an_adversary_that_overflows_ends_its_run_and_does_not_train_fedavg_in_silence(
+    clients: wafl.Federation, norm: float
+) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    method = wafl.WAFL(norm=norm, bounds=None)
+    tiny, fine = sweep(clients, method, {"gamma": [1e-30, 50.0]}, model=model, learning_rate=0.01)
+    assert tiny.diverged is not None
+    assert re.search(r"round 0, client \d: the adversary overflows at gamma=1e-30: raise gamma, or keep", tiny.diverged)
+    (alone,) = sweep(clients, method, {"gamma": [50.0]}, model=model, learning_rate=0.01)
+    assert fine.diverged is None
+    assert fine.history.column("loss") == alone.history.column("loss")
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_a_loss_that_is_lost_in_rounding_ends_its_run_with_how_far_examples_moved(clients: wafl.Federation) -> None:
+    with pytest.raises(wafl.DivergedError, match=r"the loss is \d\S+, and was 2.3 .*examples moved by \d\S+: raise"):
+        sweep(clients, wafl.WAFL(bounds=None), {"gamma": [1e-8]}, learning_rate=0.1)

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, AdversaryState
+from wafl.adversaries import Adversary, AdversaryState, Move
 from wafl.algorithms.local import LocalState, LocalStep, sgd
 from wafl.algorithms.messages import PARAMS, Vectors
 from wafl.core.inputs import Inputs
@@ -169,7 +169,7 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
             if memory is not None and move.state.memory is not None:
                 memory[done] = move.state.memory[done]
             if step == 0:
-                loss, cost = (weight * move.value).sum(1), (weight * move.cost).sum(1)
+                loss, cost = (weight * move.value).sum(1), _paid(move, weight)
         elif step == 0:
             loss = (weight * problem.loss(x, y)).sum(1)
 
@@ -194,6 +194,12 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     sent = params if clip is None else _clipped(lanes.params, params, clip[:, None])
     left = _present({ADVERSARY: memory, LOCAL: outcome.memory})
     return LaneOutput(loss, cost, {PARAMS: sent, **iterates, **outcome.vectors}, left)
+
+
+def _paid(move: Move, weight: Tensor) -> Tensor:
+    """The mean cost of each lane's moves; infinite if no example took a step and none has settled: that overflowed."""
+    stuck = ((weight == 0) | ((move.cost == 0) & ~move.converged)).all(1) & (weight > 0).any(1)
+    return torch.where(stuck, math.inf, (weight * move.cost).sum(1))
 
 
 def _local_state(lanes: LaneInput, params: Tensor, carry: Mapping[str, Tensor] | None = None) -> LocalState:

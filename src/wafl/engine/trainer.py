@@ -66,6 +66,7 @@ class _ActiveRun:
         if answer.diverged is not None:
             raise DivergedError(f"round {query.round}: {answer.diverged}; {self.watch.likely_cause(query)}")
         self.watch.check_replies(query, answer.replies, names)
+        self.watch.check_growth(query, answer.replies, names, self.reached.history)
         after = self.algorithm.tell(before, query, answer.replies)
         self.watch.check_params(query, after)
 

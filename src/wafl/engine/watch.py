@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -41,6 +42,11 @@ MOST_AMPLIFIED = 10.0
 LEAST_MOVE = 1e-9
 """An achieved radius below this is rounding."""
 
+MOST_GROWN = 2.0**24
+"""A loss this many times as large as the first is absurd: next to it, the first one is lost in rounding (float32)."""
+
+FENCE = "keep examples within bounds=(low, high)"
+
 SETTLING = 10
 """After how many rounds a radius should have been found."""
 
@@ -70,6 +76,26 @@ class Watch:
                 "raise gamma, add weight_decay, or give bounds=(low, high)"
             )
         raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
+
+    def check_growth(self, query: Query, replies: Replies, names: Sequence[str], history: History) -> None:
+        """Stop if an adversary overflowed, or if the loss has become absurd next to that of the first round."""
+        overflowed = torch.isinf(replies.cost)
+        first = max(abs(history[0].loss), 1.0) if history else math.inf
+        absurd = replies.loss > MOST_GROWN * first
+        if not bool((overflowed | absurd).any()):
+            return
+        row = int((overflowed | absurd).nonzero()[0])
+        where = f"round {query.round}, {names[replies.clients[row]]}"
+        if bool(overflowed[row]):
+            gamma = query.scalars.get("gamma", 0.0)
+            raise DivergedError(f"{where}: the adversary overflows at gamma={gamma:g}: {self._remedy}, or {FENCE}")
+        grown = f"{where}: the loss is {float(replies.loss[row]):.3g}, and was {first:.3g} in the first round"
+        if self._adversary is not None and not isinstance(self._adversary.bounds, tuple):
+            moved = float(replies.cost[row]) ** (1.0 / self._adversary.power)
+            grown += f"; examples moved by {moved:.3g}: {self._remedy}, or {FENCE}"
+        else:
+            grown += f"; {self.likely_cause(query)}"
+        raise DivergedError(grown)
 
     def check_params(self, query: Query, state: State) -> None:
         """Stop if the server's own step gave NaN or infinity."""
