@@ -8,6 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from wafl.core.cost import check_memory
+
+FEWER = "use a smaller model, or check the labels, which say how many classes there are"
+
 
 class Described(Protocol):
     """What a model is sized by: a :class:`wafl.Federation`, or what a server is told about its clients."""
@@ -23,6 +27,8 @@ class MLR(nn.Sequential):
     """Multinomial logistic regression (or linear regression, for one or more targets); starts at zero."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
+        inputs = math.prod(input_shape)
+        check_memory(f"mlr of {inputs} inputs and {num_outputs} outputs", 4.0 * inputs * num_outputs, FEWER)
         # A convex problem needs no random start, so torch's draws for one must not advance the global generator.
         with torch.random.fork_rng(devices=[]):
             layer = nn.Linear(math.prod(input_shape), num_outputs)
@@ -38,6 +44,9 @@ class CNN(nn.Sequential):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, channels: tuple[int, int] = (32, 64)) -> None:
         depth, height, width = input_shape
         first, second = channels
+        units = second * (height // 4) * (width // 4)
+        weights = 25.0 * first * (depth + second) + 512.0 * (units + num_outputs)
+        check_memory(f"cnn with channels={list(channels)} and {num_outputs} outputs", 4.0 * weights, FEWER)
         super().__init__(
             nn.Conv2d(depth, first, 5, padding=2),
             nn.ReLU(),
@@ -46,7 +55,7 @@ class CNN(nn.Sequential):
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(second * (height // 4) * (width // 4), 512),
+            nn.Linear(units, 512),
             nn.ReLU(),
             nn.Linear(512, num_outputs),
         )

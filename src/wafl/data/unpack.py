@@ -19,6 +19,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wafl.core.cost import in_bytes
+
 LIMIT = 2 * 2**30
 """Bytes that one file of a data set may become; SVHN's training images, the largest, take a tenth of it."""
 
@@ -57,18 +59,6 @@ def check_size(size: int, limit: int | None = None) -> None:
     limit = LIMIT if limit is None else limit
     if size > limit:
         raise ValueError(f"it unpacks to more than {in_bytes(limit)}, which is the limit")
-
-
-def in_bytes(size: float) -> str:
-    """A size in words.
-
-    >>> in_bytes(2 * 2**30), in_bytes(500)
-    ('2 GiB', '500 bytes')
-    """
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
-        if size >= 2**power:
-            return f"{size / 2**power:,.3g} {unit}" if size < 1000 * 2**power else f"{size / 2**power:,.0f} {unit}"
-    return f"{size:,.0f} bytes"
 
 
 def read_npz(path: Path, keys: Sequence[str], limit: int | None = None) -> dict[str, NDArray[Any]]:

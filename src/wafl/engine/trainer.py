@@ -27,6 +27,7 @@ from wafl.core.task import Loss, make_task
 from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.clients import Admitted, Clients, Engine
+from wafl.engine.cost import check_cost
 from wafl.engine.progress import Progress, RunProgress
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
@@ -145,6 +146,8 @@ class Trainer:
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
         """Before any work, refuse what cannot be trained; returns the algorithm of each run."""
         specs = self._within(specs)
+        for spec in specs:
+            check_cost(spec, self.roster.num_examples)
         algorithms = [self._algorithm(spec) for spec in specs]
         for weights in dict.fromkeys(spec.method.client_weights for spec in specs):
             weights.initial(self.roster.num_examples)

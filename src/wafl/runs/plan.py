@@ -19,6 +19,7 @@ from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.core.bounds import Bounds, check_bounds, within
+from wafl.core.cost import check_steps
 from wafl.core.errors import ConfigError
 from wafl.core.inputs import Inputs
 from wafl.data import load_dataset
@@ -147,6 +148,9 @@ def make_plan(
     experiment = _resolved(experiment, federation)
     attack = within(make_attack(experiment.attack), clients.roster.bounds)
     plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
+    if attack is not None:
+        tests = len(experiment.evaluation.attacked) * sum(len(entry.specs(experiment.seeds)) for entry in entries)
+        check_steps(f"attack.steps = {experiment.attack.steps}", experiment.attack.steps * tests, "lower attack.steps")
     if federation is None and plan.attack is not None and not plan.attack.pointwise:
         raise ConfigError(
             f"attack.kind = {experiment.attack.kind!r} moves all clients' examples together, and no node has them all: "

@@ -1,0 +1,33 @@
+"""What a run would cost at least, by its own numbers; absurd ones are refused before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wafl.core.cost import check_memory, check_steps
+from wafl.engine.spec import Spec
+
+SLOT = 9
+"""Bytes for one example of one step in a client's plan of its batches."""
+
+
+def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
+    """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory.
+
+    Args:
+        spec: the run.
+        num_examples: how many examples each client has; 0 if that is not known.
+    """
+    schedule, work = spec.schedule, spec.schedule.local_work
+    largest = max(num_examples, default=0)
+    local = max(work.num_steps([max(largest, 1)]))
+    lengths = {name: getattr(schedule, name) for name in ("rounds", "local_steps", "local_epochs")}
+    said = {name: value for name, value in lengths.items() if value is not None}
+    steps, restarts = (getattr(spec.method.adversary, name, None) for name in ("steps", "restarts"))
+    ascent = (steps or 1) * (1 + (restarts or 0))
+    said |= {name: value for name, value in (("steps", steps), ("restarts", restarts)) if value is not None}
+    most = max(said, key=lambda name: said[name])
+    words = ", ".join(f"{name}={value}" for name, value in said.items())
+    check_steps(f"{spec.method.name} with {words}", float(schedule.rounds) * local * ascent, f"lower {most}")
+    batch = min(schedule.batch_size or largest, largest)
+    check_memory(f"{most}={said[most]}", float(local) * max(batch, 1) * SLOT, f"lower {most}, and take more rounds")

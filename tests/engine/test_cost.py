@@ -1,0 +1,73 @@
+"""Absurd sizes are refused by what they would cost, before any work; large ones are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wafl
+from wafl.core.cost import check_memory, check_steps
+from wafl.engine.cost import check_cost
+from wafl.engine.spec import Spec
+from wafl.runs.demo import demo_experiment
+from wafl.runs.plan import make_plan
+from wafl.schedule import Schedule
+
+BILLION = 10**9
+
+
+@pytest.fixture
+def clients() -> wafl.Federation:
+    x = np.zeros((6, 1, 8, 8), "float32")
+    return wafl.Federation.from_arrays([(x, np.arange(6) % 3)] * 2, test_fraction=0.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule", "words"),
+    [
+        (
+            wafl.WAFL(gamma=1.0, restarts=BILLION),
+            {},
+            r"restarts=1000000000: up to \S+ steps, .* days.*: lower restarts",
+        ),
+        (wafl.WAFL(gamma=1.0, steps=BILLION), {"rounds": 20}, r"steps=1000000000, .* days or more: lower steps"),
+        (wafl.FedPGM(epsilon=1.0, steps=BILLION), {"rounds": 20}, "days or more: lower steps"),
+        (wafl.FedAvg(), {"rounds": 10**11}, "days or more: lower rounds"),
+        (wafl.FedAvg(), {"local_steps": 10**12}, "days or more: lower local_steps"),
+        (wafl.FedAvg(), {"local_steps": 8 * BILLION}, r"local_steps=8000000000 would take \S+ GiB of memory"),
+    ],
+    ids=["restarts", "steps", "pgm", "rounds", "local steps", "plan of batches"],
+)
+def test_a_run_that_would_take_days_or_all_memory_is_refused_before_any_work(
+    clients: wafl.Federation, method: wafl.Method, schedule: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        wafl.fit(wafl.models.mlr(clients), clients, method, **{"rounds": 1, "local_steps": 1, **schedule})
+
+
+def test_the_longest_runs_that_people_train_are_not_refused() -> None:
+    method = wafl.WAFL(gamma=1.0, steps=100)
+    check_cost(Spec(method, Schedule(rounds=100_000, local_steps=500)), [600] * 100)
+    check_steps("a run", 8e9, "")
+    check_memory("a model", 2**30, "")
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_made(clients: wafl.Federation) -> None:
+    with pytest.raises(ValueError, match=r"cnn with channels=\[1000000, 1000000\] .* would take .*TiB of memory"):
+        wafl.models.cnn(clients, channels=(10**6, 10**6))
+    with pytest.raises(ValueError, match=r"mlr of 64 inputs and 100000000000 outputs would take .*TiB of memory"):
+        wafl.models.build({"name": "mlr", "input_shape": [1, 8, 8], "num_outputs": 10**11})
+
+
+def test_a_label_of_a_hundred_million_makes_no_model_of_that_many_classes() -> None:
+    with pytest.raises(ValueError, match="the labels skip classes"):
+        wafl.Federation.from_arrays([(np.zeros((4, 2), "float32"), np.array([0, 1, 2, 10**8]))])
+
+
+def test_an_attack_of_a_billion_steps_is_refused_before_training() -> None:
+    experiment = demo_experiment(methods=["fedavg"], rounds=1, seeds=[0, 1, 2])
+    slow = experiment.model_copy(update={"attack": experiment.attack.model_copy(update={"steps": BILLION})})
+    with pytest.raises(ValueError, match=r"attack\.steps = 1000000000: up to .* days or more: lower attack\.steps"):
+        make_plan(slow)
