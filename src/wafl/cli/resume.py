@@ -13,19 +13,27 @@ from wafl.cli.shared import Trust, reading
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Continue a study where it was interrupted, to the same numbers as if it had not been.
+
+    With `--set schedule.rounds=400`, a study trains on to 400 rounds, even if it was finished, to the same numbers as
+    if it had been asked for so many from the start. Nothing else can change.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
     if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
     from wafl.cli.terminal import make_console
+    from wafl.runs.extend import extend
     from wafl.runs.figures import draw_missing
     from wafl.runs.study import Study
 
     with reading(trust):
-        study = Study.resume(folder)
+        study = extend(folder, changes) if changes else Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged
             figures = "".join(f"\nFigure: {path}" for path in draw_missing(study, results))

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from wafl.algorithms import State
 from wafl.core.errors import CheckpointError
-from wafl.core.files import sealed, sync, unsealed
+from wafl.core.files import sealed, sync, unsealed, write_whole
 from wafl.core.fingerprint import changed
 from wafl.core.journal import Journal
 from wafl.core.shapes import parsed
@@ -112,6 +112,33 @@ class Checkpoint(Callback):
                 "away to start from scratch"
             )
         return None
+
+    def extend(self, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+        """Let another training go on from here too: the same one, but with more rounds.
+
+        Args:
+            before: the fingerprint of the training that wrote this.
+            after: the fingerprint of the one that may go on.
+
+        Returns:
+            Whether there is anything to go on from.
+        """
+        if self.read(before) is None:
+            return False
+        for folder in self._written():
+            file = folder / "state.json"
+            with suppress(OSError, ValueError):  # damaged: there is a better one
+                about = unsealed(file.read_bytes())
+                write_whole(file, sealed({**about, "extended": [*about.get("extended", ()), dict(after)]}, indent=None))
+        return True
+
+    def keep_last(self) -> None:
+        """Remove what a finished training does not need to go on with more rounds."""
+        good = [folder for folder in self._written() if folder not in self._damaged]
+        for folder in (*self._written(), *self.folder.glob("*.partial")):
+            if folder not in good[-1:]:
+                shutil.rmtree(folder)
+        self._memory.forget(good[-1:])
 
     def on_progress(self, progress: Progress) -> None:
         """Remember the progress, and write it when that is due."""
@@ -299,7 +326,9 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
         content = (folder / "state.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
-        if fingerprint is not None and (changes := changed(about["fingerprint"], fingerprint)):
+        known = [about["fingerprint"], *about.get("extended", ())]
+        if fingerprint is not None and all(changed(each, fingerprint) for each in known):
+            changes = changed(known[-1], fingerprint)
             raise CheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
         tensors = load(content)
         histories = _histories(folder.parent, about)

@@ -62,6 +62,8 @@ def demo_experiment(
         check_positive("learning_rate", rate)
         chosen = _changed(name, own, options) if methods or name == "WAFL" else own
         schedule = schedule_of(name, rounds, min(cohort, clients), local_epochs)
+        if schedule["rounds"] == rounds:
+            del schedule["rounds"]  # it is that of all, which wafl resume can raise
         entries.append({"method": name, **chosen, **schedule, "learning_rate": rate, "batch_size": batch_size})
     if model not in ("mlr", "cnn"):
         raise ValueError(f"unknown model {model!r}: use one of mlr, cnn")
@@ -74,6 +76,7 @@ def demo_experiment(
         "checkpoint_every": 10 if engine == "embedded" else 1,
         "data": {"num_clients": clients, "labels_per_client": labels_per_client, "seed": seeds[0]},
         "model": {"kind": model},
+        "schedule": {"rounds": rounds},
         "methods": entries,
         "attack": {"epsilon": epsilon, "step_size": 0.01},
         "evaluation": {"attacked": list(SHARES)},

@@ -3,7 +3,7 @@
 config.toml      the experiment with every value in force
 about.json       package versions, digests of data, model and code, git commit, machine, start time
 metrics.jsonl    one line per round and run, appended
-checkpoint/      progress of the method in training
+checkpoint/      progress of the method in training, and where the finished ones ended
 results.json     what the finished methods gave
 <method>/        their runs, as wafl.Run.save writes them
 figures/
@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.core.errors import FolderError
-from wafl.core.files import is_locked, links, remove_temporary, sealed, unsealed, whole_folder, write_whole
+from wafl.core.files import is_locked, links, remove_temporary, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.core.shapes import check_types, parsed
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
@@ -100,7 +101,7 @@ class StudyFolder:
         about = folder.read_about()
         if about.get("format", 0) > FORMAT:
             raise FolderError(f"{path} has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
-        if sha256(folder.config.read_bytes()).hexdigest() != about.get("config"):
+        if sha256(folder.config.read_bytes()).hexdigest() not in (about.get("config"), about.get("config_before")):
             raise FolderError(f"{folder.config} is not the file that the study was started with. Nothing was changed")
         return folder
 
@@ -146,6 +147,21 @@ class StudyFolder:
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_whole(self.results, sealed(results))
+
+    def extend(self, experiment: Experiment) -> None:
+        """Ask for more rounds, so that the study is no longer finished.
+
+        A crash in between leaves the study as it was or as it will be, and in both cases one that can be resumed.
+        """
+        about, text, before = self.read_about(), to_toml(experiment).encode(), self.config.read_bytes()
+        about["config"] = sha256(text).hexdigest()
+        self.results.unlink(missing_ok=True)
+        sync(self.path)
+        shutil.rmtree(self.figures, ignore_errors=True)
+        write_whole(self.about, sealed({**about, "config_before": sha256(before).hexdigest()}))
+        write_whole(self.config, text)
+        about.pop("config_before", None)
+        write_whole(self.about, sealed(about))
 
     @contextmanager
     def locked(self) -> Generator[None, None, None]:

@@ -97,6 +97,11 @@ class Plan:
     unseen: Federation | None = None
     """Clients that never train."""
 
+    @property
+    def extensible(self) -> bool:
+        """Whether a finished study can get more rounds: nodes forget what their clients keep, this process does not."""
+        return self.experiment.engine == "embedded" and isinstance(self.clients, Embedded)
+
     def num_rounds(self, entry: Entry) -> int:
         """Rounds of all runs of a method together."""
         return entry.schedule["rounds"] * len(entry.specs(self.experiment.seeds))

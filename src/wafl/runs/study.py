@@ -109,7 +109,8 @@ class Study:
                 write_whole(self.folder.metrics, metrics)
             results |= {"finished": True, "metrics": sha256(metrics).hexdigest()}
             self.folder.write_results(results)
-            shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
+            if not self.plan.extensible:
+                shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
         reasons = diverged(results)
         if len(reasons) == sum(len(self._points(entry)) for entry in self.plan.entries):
             raise DivergedError(f"every run diverged; {reasons[0]}")
@@ -146,7 +147,10 @@ class Study:
                 results["methods"][label] = row
         results["done"].append(entry.name)
         self.folder.write_results(results)
-        shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        if self.plan.extensible:
+            checkpoint.keep_last()
+        else:
+            shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return self._lines_of(entry, [run.history for run in runs])
 
     def _points(self, entry: Entry) -> list[dict[str, Any]]:

@@ -1,0 +1,96 @@
+"""More rounds for a study, finished or not: to the same bits as if it had asked for so many from the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from wafl.core.errors import ConfigError, FolderError
+from wafl.engine.checkpoint import Checkpoint
+from wafl.runs.config import Experiment
+from wafl.runs.folder import StudyFolder
+from wafl.runs.plan import Entry, make_plan
+from wafl.runs.read import read_experiment
+from wafl.runs.same_study import fingerprint_of, refuse_changes
+from wafl.runs.study import Study
+
+ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
+"""What of a study can change."""
+
+
+def extend(path: Path, changes: Sequence[str], *, trust: bool = False) -> Study:
+    """A study that was begun, with as many rounds as the changes say; everything is checked before anything is written.
+
+    Args:
+        path: the folder of the study.
+        changes: such as ``schedule.rounds=400``, or ``methods.afl.rounds=800`` for a method with rounds of its own;
+            no other change keeps what was trained.
+        trust: run the code that the study names although it has not run here before.
+    """
+    folder = StudyFolder.existing(path)
+    for change in changes:
+        if not re.fullmatch(ROUNDS, change.partition("=")[0].strip()):
+            raise ConfigError(
+                f"--set {change}: only schedule.rounds, or the rounds of a method, can change in a study that was "
+                f"begun. To change anything else, start another: wafl run {folder.config} --set {change}"
+            )
+    before, after = folder.experiment(), read_experiment(folder.config, changes)
+    if before == after:
+        return Study.resume(path, trust=trust)
+    folder.refuse_older()
+    earlier = _rounds(before)
+    _check(folder, earlier, _rounds(after))
+    source = folder.read_about().get("source")
+    study = Study(folder, make_plan(after, None if source is None else Path(source), trust=trust))
+    refuse_changes(folder, fingerprint_of(study.plan))
+    if not study.plan.extensible:
+        raise ConfigError(
+            f"{path} has engine = {after.engine!r}, whose nodes forget what their clients keep: to train for more "
+            f"rounds, start another study with wafl run {folder.config} --set {changes[-1]}"
+        )
+    with folder.locked():
+        _extend_checkpoints(study, earlier)
+        folder.extend(study.plan.experiment)
+    return study
+
+
+def _rounds(experiment: Experiment) -> dict[str, int]:
+    """The rounds of each method: its own, or those of the schedule."""
+    return {method.label: method.rounds or experiment.schedule.rounds or 0 for method in experiment.methods}
+
+
+def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -> None:
+    for name, rounds in after.items():
+        if rounds < before[name]:
+            raise ConfigError(
+                f"rounds={rounds} is below the {before[name]} that {name} has in {folder.path}: rounds can be added, "
+                f"not taken back. For fewer, start another: wafl run {folder.config} --set schedule.rounds={rounds}"
+            )
+    if before == after:
+        raise ConfigError(
+            f"schedule.rounds changes nothing: every method of {folder.path} has rounds of its own. Change those, "
+            f"such as --set methods.{next(iter(after))}.rounds=..."
+        )
+
+
+def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
+    """Let what was trained go on with more rounds; an error if a finished method has not kept where it ended."""
+    trainer, seeds, done = (
+        study.plan.trainer(),
+        study.plan.experiment.seeds,
+        study.folder.read_results().get("done", []),
+    )
+
+    def fingerprint(entry: Entry) -> dict[str, str]:
+        return trainer.fingerprint(entry.specs(seeds))
+
+    for entry in study.plan.entries:
+        asked = replace(entry, schedule={**entry.schedule, "rounds": earlier[entry.name]})
+        checkpoint = Checkpoint(study.folder.checkpoint / entry.name)
+        if not checkpoint.extend(fingerprint(asked), fingerprint(entry)) and entry.name in done:
+            raise FolderError(
+                f"{study.folder.path} does not hold where {entry.name} ended, {checkpoint.folder}: to train for more "
+                f"rounds, start another study with wafl run {study.folder.config} --set schedule.rounds=..."
+            )
