@@ -22,6 +22,7 @@ class Record:
 
     ``loss`` is the cohort's mean of what clients minimize, and ``achieved_radius`` the root mean transport cost, both
     on the clients' first batches at the round's starting parameters, with clients weighted by lambda.
+    ``seconds`` is the run's share of the time that the round took; runs of a sweep train together.
     ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
     asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
     "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``metrics`` is what

@@ -18,7 +18,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 import wafl
-from wafl.core.errors import CheckpointError
+from wafl.core.errors import CheckpointError, CheckpointWarning
 from wafl.core.files import sealed, unsealed
 from wafl.core.journal import Journal
 from wafl.data.examples import Examples
@@ -466,7 +466,8 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(
 ) -> None:
     DAMAGES[damage](written(half)[1])
     seen = Seen()
-    assert bits(fit(clients, checkpoint=Checkpoint(half), callbacks=[seen])) == bits(fit(clients))
+    with pytest.warns(CheckpointWarning, match=rf"{written(half)[1]} is left out: .* from the checkpoint before it"):
+        assert bits(fit(clients, checkpoint=Checkpoint(half), callbacks=[seen])) == bits(fit(clients))
     assert seen.rounds == [2, 3], "one round more than without the damage"
 
 
@@ -497,10 +498,11 @@ def test_a_damaged_checkpoint_does_not_count_as_one_of_the_two_that_are_kept(
 ) -> None:
     """Two are kept so that one may be damaged."""
     flip(written(half)[1] / "state.safetensors")
-    with pytest.raises(InterruptError):
+    with pytest.raises(InterruptError), pytest.warns(CheckpointWarning):
         fit(clients, checkpoint=Checkpoint(half), callbacks=[stop_at(3)])
     flip(written(half)[-1] / "state.safetensors")
-    assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
+    with pytest.warns(CheckpointWarning):
+        assert bits(fit(clients, checkpoint=Checkpoint(half))) == bits(fit(clients))
 
 
 def test_what_a_crash_left_half_written_is_ignored(half: Path, clients: wafl.Federation) -> None:

@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "Train methods, and see which hold up when clients' data shift.",
     "tune": "Try the same number of settings of every method, and write the experiment with the best.",
     "resume": "Continue a study where it was interrupted, to the same numbers as if it had not been.",
+    "repair": "Keep what is sound of a damaged study, and say what is dropped.",
     "runs": "List studies: how far each has come, and what it found.",
     "evaluate": "Test saved runs on their clients' held-out data while a share of the clients is attacked.",
     "theory": "Print the constants, certificates and bounds of saved runs, and draw the certificates.",

@@ -181,7 +181,15 @@ def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
     from wafl.run import has_own_model, load_run
 
     made = plan() if has_own_model(path) else None
-    return load_run(path) if made is None else load_run(path, model=made.model)
+    try:
+        return load_run(path) if made is None else load_run(path, model=made.model)
+    except ValueError as error:
+        study = _study_of(path)
+        if study is None:
+            raise
+        raise ValueError(
+            f"{error}. wafl repair {study.path} keeps what is sound, and wafl resume trains the rest again"
+        ) from error
 
 
 def _say_what_is_unfinished(folder: Path) -> None:

@@ -31,6 +31,10 @@ class CheckpointError(ValueError):
     """A checkpoint is damaged, or from a different training or a newer version; nothing was changed."""
 
 
+class UnfitCheckpointError(CheckpointError):
+    """A checkpoint is sound, but of a different training or another version."""
+
+
 class TrainingWarning(UserWarning):
     """What a run should be told while it trains; each kind has a class of its own."""
 

@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 
 from wafl.algorithms import State
-from wafl.core.errors import CheckpointError
+from wafl.core.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError
 from wafl.core.files import sealed, sync, unsealed, write_whole
 from wafl.core.fingerprint import changed
 from wafl.core.journal import Journal
 from wafl.core.shapes import parsed
 from wafl.core.signals import Signals
+from wafl.core.warn import warn_user
 from wafl.engine.callbacks import Callback
 from wafl.engine.progress import ClientState, Place, Progress, RunProgress
 from wafl.history import History, Record
@@ -84,7 +85,8 @@ class Checkpoint(Callback):
         self._unsaved: _Unsaved | None = None
         self._rounds, self._written_at = 0, time.monotonic()
         self._count = 0
-        self._damaged: set[Path] = set()
+        self.damaged: dict[Path, str] = {}
+        """The checkpoints that :meth:`read` could not use, and why."""
         self._journal = Journal(self.folder / "rounds.journal")
         self._lengths: dict[int, int] = {}
         self._memory = _Memory(self.folder)
@@ -94,21 +96,28 @@ class Checkpoint(Callback):
         self._reset(fingerprint)
         written = self._written()
         self._count = _number(written[-1]) if written else 0
-        faults: list[str] = []
+        kind = CheckpointError
         for folder in reversed(written):
             try:
                 progress, about = read_progress(folder, fingerprint)
             except CheckpointError as error:
-                self._damaged.add(folder)
-                faults.append(f"{folder.name}: {error}")
+                self.damaged[folder] = str(error)
+                kind = UnfitCheckpointError if isinstance(error, UnfitCheckpointError) else kind
                 continue
+            for skipped, reason in self.damaged.items():
+                warn_user(
+                    f"{skipped} is left out: {reason}. Training goes on from the checkpoint before it, and trains the "
+                    "rounds since then again",
+                    CheckpointWarning,
+                )
             self._journal.size = about["journal"]
             self._lengths = {place: len(run.history) for place, run in progress.runs.items()}
             self._memory.resume(about["memory"], progress.memory)
             return progress
-        if faults:
-            raise CheckpointError(
-                f"{self.folder} holds no usable checkpoint ({'; '.join(faults)}). Nothing was changed: move the folder "
+        if self.damaged:
+            faults = "; ".join(f"{folder.name}: {reason}" for folder, reason in self.damaged.items())
+            raise kind(
+                f"{self.folder} holds no usable checkpoint ({faults}). Nothing was changed: move the folder "
                 "away to start from scratch"
             )
         return None
@@ -134,7 +143,7 @@ class Checkpoint(Callback):
 
     def keep_last(self) -> None:
         """Remove what a finished training does not need to go on with more rounds."""
-        good = [folder for folder in self._written() if folder not in self._damaged]
+        good = [folder for folder in self._written() if folder not in self.damaged]
         for folder in (*self._written(), *self.folder.glob("*.partial")):
             if folder not in good[-1:]:
                 shutil.rmtree(folder)
@@ -178,7 +187,7 @@ class Checkpoint(Callback):
         write_state(folder, unsaved.runs, {**about, "chunk_sizes": unsaved.chunk_sizes})
         self._unsaved = None
         self._written_at = time.monotonic()
-        good = [folder for folder in self._written() if folder not in self._damaged]
+        good = [folder for folder in self._written() if folder not in self.damaged]
         for folder in good[:-KEPT]:
             shutil.rmtree(folder)
         self._memory.forget(good[-KEPT:])
@@ -317,9 +326,11 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
     try:
         about = unsealed((folder / "state.json").read_bytes())
         if about["format"] > FORMAT:
-            raise CheckpointError(f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
+            raise UnfitCheckpointError(
+                f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn"
+            )
         if about["format"] < FORMAT:
-            raise CheckpointError(
+            raise UnfitCheckpointError(
                 f"it has format {about['format']}, from an earlier version; this one reads {FORMAT}: finish the study "
                 "with the version that began it, or start again"
             )
@@ -329,7 +340,7 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
         known = [about["fingerprint"], *about.get("extended", ())]
         if fingerprint is not None and all(changed(each, fingerprint) for each in known):
             changes = changed(known[-1], fingerprint)
-            raise CheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
+            raise UnfitCheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
         tensors = load(content)
         histories = _histories(folder.parent, about)
         runs = {int(place): _run(int(place), row, tensors, histories) for place, row in about["runs"].items()}

@@ -200,7 +200,7 @@ class Trainer:
                     ended.append((run, record))
             if not ended and not diverged:
                 continue
-            seconds = (time.perf_counter() - began) / len(group)
+            seconds = (time.perf_counter() - began) / max(1, len(ended))  # together, what was spent
             for run, record in ended:
                 self._end_round(run, replace(record, seconds=seconds), callbacks)
             for callback in callbacks:

@@ -38,6 +38,8 @@ PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "saf
 PATIENCE = 0.5
 """Seconds that a writer waits for those who only look whether somebody writes."""
 
+SOUND = "Runs that are sound load in Python with wafl.load_run"
+
 Status = Literal["finished", "running", "interrupted"]
 
 
@@ -102,7 +104,10 @@ class StudyFolder:
         if about.get("format", 0) > FORMAT:
             raise FolderError(f"{path} has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
         if sha256(folder.config.read_bytes()).hexdigest() not in (about.get("config"), about.get("config_before")):
-            raise FolderError(f"{folder.config} is not the file that the study was started with. Nothing was changed")
+            raise FolderError(
+                f"{folder.config} is not the file that the study was started with, and cannot be made again: put it "
+                f"back, or start a new study with wafl run. {SOUND}. Nothing was changed"
+            )
         return folder
 
     @classmethod
@@ -123,11 +128,13 @@ class StudyFolder:
         return read_experiment(self.config)
 
     def read_about(self) -> dict[str, Any]:
-        return _read_json(self.about, lambda about: check_types(about, ABOUT))
+        remedy = f"It cannot be made again: put it back, or start a new study with wafl run {self.config}. {SOUND}"
+        return _read_json(self.about, lambda about: check_types(about, ABOUT), remedy)
 
     def read_results(self) -> dict[str, Any]:
         """What the finished methods gave; empty if there are none yet."""
-        return _read_json(self.results, check_results) if self.results.exists() else {}
+        remedy = f"wafl repair {self.path} makes it again from the saved runs"
+        return _read_json(self.results, check_results, remedy) if self.results.exists() else {}
 
     def unfinished(self) -> list[str]:
         """The methods that are not done yet, by name."""
@@ -281,10 +288,10 @@ def _gpu() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def _read_json(path: Path, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _read_json(path: Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
     try:
         content = unsealed(path.read_bytes())
         check(content)
         return content
     except (OSError, ValueError) as error:
-        raise FolderError(f"{path} is damaged and cannot be read: {error}. Nothing was changed") from error
+        raise FolderError(f"{path} is damaged and cannot be read: {error}. {remedy}. Nothing was changed") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wafl.core.describe import describe
-from wafl.core.errors import DivergedError, UnboundedError
+from wafl.core.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
 from wafl.core.files import write_whole
 from wafl.engine.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
@@ -98,21 +97,18 @@ class Study:
             self.folder.refuse_older()
             warn_of_versions(self.folder)
         with self.folder.locked():
-            results = self.folder.read_results() or self._blank()
-            lines = [
-                line for entry in self.plan.entries if entry.name in results["done"] for line in self._lines_of(entry)
-            ]
+            results = self.folder.read_results() or self.blank()
+            lines = {entry.name: self.lines_of(entry) for entry in self.plan.entries if entry.name in results["done"]}
             for entry in self.pending():
-                lines += self._train(entry, results, lines, told)
-            metrics = joined(lines)
+                lines[entry.name] = self._train(entry, results, self._in_order(lines), told)
+            metrics = joined(self._in_order(lines))
             if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
                 write_whole(self.folder.metrics, metrics)
-            results |= {"finished": True, "metrics": sha256(metrics).hexdigest()}
-            self.folder.write_results(results)
+            results = self.write_results({**results, "finished": True, "metrics": sha256(metrics).hexdigest()})
             if not self.plan.extensible:
                 shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
         reasons = diverged(results)
-        if len(reasons) == sum(len(self._points(entry)) for entry in self.plan.entries):
+        if len(reasons) == sum(len(self.points(entry)) for entry in self.plan.entries):
             raise DivergedError(f"every run diverged; {reasons[0]}")
         return results
 
@@ -120,52 +116,89 @@ class Study:
         self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
     ) -> list[str]:
         """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``."""
-        plan, experiment, points = self.plan, self.plan.experiment, self._points(entry)
-        checkpoint = Checkpoint(
-            self.folder.checkpoint / entry.name,
-            every=experiment.checkpoint_every,
-            seconds=experiment.checkpoint_seconds,
-        )
+        experiment, points, checkpoint = self.plan.experiment, self.points(entry), self.checkpoint(entry)
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
         trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
         callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
-        began = time.perf_counter()
         try:
-            runs = train(plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
+            runs = train(self.plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
+        except UnfitCheckpointError:
+            raise
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}, or let wafl repair {self.folder.path} do it") from error
         except (DivergedError, UnboundedError):  # all of them
             runs = [ended.runs[place] for place in range(len(points))]
-        seconds = time.perf_counter() - began
         for point, run in zip(points, runs, strict=True):
-            run.save(self._run_folder(entry, point))
-        for begin in range(0, len(runs), len(experiment.seeds)):  # the seed varies fastest
-            folder = self._run_folder(entry, points[begin]).name
-            label = entry.method.name if folder == entry.method.name.lower() else folder
-            row = self._row(runs[begin : begin + len(experiment.seeds)])
-            if "clean" in row:
-                row |= {"seconds": seconds, "schedule": entry.schedule}
-            if row:
-                results["methods"][label] = row
+            run.save(self.run_folder(entry, point))
+        results["methods"] |= self.rows_of(entry, runs)
         results["done"].append(entry.name)
-        self.folder.write_results(results)
+        self.write_results(results)
         if self.plan.extensible:
             checkpoint.keep_last()
         else:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
-        return self._lines_of(entry, [run.history for run in runs])
+        return self.lines_of(entry, [run.history for run in runs])
 
-    def _points(self, entry: Entry) -> list[dict[str, Any]]:
+    def checkpoint(self, entry: Entry) -> Checkpoint:
+        """Where the progress of a method is kept."""
+        experiment = self.plan.experiment
+        return Checkpoint(
+            self.folder.checkpoint / entry.name,
+            every=experiment.checkpoint_every,
+            seconds=experiment.checkpoint_seconds,
+        )
+
+    def rows_of(self, entry: Entry, runs: Sequence[Run]) -> dict[str, Any]:
+        """Test the runs of a method: one row per swept combination, by its name."""
+        seeds, found = len(self.plan.experiment.seeds), dict[str, Any]()
+        for place, label in enumerate(self.labels(entry)):
+            group = runs[place * seeds : (place + 1) * seeds]  # the seed varies fastest
+            row = self._row(group)
+            if "clean" in row:
+                row |= {"seconds": sum(sum(run.history.column("seconds")) for run in group), "schedule": entry.schedule}
+            if row:
+                found[label] = row
+        return found
+
+    def labels(self, entry: Entry) -> list[str]:
+        """What the rows of a method are called, one per swept combination."""
+        firsts = self.points(entry)[:: len(self.plan.experiment.seeds)]
+        folders = [self.run_folder(entry, point).name for point in firsts]
+        return [entry.method.name if folder == entry.method.name.lower() else folder for folder in folders]
+
+    def write_results(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what the methods gave, in the order of the experiment, whichever was trained first."""
+        rows, done = results["methods"], results["done"]
+        labels = [label for entry in self.plan.entries for label in self.labels(entry)]
+        ordered = {
+            **results,
+            "methods": {label: rows[label] for label in dict.fromkeys((*labels, *rows)) if label in rows},
+            "done": [entry.name for entry in self.plan.entries if entry.name in done],
+        }
+        self.folder.write_results(ordered)
+        return ordered
+
+    def _in_order(self, lines: Mapping[str, Sequence[str]]) -> list[str]:
+        return [line for entry in self.plan.entries for line in lines.get(entry.name, ())]
+
+    def points(self, entry: Entry) -> list[dict[str, Any]]:
         """Every combination that is swept, in the order of the sweep."""
         grid = {**entry.grid, "seed": self.plan.experiment.seeds}
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
-    def _lines_of(self, entry: Entry, histories: Sequence[History] | None = None) -> list[str]:
+    def lines_of(self, entry: Entry, histories: Sequence[History] | None = None) -> list[str]:
         """A method's lines in the metrics; without histories from its saved runs, which are checked."""
-        points = self._points(entry)
+        points = self.points(entry)
         if histories is None:
-            histories = [saved_history(self._run_folder(entry, point)) for point in points]
+            try:
+                histories = [saved_history(self.run_folder(entry, point)) for point in points]
+            except ValueError as error:
+                raise FolderError(
+                    f"{error}. wafl repair {self.folder.path} keeps what is sound; the method is then trained again"
+                ) from error
         return MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
 
-    def _run_folder(self, entry: Entry, point: Mapping[str, Any]) -> Path:
+    def run_folder(self, entry: Entry, point: Mapping[str, Any]) -> Path:
         """Where the run of a swept combination is saved: the first seed's in the method's own folder."""
         swept = "".join(f"-{key}={point[key]}" for key in entry.grid)
         folder = self.folder.path / (entry.name + swept)
@@ -211,7 +244,7 @@ class Study:
             return self.plan.testers.evaluate(run)
         return evaluate(run, federation, unseen=unseen)
 
-    def _blank(self) -> dict[str, Any]:
+    def blank(self) -> dict[str, Any]:
         clients, attack = self.plan.clients.roster, self.plan.attack
         of = "percent of all test examples" if clients.num_classes is not None else "loss over all test examples"
         return {
