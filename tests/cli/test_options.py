@@ -16,7 +16,8 @@ from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 
 EXPERIMENT = """
-methods = [{method = "FedAvg", rounds = 1, local_steps = 1, learning_rate = 0.1}]
+methods = [{method = "FedAvg"}]
+schedule = {rounds = 1, local_steps = 1, learning_rate = 0.1}
 data = {num_clients = 3, labels_per_client = 4}
 attack = {kind = "none"}
 tune = {trials = 2}
@@ -27,7 +28,7 @@ run -m fedavg --rounds 1 --cohort 2 --local-epochs 1 --batch-size 64 --learning-
     --labels-per-client 4 --epsilon 0.1 --seeds 1 --seed 1 --name one --output runs --device cpu --engine embedded
 run exp.toml --set schedule.batch_size=8 --name two
 tune exp.toml --set tune.rounds=1 --output tuned.toml
-resume runs/two --trust
+resume runs/two --trust --set schedule.rounds=2
 evaluate runs/one --attack pgd --epsilon 0.1 --step-size 0.1 --steps 1 --norm inf --bounds 0,1 --attacked 0.5 --seed 1
     --data-dir data --output compared --trust
 evaluate runs/one --attack wasserstein --radius 0.5 --attacked 0.5
