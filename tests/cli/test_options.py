@@ -29,6 +29,7 @@ run -m fedavg --rounds 1 --cohort 2 --local-epochs 1 --batch-size 64 --learning-
 run exp.toml --set schedule.batch_size=8 --name two
 tune exp.toml --set tune.rounds=1 --output tuned.toml
 resume runs/two --trust --set schedule.rounds=2
+repair runs/two --trust
 evaluate runs/one --attack pgd --epsilon 0.1 --step-size 0.1 --steps 1 --norm inf --bounds 0,1 --attacked 0.5 --seed 1
     --data-dir data --output compared --trust
 evaluate runs/one --attack wasserstein --radius 0.5 --attacked 0.5
