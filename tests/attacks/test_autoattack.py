@@ -151,7 +151,7 @@ def test_evaluate_accepts_autoattack(three):
     score = evaluate(model, clients, attack=AutoAttack(epsilon=0.2, bounds=UNIT, queries=5), attacked=0.5)
     assert sum(client.attacked for client in score.per_client) == 1
     assert score.worst_client.attacked
-    assert score.attack == "l_inf AutoAttack, epsilon 0.2 (input units), 5 queries"
+    assert score.attack == "l_inf AutoAttack, epsilon 0.2 (input units), 5 queries, within [0, 1]"
 
 
 def test_an_epsilon_of_zero_moves_nothing(three):

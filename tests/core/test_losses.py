@@ -224,6 +224,7 @@ def small_network(clients):
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:no example moved:wafl.RadiusWarning")  # with power 1
 def test_your_own_cross_entropy_trains_bit_for_bit_like_the_built_in(method):
     assert same_training(CLASSES, wafl.models.mlr(CLASSES), method, OwnCrossEntropy(), "cross_entropy")
 

@@ -15,7 +15,7 @@ def dataset_of(counts: list[int]) -> wafl.Dataset:
     """``counts[label]`` examples of each label; the only pixel of an example is its number."""
     y = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
     y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
-    x = torch.arange(len(y), dtype=torch.float32).view(-1, 1, 1, 1)
+    x = torch.arange(len(y)).view(-1, 1, 1, 1)
     cut = len(y) // 2
     return wafl.Dataset("numbers", x[:cut], y[:cut], x[cut:], y[cut:], len(counts), max_value=1)
 

@@ -93,7 +93,8 @@ def test_a_radius_missed_by_more_than_a_fifth_is_said(radius: float) -> None:
 
 def test_a_gamma_that_runs_away_in_vain_is_said_as_a_radius_that_cannot_be_reached() -> None:
     (said,) = watch_over([0.5] * 20, [0.5**n for n in range(20)], radius=1.0)
-    assert "Examples cannot move that far, or the model has become flat: ask for a smaller radius" in said
+    assert "Examples cannot move that far" in said
+    assert "or the model has become flat: ask for a smaller radius" in said
     (said,) = watch_over([1.0] * 18 + [0.0] * 2, [0.5] * 20, radius=1.0)
     assert "the model has become flat" in said
 

@@ -743,7 +743,7 @@ def test_a_study_without_an_attack_is_tested_on_clean_data_only(tmp_path: Path) 
     assert results["attack"] is None
     assert results["methods"]["FedAvg"]["attacked"] == {}
     assert "attacked" not in result.stdout
-    assert (tmp_path / "study" / "figures" / "loss.png").stat().st_size > 1000
+    assert (tmp_path / "study" / "figures" / "accuracy.png").stat().st_size > 1000
     assert "(clean)" in row_of(tmp_path / "study")
 
 

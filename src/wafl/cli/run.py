@@ -102,7 +102,7 @@ def run(
         source = None if experiment is None else source_of(experiment)
         study = Study.create(described, folder, source, numbered=name is None)
         if name is None:
-            _offer_resume(folder, study.folder.path, described)
+            _offer_resume(folder, study.folder.path, study.plan.experiment)
         train_and_show(study)
 
 

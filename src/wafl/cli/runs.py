@@ -14,6 +14,8 @@ def runs(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs"),
 ) -> None:
     """List studies: how far each has come, and what it found."""
+    from rich.markup import escape
+
     from wafl.cli.tables import studies
     from wafl.cli.terminal import make_console
     from wafl.core.files import is_temporary
@@ -25,4 +27,4 @@ def runs(
         folders = sorted(path.parent for path in output.glob("*/config.toml") if not is_temporary(path.parent))
         found = [StudyFolder(folder) for folder in folders]
         none = f"{output} holds no studies yet: wafl run makes one."
-        make_console().print(studies(found) if found else none, markup=False)
+        make_console().print(studies(found) if found else escape(none))
