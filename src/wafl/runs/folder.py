@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.core.errors import FolderError
-from wafl.core.files import is_locked, links, remove_temporary, sealed, sync, unsealed, whole_folder, write_whole
+from wafl.core.files import is_locked, links, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.core.shapes import check_types, parsed
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
@@ -181,7 +181,6 @@ class StudyFolder:
         except Timeout:
             raise FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it") from None
         try:
-            remove_temporary(self.path)
             yield
         finally:
             lock.release()

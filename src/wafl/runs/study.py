@@ -12,7 +12,7 @@ from typing import Any
 
 from wafl.core.describe import describe
 from wafl.core.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
-from wafl.core.files import write_whole
+from wafl.core.files import remove_temporary, write_whole
 from wafl.engine.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
@@ -105,6 +105,7 @@ class Study:
             if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
                 write_whole(self.folder.metrics, metrics)
             results = self.write_results({**results, "finished": True, "metrics": sha256(metrics).hexdigest()})
+            remove_temporary(self.folder.path)
             if not self.plan.extensible:
                 shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
         reasons = diverged(results)
