@@ -7,8 +7,8 @@ import logging
 import math
 import re
 import shutil
+import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -544,7 +544,13 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("method", KEEPING)
 def test_a_killed_server_resumes_although_its_nodes_are_ahead(
-    method: str, every: int, damaged: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: str,
+    every: int,
+    damaged: bool,
+    clients: dict[str, fakes.Client],
+    clock: Clock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """From its last checkpoint, or from the one before if the last is damaged."""
     experiment = only({**KEEPING[method], "rounds": 9}, checkpoint_every=every)
@@ -569,8 +575,10 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
         *rest, end = last.read_bytes()
         last.write_bytes(bytes([*rest, end ^ 255]))
     again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    with pytest.warns(CheckpointWarning) if damaged else nullcontext():
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", CheckpointWarning)
         fakes.train(again, experiment, folder)
+    assert ("the checkpoint before it" in caplog.text) == damaged, "the server's log says so"
     rounds = sorted({seen.round for seen in again.seen if seen.round is not None})
     assert rounds[0] == {(1, False): 8, (1, True): 7, (3, False): 6, (3, True): 3}[every, damaged]
     assert_same(folder, reference)
