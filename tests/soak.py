@@ -25,7 +25,9 @@ from typing import Any
 
 import torch
 
+import wafl
 from wafl.core.errors import TooFewRepliesError
+from wafl.engine.checkpoint import Checkpoint
 from wafl.runs import folder
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment
@@ -55,6 +57,16 @@ def experiment(**changes: Any) -> Experiment:
         **changes,
     }
     return parse_experiment(content, "soak")
+
+
+BRIEF: dict[str, Any] = {
+    "seeds": [0],
+    "schedule": {**SCHEDULE, "rounds": 2},
+    "methods": METHODS[7:],
+    "attack": {"kind": "none"},
+    "evaluation": {"every": 0},
+}
+"""An experiment that is over in a moment."""
 
 
 def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> int:
@@ -227,11 +239,188 @@ def soak_clients(base: Path) -> Counter[str]:
     return count
 
 
+def soak_links(base: Path) -> Counter[str]:
+    """A link at every place of a study that is written or deleted: refused, and what it points to stays."""
+    described, count = experiment(methods=METHODS[6:]), Counter[str]()
+    half = base / "half"
+    assert in_a_process(lambda: _killed_at_write(30, lambda: run(half, described))) == -signal.SIGKILL
+    places = ["checkpoint", "checkpoint/fedfgsm", "fedfgsm", "figures", "metrics.jsonl", "results.json", "roster.json"]
+    for place in places:
+        study, victim = base / "linked", base / "victim"
+        shutil.copytree(half, study)
+        for folder_of_it in (victim, victim / "fedfgsm"):
+            folder_of_it.mkdir()
+            (folder_of_it / "mine").write_text("precious")
+        target = study / place
+        shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
+        target.parent.mkdir(exist_ok=True)
+        target.symlink_to(victim if "." not in place else victim / "mine")
+        before = _contents(victim)
+        try:
+            run(study, described)
+            count["links followed"] += 1
+        except ValueError as error:
+            count["links refused"] += 1
+            count["refused without saying where"] += str(target) not in str(error)
+        count["files outside a study changed"] += _contents(victim) != before
+        shutil.rmtree(study)
+        shutil.rmtree(victim)
+    return count
+
+
+def soak_creation(base: Path) -> Counter[str]:
+    """SIGKILL at every step of making a study's folder: there is none, or one that can be resumed."""
+    described, count = experiment(**BRIEF), Counter[str]()
+    wafl.load_dataset("digits")  # once, not in every child
+    assert in_a_process(lambda: run(base / "whole", described)) == 0
+    expected = outcome(base / "whole")
+    for turn in range(1, 20):
+        path = base / f"new-{turn}"
+        status = in_a_process(partial(_killed_at_write, turn, partial(_made, path, described)))
+        if status == 0:
+            break
+        count["killed while the folder was made"] += 1
+        if path.exists():
+            count["folders that cannot be resumed"] += in_a_process(lambda path=path: _resumed(path)) != 0
+        else:
+            assert in_a_process(partial(run, path, described)) == 0
+        count["runs that differ"] += outcome(path) != expected
+    return count
+
+
+def _made(path: Path, described: Experiment) -> None:
+    Study.create(described, path)
+
+
+def _resumed(path: Path) -> None:
+    Study.resume(path).run()
+
+
+def soak_changed_data(base: Path) -> Counter[str]:
+    """One label, pixel or test example of the data changes in the middle of a study: refused, with what has changed."""
+    count = Counter[str]()
+    (base / "changing.py").write_text(OWN_DATA)
+    described = experiment(data={"source": "changing:clients"}, methods=METHODS[6:])
+    study = base / "study"
+
+    def begin() -> None:
+        os.environ["CHANGED"] = ""
+        _killed_at_write(30, lambda: Study.create(described, study, base).run())
+
+    assert in_a_process(begin) == -signal.SIGKILL
+    for change, what in (("y", "training"), ("x", "training"), ("test_y", "test"), ("test_x", "test")):
+        count["changed data"] += 1
+        count["changed data not refused"] += in_a_process(partial(_refused, study, change, what)) != 0
+    count["folders that cannot be resumed"] += in_a_process(partial(_refused, study, "", "")) != 2
+    return count
+
+
+def _refused(path: Path, change: str, what: str) -> None:
+    """Exits with 0 if the change is refused by name, and with 2 if the study ends well."""
+    os.environ["CHANGED"] = change
+    try:
+        Study.resume(path, trust=True).run()
+    except ValueError as error:
+        sys.exit(0 if what in str(error) else 3)
+    sys.exit(2)
+
+
+OWN_DATA = """
+import os
+
+import torch
+
+import wafl
+
+
+def clients():
+    draw = torch.Generator().manual_seed(0)
+    y, test_y = torch.arange(20) % 2, torch.arange(10) % 2
+    arrays = [
+        [torch.rand(20, 4, generator=draw), y.clone(), torch.rand(10, 4, generator=draw), test_y.clone()]
+        for _ in range(8)
+    ]
+    change = os.environ["CHANGED"]
+    if change.endswith("x"):
+        arrays[3][0 if change == "x" else 2][5, 2] += 1e-6
+    elif change:
+        arrays[3][1 if change == "y" else 3][5] -= 1
+    return wafl.Federation.from_arrays([tuple(client) for client in arrays])
+"""
+
+
+def soak_many_rounds(base: Path, rounds: int) -> Counter[str]:
+    """The cost of a round, a checkpoint included, is as high in the last rounds as in the first."""
+    draw = torch.Generator().manual_seed(0)
+    arrays = [(torch.rand(4, 3, generator=draw), torch.arange(4) % 2) for _ in range(3)]
+    clients = wafl.Federation.from_arrays(arrays)
+    times: list[float] = []
+    checkpoint = base / "checkpoint"
+
+    def clock(moment: Any) -> None:
+        times.append(time.process_time())
+
+    wafl.fit(
+        wafl.models.mlr(clients),
+        clients,
+        wafl.FedAvg(),
+        rounds=rounds,
+        cohort=2,
+        local_steps=1,
+        checkpoint=Checkpoint(checkpoint, every=10),
+        callbacks=[clock],
+    )
+    some = min(max(rounds // 10, 50), 1000)
+    first, last = times[2 * some] - times[some], times[-1] - times[-1 - some]
+    state = sum(file.stat().st_size for file in checkpoint.glob("*/*"))
+    log = (checkpoint / "rounds.journal").stat().st_size
+    count = Counter[str]()
+    count["rounds"] = rounds
+    count["microseconds of a round, among the first"] = round(1e6 * first / some)
+    count["microseconds of a round, among the last"] = round(1e6 * last / some)
+    count["bytes of the state"], count["bytes of the log per round"] = state, round(log / rounds)
+    count["rounds that grew slower"] = int(last > 1.5 * first)
+    count["logs that grew faster than rounds"] = int(log > 500 * rounds)
+    return count
+
+
+def soak_at_once(base: Path, together: int = 3) -> Counter[str]:
+    """Several start the same experiment in the same moment: each gets a folder of its own, and all the same numbers."""
+    described, count = experiment(**BRIEF), Counter[str]()
+    wafl.load_dataset("digits")  # once, not in every child
+    start = time.time() + 1.0
+
+    def begin() -> None:
+        time.sleep(max(0.0, start - time.time()))
+        Study.create(described, base / "study", numbered=True).run()
+
+    children: list[int] = []
+    for _ in range(together):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                begin()
+                status = 0
+            except BaseException as error:
+                print(f"  child: {type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(status)
+        children.append(child)
+    failed = sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+    made = sorted(path for path in base.iterdir() if path.is_dir())
+    count["started at once"], count["folders"] = together, len(made)
+    count["studies that got in each other's way"] = failed + abs(len(made) - together)
+    count["runs that differ"] += sum(outcome(path) != outcome(made[0]) for path in made)
+    return count
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--flips", type=int, default=200)
     parser.add_argument("--limits", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -241,6 +430,11 @@ def main() -> None:
         ("one byte flipped", lambda base: soak_corruption(base, options.flips, options.seed)),
         ("disk full", lambda base: soak_full_disk(base, options.limits, options.seed)),
         ("clients that fail", soak_clients),
+        ("links", soak_links),
+        ("killed while the folder is made", soak_creation),
+        ("data that change", soak_changed_data),
+        ("many rounds", lambda base: soak_many_rounds(base, options.rounds)),
+        ("three at once", soak_at_once),
     ]
     for name, part in parts:
         with tempfile.TemporaryDirectory() as base:
@@ -263,6 +457,13 @@ LOSSES = (
     "losses not finite",
     "faults without record",
     "hopeless runs that did not stop",
+    "links followed",
+    "files outside a study changed",
+    "folders that cannot be resumed",
+    "changed data not refused",
+    "rounds that grew slower",
+    "logs that grew faster than rounds",
+    "studies that got in each other's way",
 )
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -163,7 +162,7 @@ class Checkpoint(Callback):
         runs: dict[int, RunProgress] = {}
         for place, run in progress.runs.items():
             known = self._lengths.get(place, 0)
-            records += [(place, record) for record in islice(run.history, known, None)]
+            records += [(place, record) for record in run.history[known:]]
             self._lengths[place] = len(run.history)
             runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
         self._unsaved = _Unsaved(runs, records, dict(progress.memory), dict(progress.chunk_sizes))
