@@ -875,6 +875,35 @@ def test_no_file_of_thousands_makes_a_traceback(tmp_path_factory: pytest.TempPat
     refuse_or_pass(tmp_path_factory.getbasetemp(), data)
 
 
+SMALL = ["schedule.rounds=1", "seeds=[0]", "attack.steps=1", "evaluation.attacked=[0.5]"]
+
+
+def run_what_check_accepts(folder: Path, data: bytes) -> None:
+    path = folder / "exp.toml"
+    path.write_bytes(data)
+    changes = [word for change in SMALL for word in ("--set", change)]
+    if invoke("config", "check", str(path), *changes).exit_code == 0:
+        result = invoke("run", str(path), "--output", str(folder / "runs"), *changes)
+        assert result.exit_code in (0, 3) or "diverged" in result.stderr, (result.stderr, data)
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(max_examples=10, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+@given(data=mutated())
+def test_what_check_accepts_is_run(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    assume(not is_large(data))
+    run_what_check_accepts(tmp_path_factory.getbasetemp(), data)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@settings(max_examples=200, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+@given(data=mutated())
+def test_what_check_accepts_of_hundreds_of_files_is_run(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    assume(not is_large(data))
+    run_what_check_accepts(tmp_path_factory.getbasetemp(), data)
+
+
 # -- Starter and schema ---------------------------------------------------------------------------------------
 
 
