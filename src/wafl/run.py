@@ -310,13 +310,17 @@ def buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in model.named_buffers() if name in saved}
 
 
-def with_params(model: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the model that holds these parameters, which must be exactly those of the model."""
+def with_params(
+    model: nn.Module, params: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None
+) -> nn.Module:
+    """A copy of the model that holds these parameters, which must be exactly those of the model, and statistics."""
     model = copy.deepcopy(model)
     own = dict(model.named_parameters())
     _check_names("parameter", own, params)
     for name, value in params.items():
         own[name].data = value.detach().clone()
+    for name, value in (statistics or {}).items():
+        model.get_buffer(name).data = value.detach().clone()
     return model
 
 

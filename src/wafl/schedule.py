@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from wafl.core.checks import check_positive, check_seed
-from wafl.core.options import Count, EachRound, NotNegative, Positive, Range, Tunable, check_options
+from wafl.core.options import Choice, Count, EachRound, NotNegative, Positive, Range, Tunable, check_options
+from wafl.core.statistics import AVERAGED, FROZEN, PER_CLIENT
 
 LearningRate = float | Callable[[int], float]
 
@@ -20,6 +21,7 @@ class LocalWork:
     local_steps: int | None
     local_epochs: int | None
     batch_size: int | None
+    statistics: str = FROZEN
 
     def num_steps(self, num_examples: Sequence[int]) -> list[int]:
         """The number of local steps of each client."""
@@ -50,6 +52,11 @@ class Schedule:
     server_learning_rate: Annotated[float | None, Positive(), "Shorthand for a server sgd with this rate."] = None
     seed: Annotated[int, "Determines every random choice."] = 0
     clip_norm: Annotated[float | None, Positive(), "The longest update that counts in full."] = None
+    statistics: Annotated[
+        str,
+        Choice((FROZEN, AVERAGED, PER_CLIENT)),
+        "The running statistics of BatchNorm: frozen, averaged, or kept by each client.",
+    ] = FROZEN
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -62,7 +69,7 @@ class Schedule:
 
     @property
     def local_work(self) -> LocalWork:
-        return LocalWork(self.local_steps, self.local_epochs, self.batch_size)
+        return LocalWork(self.local_steps, self.local_epochs, self.batch_size, self.statistics)
 
     def scalars(self, round: int) -> dict[str, float]:
         """The numbers that clients are sent for a round."""

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -242,6 +243,29 @@ def test_dropout_drops_on_nodes_what_it_drops_here(clock: Clock, tmp_path: Path)
     experiment = only({"method": "WAFL", "gamma": 2.0, "steps": 2}, model={"kind": f"{FAKES}:dropping"})
     fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
     assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
+def test_statistics_are_learned_and_kept_on_nodes_as_they_are_here(clock: Clock, tmp_path: Path) -> None:
+    """Also where losses are asked for after training, at the client's own statistics."""
+    clients = fakes.make_clients(SIZES, dtype="float64")
+    experiment = only(
+        {"method": "DRFA", "statistics": "client"},
+        {"method": "WAFL", "gamma": 2.0, "steps": 2, "statistics": ["averaged", "client"]},
+        model={"kind": f"{FAKES}:normalized"},
+        schedule={**QUICK["schedule"], "rounds": 3},
+    )
+    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
+    here = embedded(clients, experiment, tmp_path / "embedded")
+    assert_close(tmp_path / "study", here)
+    for mine, theirs in zip(metrics(tmp_path / "study"), metrics(here), strict=True):
+        for name in ("loss", *TESTED):
+            assert mine.get(name) == pytest.approx(theirs.get(name), abs=1e-9)
+    model = fakes.normalized(SimpleNamespace(num_outputs=3))
+    drfa = [load_run(folder / "drfa", model=model) for folder in (tmp_path / "study", here)]
+    assert drfa[0].client_weights.tolist() == pytest.approx(drfa[1].client_weights.tolist(), abs=1e-12)
+    found = [load_file(file) for file in sorted((tmp_path / "study").rglob("params.safetensors"))]
+    assert len(found) == 3
+    assert all(float(each["1.running_mean"].abs().max()) > 0.01 for each in found)
 
 
 def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(clock: Clock, tmp_path: Path) -> None:

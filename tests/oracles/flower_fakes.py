@@ -224,6 +224,14 @@ def dropping(clients: Any) -> nn.Module:
         return nn.Sequential(*layers).double()
 
 
+def normalized(clients: Any) -> nn.Module:
+    """A network with BatchNorm in training mode, in double precision."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        layers = (nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, clients.num_outputs))
+        return nn.Sequential(*layers).double()
+
+
 class Words(nn.Module):
     """The mean of embedded words, in double precision."""
 

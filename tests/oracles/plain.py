@@ -6,7 +6,8 @@ The random order of the examples is that of the reference; dropout masks are dra
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -54,15 +55,21 @@ def train(
     steps: int = 15,
     forward: Forward = of_moved_inputs,
     moved: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: x,
+    statistics: str = "frozen",
 ) -> dict[str, Tensor]:
-    """Every client takes part in every round; ``moved`` is what the adversary moves, the inputs unless it is given."""
+    """Every client takes part in every round; ``moved`` is what the adversary moves, the inputs unless it is given.
+
+    With ``statistics``, those of BatchNorm layers are returned too: "averaged", or each "client" goes on with its own.
+    """
     work = reference.Work(local_epochs=local_epochs, batch_size=batch_size)
     server = copy.deepcopy(model)
     sizes = [len(y) for _, y in clients]
+    kept: dict[int, dict[str, Tensor]] = {}
     for t in range(rounds):
         ends: list[nn.Module] = []
         for client, (x, y) in enumerate(clients):
             own = copy.deepcopy(server)
+            own.load_state_dict(kept.get(client, {}), strict=False)
             optimizer = torch.optim.SGD([p for p in own.parameters() if p.requires_grad], lr=learning_rate)
             for number, rows in enumerate(reference.cut_in_batches(seed, t, client, len(y), work)):
                 step = Step(seed, t, client, number)
@@ -70,14 +77,51 @@ def train(
                 if gamma is not None:
                     delta = ascend(own, x[rows], y[rows], delta, step, gamma, steps, forward)
                 optimizer.zero_grad()
-                functional.cross_entropy(forward(own, x[rows], delta, step), y[rows]).backward()
+                with inputs_of_batch_norm(own) as seen:
+                    functional.cross_entropy(forward(own, x[rows], delta, step), y[rows]).backward()
                 optimizer.step()
+                for layer, values in seen if statistics != "frozen" else []:
+                    follow(layer, values)
             ends.append(own)
+            if statistics == "client":
+                kept[client] = {name: value.clone() for name, value in own.named_buffers()}
         with torch.no_grad():
-            for name, value in server.named_parameters():
-                shares = [size / sum(sizes) * end.get_parameter(name) for size, end in zip(sizes, ends, strict=True)]
-                value.copy_(torch.stack(shares).sum(0))
-    return {name: value.detach() for name, value in server.named_parameters()}
+            for name, value in averaged(server, statistics).items():
+                found = [dict([*end.named_parameters(), *end.named_buffers()])[name] for end in ends]
+                value.copy_(torch.stack([n / sum(sizes) * part for n, part in zip(sizes, found, strict=True)]).sum(0))
+    return {name: value.detach() for name, value in averaged(server, statistics).items()}
+
+
+def averaged(model: nn.Module, statistics: str) -> dict[str, Tensor]:
+    """The parameters and, if they are learned, the running statistics."""
+    buffers = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
+    return {**dict(model.named_parameters()), **(buffers if statistics != "frozen" else {})}
+
+
+def follow(layer: nn.BatchNorm1d, values: Tensor) -> None:
+    """Update the running statistics as torch does in training; torch refuses one value, whose variance is unknown."""
+    assert layer.running_mean is not None
+    assert layer.momentum is not None
+    if values.numel() == layer.num_features:
+        layer.running_mean.lerp_(values.flatten(), layer.momentum)
+    else:
+        functional.batch_norm(values, layer.running_mean, layer.running_var, training=True, momentum=layer.momentum)
+
+
+@contextmanager
+def inputs_of_batch_norm(model: nn.Module) -> Generator[list[tuple[nn.BatchNorm1d, Tensor]], None, None]:
+    """What BatchNorm layers are given within it; all of them are in evaluation mode."""
+    seen: list[tuple[nn.BatchNorm1d, Tensor]] = []
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d)]
+    assert not any(layer.training for layer in layers)
+
+    def note(layer: nn.BatchNorm1d, args: tuple[Tensor, ...]) -> None:
+        seen.append((layer, args[0].detach()))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+    yield seen
+    for hook in hooks:
+        hook.remove()
 
 
 def ascend(

@@ -129,6 +129,9 @@ MODEL_KIND = Kind(
 )
 
 
+STATISTICS = Kind(
+    ("frozen", "averaged", "client"), tuple((bad, "'frozen', 'averaged' or 'client'") for bad in ("batch", 3, True, {}))
+)
 SEEDS = Kind(
     ([0], [3, 1, 2]),
     (([], "at least 1"), (3, "list"), ([0, 2**32], "less than 4294967296"), ([0, 0], "differ"), ([0.5], "integer")),
@@ -204,6 +207,7 @@ SCHEDULE: dict[str, Kind] = {
     "weight_decay": swept(NOT_NEGATIVE),
     "server_learning_rate": swept(POSITIVE),
     "clip_norm": swept(POSITIVE),
+    "statistics": swept(STATISTICS),
 }
 METHOD_FIELDS: dict[str, dict[str, Kind]] = {
     "FedAvg": {**WEIGHTED, **SERVER, **LOCAL},

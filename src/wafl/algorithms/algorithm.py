@@ -49,12 +49,15 @@ class Algorithm:
         schedule: rounds, cohort, local work and learning rate.
         num_examples: the number of training examples of each client.
         lowest_gamma: what a learned gamma must not fall below, as a function of the parameters.
+        num_statistics: how many numbers at the end of the parameters are statistics. Their next value is the clients'
+            weighted mean, whatever the server does with the rest.
     """
 
     method: Parts
     schedule: Schedule
     num_examples: Sequence[int]
     lowest_gamma: Callable[[Tensor], float]
+    num_statistics: int = 0
 
     def __post_init__(self) -> None:
         rule, adversary = self.method.client_weights, self.method.adversary
@@ -115,6 +118,9 @@ class Algorithm:
     def _tell_updates(self, state: State, query: Query, replies: Replies) -> State:
         method, old = self.method, state.vectors
         params, server = method.server.step(state.params, query.weights, replies, _owned("server", old))
+        if self.num_statistics:
+            mean = weighted_mean(query.weights, replies.params[:, -self.num_statistics :])
+            params = torch.cat([params[: -self.num_statistics], mean])
         client_weights = state.client_weights[list(replies.clients)]
         local = method.local.tell(_owned("local", old), query, replies, client_weights)
         scalars = self._learned_scalars(state, params, mean_reply(query, replies.cost))

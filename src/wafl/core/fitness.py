@@ -167,3 +167,5 @@ def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     task.gradient(params, x, y, params.new_ones(y.shape[:2]), masks)
     if task.traits.movable:
         task.input_gradient(params, x, y, masks)
+    if task.num_statistics:
+        task.next_statistics(params, x, params.new_ones(y.shape[:2]), masks)

@@ -24,6 +24,7 @@ from wafl.core.layers import changed_output, output_of
 from wafl.core.losses import OutputLoss, output_loss
 from wafl.core.one_by_one import autograd_gradient, in_turn
 from wafl.core.random import Key
+from wafl.core.statistics import followed, names_of, tracking_layers
 
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
 
@@ -62,21 +63,28 @@ class Task:
     """Any ``nn.Module`` that treats each example by itself.
 
     With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
-    as in evaluation.
+    as in evaluation. The running statistics of BatchNorm layers in training mode follow the parameters in the flat
+    vector, ``num_statistics`` numbers with no gradient (:mod:`wafl.core.statistics`); P counts them too.
     """
 
     def __init__(self, module: nn.Module, loss: OutputLoss) -> None:
         self.module = module
         self.loss = loss
         self.traits = Traits()
+        self.tracking = tracking_layers(module)
+        self.statistics = names_of(self.tracking)
+        for layer in self.tracking.values():
+            layer.eval()
         self._at_rest = _sharing_tensors(module).eval()
-        self._shapes = {name: value.shape for name, value in _trainable(module).items()}
+        flat = {**_trainable(module), **self._own_statistics()}
+        self._shapes = {name: value.shape for name, value in flat.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
         everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
         self._tie = len(everywhere) == len(set(everywhere))
         self._sites: dict[torch.Size, list[Site]] = {}
-        self.num_params = sum(self._sizes)
+        self.num_statistics = sum(self._shapes[name].numel() for name in self.statistics)
+        self.num_params = sum(self._sizes) - self.num_statistics
 
     @property
     def steady(self) -> bool:
@@ -84,7 +92,8 @@ class Task:
         return not self.traits.batched
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Named parameters as one vector ``[P]``."""
+        """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
+        params = {**self._own_statistics(), **params}
         missing = self._shapes.keys() ^ params.keys()
         if missing:
             raise ValueError(f"parameter names differ from the model's: {', '.join(sorted(missing))}")
@@ -96,12 +105,16 @@ class Task:
         return torch.cat([params[name].detach().reshape(-1) for name in self._shapes])
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """One vector ``[P]`` as named parameters."""
+        """One vector ``[P]`` as named parameters and statistics."""
         parts = flat.split(self._sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        found = {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        return {**found, **{name: found[name].detach() for name in self.statistics}}
 
     def initial(self) -> Tensor:
         return self.flatten(_trainable(self.module))
+
+    def _own_statistics(self) -> dict[str, Tensor]:
+        return {name: self.module.get_buffer(name) for name in self.statistics}
 
     def frozen_digest(self) -> bytes:
         """What the outputs depend on in addition to the trainable parameters: frozen ones and buffers."""
@@ -157,6 +170,19 @@ class Task:
         *still, moved = _parts(x)
         gradients, losses = self._each_lane(self._gradient_of(total))(moved, params, y, *still, masks or ())
         return losses, gradients
+
+    def next_statistics(self, params: Tensor, x: Moved, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        """The running statistics ``[L, num_statistics]`` after a batch, in which examples have these shares."""
+        call = self._calling(x, masks)
+
+        def found(flat: Tensor, weight: Tensor, *inputs: Any) -> Tensor:
+            values = self.unflatten(flat)
+            running = {name: values[name] for name in self.statistics}
+            with followed(self.tracking, weight, running):
+                call(flat, *inputs)
+            return torch.cat(list(running.values()))
+
+        return self._each_lane(found)(params, weight, *_parts(x), masks or ())
 
     def features(self, params: Tensor, x: Tensor | Inputs, layer: str, masks: Masks | None = None) -> Tensor:
         """The output of a layer ``[L, B, ...]``."""
@@ -464,10 +490,15 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             raise ValueError(
                 f"{where} mixes the examples of a batch: use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
             )
-        if layer.track_running_stats and layer.training:
+        if layer.track_running_stats and layer.training and instance:
             raise ValueError(
-                f"{where} keeps batch statistics, which mix examples and differ between clients: call its eval() to "
-                "train with the statistics that it has, or use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
+                f"{where} keeps statistics of its own while it trains: call its eval() to train with those that it "
+                "has, or leave out track_running_stats"
+            )
+        if layer.track_running_stats and layer.training and layer.momentum is None:
+            raise ValueError(
+                f"{where} has momentum=None, which counts all batches, and clients see different ones: give it a "
+                "momentum, such as 0.1, or call its eval()"
             )
 
 

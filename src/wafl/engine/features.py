@@ -22,8 +22,8 @@ CHUNK = 256
 def with_fixed_features(client: ClientTask) -> ClientTask:
     """The same work on a layer's outputs, if the ball is there and no parameter before it is trained."""
     layer = getattr(client.adversary, "space", None)
-    if layer is None or not is_dataclass(client.adversary):
-        return client
+    if layer is None or not is_dataclass(client.adversary) or client.task.num_statistics:
+        return client  # statistics that are learned change the features
     start = client.task.initial()
     x = client.examples.rows(torch.zeros(2, dtype=torch.int64, device=start.device), start.dtype)
     features = _fixed_features(client.task, layer, start, x)

@@ -40,6 +40,7 @@ def fit(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
+    statistics: str = "frozen",
     server_learning_rate: float | None = None,
     client_weights: ClientWeights | None = None,
     loss: Loss = "cross_entropy",
@@ -68,6 +69,8 @@ def fit(
         momentum: the momentum of the clients' steps, within a round.
         weight_decay: the weight decay of the clients' steps.
         clip_norm: the longest update that counts in full; a longer one is shortened to this length.
+        statistics: what becomes of the running statistics of BatchNorm layers in training mode: ``"averaged"`` like the
+            parameters, kept by each ``"client"``, or ``"frozen"``, which wants these layers in ``eval()``.
         server_learning_rate: shorthand for the method's ``server=wafl.servers.sgd(rate)``.
         client_weights: replaces the method's client weights.
         loss: ``"cross_entropy"``, ``"squared_error"``, a function of ``(outputs, y)`` that returns one loss per
@@ -103,6 +106,7 @@ def fit(
         momentum=momentum,
         weight_decay=weight_decay,
         clip_norm=clip_norm,
+        statistics=statistics,
         server_learning_rate=server_learning_rate,
         seed=seed,
     )

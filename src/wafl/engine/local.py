@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -19,14 +19,15 @@ from wafl.algorithms.local import LocalState, LocalStep, sgd
 from wafl.algorithms.messages import PARAMS, Vectors
 from wafl.core.inputs import Inputs
 from wafl.core.random import Key
+from wafl.core.statistics import PER_CLIENT
 from wafl.core.task import Problem, Task
 from wafl.data.examples import Examples
 from wafl.engine.batches import draw_batches, room_for
 from wafl.schedule import LocalWork
 
 PLAIN = sgd()
-ADVERSARY, LOCAL = "adversary", "local"
-"""The parts of a method that may let clients keep something between rounds."""
+ADVERSARY, LOCAL, STATISTICS = "adversary", "local", "statistics"
+"""What may let clients keep something between rounds: parts of a method, and BatchNorm."""
 
 REPORT_BATCH = 256
 """How many examples a client looks at together when it reports its loss."""
@@ -73,7 +74,14 @@ class ClientTask:
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         """What a client holds before it first takes part, by the part of the method that keeps it."""
         adversary = self.adversary.initial_memory(self.examples.shape) if self.adversary is not None else None
-        return _present({ADVERSARY: adversary, LOCAL: self.local.initial_memory(params)})
+        # NaN stands for the server's statistics, where a client begins.
+        unknown = params.new_full((self.task.num_statistics,), torch.nan) if self.keeps_statistics else None
+        return _present({ADVERSARY: adversary, LOCAL: self.local.initial_memory(params), STATISTICS: unknown})
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether each client keeps the running statistics of its BatchNorm layers."""
+        return self.work.statistics == PER_CLIENT and self.task.num_statistics > 0
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """The examples in these rows ``[G, B]``, one row of rows per group of lanes that share them.
@@ -140,8 +148,10 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
 
     Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
     """
+    lanes = _with_own_statistics(lanes)
     key, first, sizes = _distinct(client, lanes)
     batches = draw_batches(client.work, key, sizes, client.batch_room(int(sizes[0])))
+    trained, has_statistics = slice(client.task.num_params), client.task.num_statistics > 0
     has_momentum, has_decay = (bool(lanes.scalars[name].any()) for name in ("momentum", "weight_decay"))
     least = 2 if client.pairs and lanes.sharing == 1 else 1
 
@@ -174,6 +184,7 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
             loss = (weight * problem.loss(x, y)).sum(1)
 
         gradient = problem.descent(x, y, weight)
+        statistics = client.task.next_statistics(problem.params, x, weight, masks) if has_statistics else None
         local = _local_state(some, problem.params, _rows(carry, here))
         if has_decay:
             gradient = gradient + local.scalars["weight_decay"] * local.params
@@ -181,6 +192,8 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
         if velocity is not None:
             direction = velocity[here].mul_(local.scalars["momentum"]).add_(direction)
         params[done].addcmul_(direction[done], local.scalars["learning_rate"][done], value=-1.0)
+        if statistics is not None:
+            params[done, trained.stop :] = statistics[done]
 
         for name, value in carried.items():
             carry[name][done] = value[done]
@@ -191,8 +204,12 @@ def local_update(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     steps = _each_lane(torch.tensor(batches.steps, device=params.device)[:, None].to(params), lanes)
     outcome = client.local.end(_local_state(lanes, params, carry), steps)
     clip = lanes.scalars.get("clip_norm")
-    sent = params if clip is None else _clipped(lanes.params, params, clip[:, None])
-    left = _present({ADVERSARY: memory, LOCAL: outcome.memory})
+    sent = params
+    if clip is not None:
+        short = _clipped(lanes.params[:, trained], params[:, trained], clip[:, None])
+        sent = torch.cat([short, params[:, trained.stop :]], dim=1)
+    own = params[:, trained.stop :] if client.keeps_statistics else None
+    left = _present({ADVERSARY: memory, LOCAL: outcome.memory, STATISTICS: own})
     return LaneOutput(loss, cost, {PARAMS: sent, **iterates, **outcome.vectors}, left)
 
 
@@ -200,6 +217,15 @@ def _paid(move: Move, weight: Tensor) -> Tensor:
     """The mean cost of each lane's moves; infinite if no example took a step and none has settled: that overflowed."""
     stuck = ((weight == 0) | ((move.cost == 0) & ~move.converged)).all(1) & (weight > 0).any(1)
     return torch.where(stuck, math.inf, (weight * move.cost).sum(1))
+
+
+def _with_own_statistics(lanes: LaneInput) -> LaneInput:
+    """The same lanes, which begin with the statistics that their clients have kept."""
+    kept = lanes.memory.get(STATISTICS)
+    if kept is None:
+        return lanes
+    trained, sent = lanes.params.tensor_split([-kept.shape[1]], dim=1)
+    return replace(lanes, params=torch.cat([trained, torch.where(kept.isnan(), sent, kept)], dim=1))
 
 
 def _local_state(lanes: LaneInput, params: Tensor, carry: Mapping[str, Tensor] | None = None) -> LocalState:
@@ -216,6 +242,7 @@ def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
 
 def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     """The mean of what each lane's client minimizes, over all its examples, at the parameters it was sent."""
+    lanes = _with_own_statistics(lanes)
     _, first, sizes = _distinct(client, lanes)
     counts: list[int] = sizes.tolist()
     loss, cost = (lanes.params.new_zeros(len(lanes.params)) for _ in range(2))

@@ -23,6 +23,7 @@ from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.fingerprint import model_digest, object_digest, tensors_digest
+from wafl.core.statistics import check_statistics
 from wafl.core.task import Loss, make_task
 from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callback, Moment
@@ -148,6 +149,8 @@ class Trainer:
         specs = self._within(specs)
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
+        for statistics in dict.fromkeys(spec.schedule.statistics for spec in specs):
+            check_statistics(statistics, self.task.tracking)
         algorithms = [self._algorithm(spec) for spec in specs]
         for weights in dict.fromkeys(spec.method.client_weights for spec in specs):
             weights.initial(self.roster.num_examples)
@@ -246,12 +249,13 @@ class Trainer:
                 f"cohort={cohort} is larger than the number of clients, {roster.num_clients}: lower it or leave it out"
             )
         lowest = partial(lowest_gamma, spec.method.adversary, self.task)
-        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest)
+        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:
         """What :func:`wafl.fit` returns of a run that ends here."""
         state, roster = reached.state, self.roster
         params = {name: value.cpu().clone() for name, value in self.task.unflatten(state.params).items()}
+        statistics = {name: params.pop(name) for name in self.task.statistics}
         settings = {
             "method": describe(spec.method),
             "schedule": describe(spec.schedule),
@@ -265,7 +269,7 @@ class Trainer:
         return Run(
             spec.method.name,
             params,
-            with_params(self.model, {**dict(self.model.named_parameters()), **params}),
+            with_params(self.model, {**dict(self.model.named_parameters()), **params}, statistics),
             reached.history,
             state.client_weights,
             settings,

@@ -18,7 +18,7 @@ from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.attacks import Attack
 from wafl.core.bounds import within
 from wafl.core.errors import ConfigError, TooFewRepliesError
-from wafl.core.task import Task
+from wafl.core.task import Task, make_task
 from wafl.engine.clients import Engine, Roster
 from wafl.engine.faults import without
 from wafl.engine.progress import Progress
@@ -120,7 +120,7 @@ class GridClients:
 
         Each reports its clean and its attacked score, so one message per node serves every share of attacked clients.
         """
-        params = torch.cat([value.reshape(-1) for value in run.params.values()])
+        params = make_task(run.model, run.loss).initial()
         key = (sha256(params.numpy().tobytes()).hexdigest(), seed)
         if self._tested is None or self._tested[0] != key:
             self._tested = key, self._test(params, seed)

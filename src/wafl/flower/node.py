@@ -135,7 +135,8 @@ class Node:
         client_task = ClientTask(task, adversary, spec.schedule.local_work, examples, largest, method.local)
         keeps = bool(client_task.initial_memory(first.params))
         for run, client in asked if keeps else []:
-            kept = keepsakes.before(run, query.names[client], number)
+            # Losses are asked for after the round's training.
+            kept = keepsakes.before(run, query.names[client], number + (first.kind == "loss"))
             if kept is not None:
                 memory[run, client] = kept
         linear = task.linear(query.queries[0].params[None]) is not None

@@ -14,6 +14,7 @@ from wafl.adversaries import AdversaryState, Wasserstein
 from wafl.core.checks import check_positive
 from wafl.core.fitness import check_fitness
 from wafl.core.random import WORD, Key
+from wafl.core.statistics import FROZEN, check_statistics
 from wafl.core.task import Loss, Problem, Task, make_task
 from wafl.engine.watch import lowest_gamma
 
@@ -71,6 +72,7 @@ def train(
 
     home = next((value.device for value in model.parameters()), "cpu")
     task = make_task(model, loss, home if device is None else device)
+    check_statistics(FROZEN, task.tracking)
     params = task.initial()[None]
     check_strict(adversary, task, params[0])
     if adversary.learns:

@@ -46,6 +46,8 @@ class Schedule(Section):
     """Shorthand for a method's ``server = { kind = "sgd", rate = ... }``."""
     clip_norm: Swept[Positive] | None = None
     """The longest update that a client may send; a longer one is shortened."""
+    statistics: Swept[Literal["frozen", "averaged", "client"]] | None = None
+    """The running statistics of BatchNorm layers in training mode: averaged, or kept by each client."""
 
 
 class MethodTable(Schedule):

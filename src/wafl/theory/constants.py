@@ -154,7 +154,7 @@ def constants(
     low, high = _span(clients)
     if low < box[0] or high > box[1]:
         raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside data_bounds={box}: widen them")
-    own_norm = float(params.norm())
+    own_norm = float(params[: task.num_params].norm())
     if params_radius is not None:
         check_positive("params_radius", params_radius)
         if params_radius < own_norm:
@@ -177,7 +177,7 @@ def constants(
         norm=norm,
         label_cost=label_cost,
         input_dim=domain.input_dim,
-        num_params=len(params),
+        num_params=task.num_params,
         params_norm=own_norm,
         params_radius=params_radius,
         data_bounds=box,

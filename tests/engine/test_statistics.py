@@ -1,0 +1,211 @@
+"""BatchNorm whose running statistics are learned: as in a plain loop over the clients, averaged or kept by each."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wafl
+from tests.engine.test_models import SIZES, TIMING, Normalized, images, one_thread, seeded  # noqa: F401
+from tests.oracles import plain
+from wafl.engine.checkpoint import Checkpoint
+
+BOTH = pytest.mark.parametrize("statistics", ["averaged", "client"])
+WAFL = wafl.WAFL(gamma=2.0, tolerance=0, steps=2)
+
+
+class Twofold(Normalized):
+    """Two BatchNorm layers in training mode, the second on vectors and with another momentum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.BatchNorm1d(8, momentum=0.4, affine=False)
+        self.norm.train()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.norm(self.conv(x)).tanh().flatten(1)))
+
+
+def clients_of(pairs: list[tuple[Tensor, Tensor]], test_fraction: float = 0.0) -> wafl.Federation:
+    return wafl.Federation.from_arrays(pairs, test_fraction=test_fraction)
+
+
+def values(run: wafl.Run) -> dict[str, Tensor]:
+    """The parameters and statistics of a run's model."""
+    return {name: value for name, value in run.model.state_dict().items() if value.is_floating_point()}
+
+
+def assert_near(run: wafl.Run, expected: dict[str, Tensor], atol: float = 1e-6) -> None:
+    assert values(run).keys() == expected.keys()
+    for name, value in values(run).items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=atol)
+
+
+def assert_same_bits(one: wafl.Run, other: wafl.Run) -> None:
+    assert all(torch.equal(value, values(other)[name]) for name, value in values(one).items())
+
+
+@BOTH
+@pytest.mark.parametrize("method", [wafl.FedAvg(), WAFL], ids=["FedAvg", "WAFL"])
+def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statistics: str, method: wafl.Method):
+    """Sizes 5, 7 and 3 in batches of 3: the last of the 7 is a batch of one example, and every batch is padded."""
+    model, pairs = seeded(Twofold), images()
+    timing: dict[str, Any] = {**TIMING, "rounds": 3}
+    run = wafl.fit(model, clients_of(pairs), method, **timing, statistics=statistics)
+    still = copy.deepcopy(model).eval()
+    gamma = 2.0 if method is WAFL else None
+    batches: dict[str, Any] = {**timing, "gamma": gamma, "steps": 2, "statistics": statistics}
+    assert_near(run, plain.train(still, pairs, **batches))
+    for name, value in model.named_buffers():
+        assert not value.is_floating_point() or float((run.model.get_buffer(name) - value).abs().max()) > 0.01
+    assert run.params.keys() == dict(model.named_parameters()).keys()
+    assert run.model.get_submodule("norm").training
+
+
+class Looking(Twofold):
+    """Looks at values, which ``vmap`` cannot."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert bool((x.abs() < 1e6).all())
+        return super().forward(x)
+
+
+@BOTH
+def test_clients_one_after_another_learn_the_same_statistics(statistics: str):
+    together = wafl.fit(seeded(Twofold), clients_of(images()), WAFL, **TIMING, statistics=statistics)
+    with pytest.warns(wafl.SequentialWarning):
+        in_turn = wafl.fit(seeded(Looking), clients_of(images()), WAFL, **TIMING, statistics=statistics)
+    assert_near(in_turn, values(together), atol=1e-12)
+
+
+def test_with_one_client_both_options_are_the_same_plain_loop():
+    pairs = images()[1:2]
+    expected = plain.train(copy.deepcopy(seeded(Twofold)).eval(), pairs, **TIMING, statistics="averaged")
+    for statistics in ("averaged", "client"):
+        run = wafl.fit(seeded(Twofold), clients_of(pairs), wafl.FedAvg(), **TIMING, statistics=statistics)
+        assert_near(run, expected, atol=1e-12)
+
+
+def test_equal_clients_keep_what_one_client_would():
+    x, y = images()[1]
+    timing: dict[str, Any] = {**TIMING, "batch_size": None}
+    one = wafl.fit(seeded(Twofold), clients_of([(x, y)]), WAFL, **timing, statistics="averaged")
+    for statistics in ("averaged", "client"):
+        three = wafl.fit(seeded(Twofold), clients_of([(x, y)] * 3), WAFL, **timing, statistics=statistics)
+        assert_near(three, values(one), atol=1e-12)
+
+
+def test_averaged_and_client_differ():
+    runs = wafl.sweep(
+        seeded(Twofold), clients_of(images()), wafl.FedAvg(), {"statistics": ["averaged", "client"]}, **TIMING
+    )
+    first, second = (run.model.get_buffer("norm.running_mean") for run in runs)
+    assert float((first - second).abs().max()) > 1e-3
+    for run in runs:
+        alone = wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **TIMING, **run.point)
+        assert_near(run, values(alone), atol=1e-12)
+
+
+@BOTH
+def test_a_run_resumes_to_the_same_bits(statistics: str, tmp_path: Any):
+    timing: dict[str, Any] = {**TIMING, "rounds": 4, "cohort": 2, "statistics": statistics}
+
+    def stop(place: int, record: Any, state: Any) -> None:
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+    def fit(**options: Any) -> wafl.Run:
+        return wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **timing, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint=Checkpoint(tmp_path), on_round=stop)
+    assert_same_bits(fit(), fit(checkpoint=Checkpoint(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (wafl.FedProx(mu=0.5), {"weight_decay": 0.1, "momentum": 0.5}),
+        (wafl.FedAdam(), {}),
+        (wafl.FedAvg(), {"clip_norm": 1e-9}),
+        (wafl.FedAvg(), {"server_learning_rate": 1e-9}),
+    ],
+)
+def test_nothing_but_batches_moves_statistics(method: wafl.Method, options: dict[str, Any]):
+    """With a tiny learning rate, what pulls, clips or scales parameters leaves them where plain averaging does."""
+    timing: dict[str, Any] = {**TIMING, "rounds": 1, "learning_rate": 1e-12, "statistics": "averaged"}
+    plainly = wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **timing)
+    other = wafl.fit(seeded(Twofold), clients_of(images()), method, **timing, **options)
+    for name, value in plainly.model.named_buffers():
+        torch.testing.assert_close(other.model.get_buffer(name), value, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [wafl.SCAFFOLD(), wafl.DRFA(), wafl.AFL(), wafl.FedRobust()], ids=lambda m: m.name)
+def test_every_kind_of_method_trains_with_the_statistics_of_each_client(method: wafl.Method):
+    timing: dict[str, Any] = {"rounds": 2, "local_steps": 1, "learning_rate": 0.1, "statistics": "client"}
+    run = wafl.fit(seeded(Twofold), clients_of(images()), method, **timing)
+    assert all(bool(torch.isfinite(value).all()) for value in values(run).values())
+    assert float(run.model.get_buffer("second.running_var").min()) > 0
+
+
+@BOTH
+def test_a_saved_run_is_tested_with_the_mean_of_its_clients_statistics(statistics: str, tmp_path: Any):
+    clients = clients_of(images(), test_fraction=0.4)
+    run = wafl.fit(seeded(Twofold), clients, wafl.FedAvg(), **TIMING, statistics=statistics)
+    run.save(tmp_path)
+    x, y = clients.test.x, clients.test.y
+    still = copy.deepcopy(run.model).eval()(x).detach()
+    expected = float(nn.functional.cross_entropy(still, y))
+    for each in (run, wafl.load_run(tmp_path, model=seeded(Twofold))):
+        assert torch.equal(each.outputs(x), still)
+        assert wafl.evaluate(each, clients).loss == pytest.approx(expected, rel=1e-9)
+        assert wafl.compare({"it": each}, clients).rows[0].score.loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_ball_at_a_layer_lets_statistics_before_it_be_learned():
+    backbone = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(18)).requires_grad_(False)
+    model = nn.Sequential(backbone, nn.Linear(18, 3)).double()
+    run = wafl.fit(
+        model, clients_of(images()), wafl.WAFL(gamma=2.0, space="0", steps=2), **TIMING, statistics="averaged"
+    )
+    still = copy.deepcopy(model).eval()
+    expected = plain.train(still, images(), **TIMING, statistics="averaged")
+    for name in ("0.1.running_mean", "0.1.running_var"):  # the ball is behind this layer
+        torch.testing.assert_close(run.model.get_buffer(name), expected[name], rtol=0, atol=1e-9)
+
+
+class Folded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(3), nn.Linear(18, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x.flatten(0, 1)).view_as(x).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "statistics", "message"),
+    [
+        (Twofold, "frozen", r"BatchNorm1d at 'norm'.*eval\(\).*statistics='averaged' or 'client'.*GroupNorm"),
+        (Normalized, "client", r"statistics='client' is for BatchNorm layers in training mode.*none.*train\(\)"),
+        (Twofold, "batch", "statistics='batch' must be frozen, averaged or client"),
+        (Folded, "averaged", r"BatchNorm1d at 'norm' gets 6 rows for 1 examples: .*eval\(\)"),
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(18, momentum=None), nn.Linear(18, 3)),
+            "averaged",
+            "BatchNorm1d at '1' has momentum=None.*give it a momentum",
+        ),
+        (
+            lambda: nn.Sequential(nn.InstanceNorm1d(6, track_running_stats=True), nn.Flatten(), nn.Linear(18, 3)),
+            "averaged",
+            r"InstanceNorm1d at '0' keeps statistics.*eval\(\)",
+        ),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_before_any_work(model: Any, statistics: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        wafl.fit(seeded(model), clients_of(images()), wafl.FedAvg(), **TIMING, statistics=statistics)
