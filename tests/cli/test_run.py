@@ -63,8 +63,8 @@ def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path,
     clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
     run = wafl.load_run(folder / "wafl")
     again = wafl.fit(
-        wafl.models.mlr(clients), clients, wafl.WAFL(gamma=40.0, norm=float("inf")),
-        rounds=2, cohort=10, local_epochs=2, learning_rate=0.3,
+        wafl.models.mlr(clients), clients, wafl.WAFL(gamma=37.2, norm=float("inf")),
+        rounds=2, cohort=10, local_epochs=2, learning_rate=0.125,
     )  # fmt: skip
     for name, value in again.params.items():
         torch.testing.assert_close(run.params[name], value, atol=1e-5, rtol=0)
