@@ -76,6 +76,7 @@ def load(folder: Path, text: str, helpers: str = HELPERS) -> Any:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("mine_of_test", "helpers_of_test"):
         monkeypatch.setitem(sys.modules, name, sys)  # removed afterwards
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # compiled code knows its source by second and size only
     return tmp_path
 
 

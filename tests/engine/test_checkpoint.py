@@ -259,6 +259,20 @@ def test_float64_and_a_deep_model_keep_their_bits(tmp_path: Path, clients: wafl.
     assert bits(train(checkpoint=Checkpoint(tmp_path))) == whole
 
 
+def test_a_sweep_of_a_dozen_runs_resumes(tmp_path: Path, clients: wafl.Federation) -> None:
+    """As text, the tenth comes before the second."""
+    grid = {"seed": list(range(12))}
+
+    def train(**changes: Any) -> list[wafl.Run]:
+        work = {**options(rounds=2), **changes}
+        return list(wafl.sweep(wafl.models.mlr(clients), clients, wafl.FedAvg(), grid, **work))
+
+    whole = [bits(run) for run in train()]
+    with pytest.raises(InterruptError):
+        train(checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(1)])
+    assert [bits(run) for run in train(checkpoint=Checkpoint(tmp_path))] == whole
+
+
 # -- How often checkpoints are written, and how many are kept -------------------------------------------------
 
 

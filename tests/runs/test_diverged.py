@@ -262,6 +262,7 @@ def test_a_method_that_diverged_is_not_trained_again(whole: Path, finished: Path
     results |= {"done": ["hopeless"], "finished": False, "methods": {"hopeless": results["methods"]["hopeless"]}}
     results.pop("metrics")
     StudyFolder(finished).write_results(results)
+    shutil.rmtree(finished / "checkpoint")
     trained = set[str]()
     Study.resume(finished).run([lambda moment: trained.add(moment.name.partition(" ")[0])])
     assert trained == {"WAFL", "FedAvg"}

@@ -181,9 +181,10 @@ class Checkpoint(Callback):
         self._journal.append(_line(place, record) for place, record in unsaved.records)
         unsaved.records = []
         memory = self._memory.write(unsaved.memory, self._count)
-        lengths = {place: self._lengths[place] for place in unsaved.runs}
+        lengths = {str(place): self._lengths[place] for place in unsaved.runs}
         about = {"journal": self._journal.size, "lengths": lengths, "memory": memory, "fingerprint": self._fingerprint}
-        write_state(folder, unsaved.runs, {**about, "chunk_sizes": unsaved.chunk_sizes})
+        sizes = {str(group): size for group, size in unsaved.chunk_sizes.items()}
+        write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes})
         self._unsaved = None
         self._written_at = time.monotonic()
         good = [folder for folder in self._written() if folder not in self.damaged]
