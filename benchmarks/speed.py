@@ -17,7 +17,7 @@ from typing import TypedDict, TypeVar
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 import options
 import sequential
@@ -94,19 +94,36 @@ def duel(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: in
     rows = batches_of(clients, cohorts)
     shards = [clients.train.of(client) for client in range(clients.num_clients)]
     gamma = GAMMA if method.adversary is not None else None
-    ours: list[float] = []
-    theirs: list[float] = []
+    ours, theirs, difference = in_turn(
+        method.name,
+        lambda: wafl.fit(model, clients, method, rounds=rounds, **SCHEDULE),
+        lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS),
+        repeats,
+    )
+    return statistics.median(ours), statistics.median(theirs), difference
+
+
+def in_turn(
+    name: str,
+    ours: Callable[[], wafl.Run],
+    theirs: Callable[[], nn.Module],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[list[float], list[float], float]:
+    """The seconds of both sides, which take turns, and the largest difference between their parameters."""
+    mine: list[float] = []
+    plain: list[float] = []
     difference = 0.0
     for _ in range(repeats):
-        run, seconds = timed(lambda: wafl.fit(model, clients, method, rounds=rounds, **SCHEDULE))
-        ours.append(seconds)
-        plain, seconds = timed(lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS))
-        theirs.append(seconds)
-        apart = [float((run.params[name] - value).abs().max()) for name, value in plain.state_dict().items()]
+        run, seconds = timed(ours, clock)
+        mine.append(seconds)
+        module, seconds = timed(theirs, clock)
+        plain.append(seconds)
+        apart = [float((run.params[key] - value).abs().max()) for key, value in module.state_dict().items()]
         difference = max(difference, *apart)
     if difference > 1e-4:
-        raise SystemExit(f"{method.name}: the two sides differ by {difference:.1e}, more than 1e-4")
-    return statistics.median(ours), statistics.median(theirs), difference
+        raise SystemExit(f"{name}: the two sides differ by {difference:.1e}, more than 1e-4")
+    return mine, plain, difference
 
 
 def batches_of(clients: wafl.Federation, cohorts: Sequence[Sequence[int]]) -> sequential.Rows:
@@ -146,10 +163,10 @@ def sweep_against_singles(
     return statistics.median(singles), statistics.median(swept)
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    began = time.perf_counter()
+def timed(work: Callable[[], Result], clock: Callable[[], float] = time.perf_counter) -> tuple[Result, float]:
+    began = clock()
     result = work()
-    return result, time.perf_counter() - began
+    return result, clock() - began
 
 
 if __name__ == "__main__":

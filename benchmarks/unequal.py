@@ -10,8 +10,8 @@ their least CPU seconds is printed, which other work on the machine disturbs lea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,7 +25,6 @@ import wafl
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0
-Result = TypeVar("Result")
 SPREADS = {
     "equal": [500] * 5,
     "a tenth each": [2000, 500, 100, 30, 8],
@@ -80,24 +79,14 @@ def duel(sizes: Sequence[int], method: wafl.Method, rounds: int, repeats: int) -
     shards = [clients.train.of(client) for client in range(clients.num_clients)]
     gamma = GAMMA if method.adversary is not None else None
     schedule: dict[str, Any] = {**speed.SCHEDULE, "cohort": None, "learning_rate": RATE}
-    ours: list[float] = []
-    theirs: list[float] = []
-    apart = 0.0
-    for _ in range(repeats):
-        run, seconds = timed(lambda: wafl.fit(model, clients, method, rounds=rounds, **schedule))
-        ours.append(seconds)
-        plain, seconds = timed(lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS))
-        theirs.append(seconds)
-        apart = max(apart, *(float((run.params[key] - value).abs().max()) for key, value in plain.state_dict().items()))
-    if apart > 1e-4:
-        raise SystemExit(f"{method.name}: the two sides differ by {apart:.1e}, more than 1e-4")
+    ours, theirs, apart = speed.in_turn(
+        method.name,
+        lambda: wafl.fit(model, clients, method, rounds=rounds, **schedule),
+        lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS),
+        repeats,
+        time.process_time,
+    )
     return min(ours), min(theirs), apart
-
-
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    began = time.process_time()
-    result = work()
-    return result, time.process_time() - began
 
 
 if __name__ == "__main__":

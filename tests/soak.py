@@ -71,6 +71,20 @@ BRIEF: dict[str, Any] = {
 
 def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> int:
     """Run it in a child, which is killed (SIGKILL) after so many seconds; gives its exit status, -9 if killed."""
+    child = start_process(work)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return exit_status(child)
+
+
+def exit_status(child: int) -> int:
+    """Wait for a child to end."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def start_process(work: Callable[[], None]) -> int:
+    """Begin it in a child; gives the number of the process."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -83,10 +97,7 @@ def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> i
         except BaseException as error:
             print(f"  child: {type(error).__name__}: {error}", file=sys.stderr)
         os._exit(status)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
 
 
 def outcome(path: Path) -> dict[str, Any]:
@@ -394,20 +405,8 @@ def soak_at_once(base: Path, together: int = 3) -> Counter[str]:
         time.sleep(max(0.0, start - time.time()))
         Study.create(described, base / "study", numbered=True).run()
 
-    children: list[int] = []
-    for _ in range(together):
-        sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                begin()
-                status = 0
-            except BaseException as error:
-                print(f"  child: {type(error).__name__}: {error}", file=sys.stderr)
-            os._exit(status)
-        children.append(child)
-    failed = sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+    children = [start_process(begin) for _ in range(together)]
+    failed = sum(exit_status(child) != 0 for child in children)
     made = sorted(path for path in base.iterdir() if path.is_dir())
     count["started at once"], count["folders"] = together, len(made)
     count["studies that got in each other's way"] = failed + abs(len(made) - together)

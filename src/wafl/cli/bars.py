@@ -15,6 +15,19 @@ PAUSE = 10.0
 """Seconds between two lines, if the output goes to a file."""
 
 
+def rounds_display(console: Console, *, disable: bool = False) -> Progress:
+    """Bars of rounds: how many of how many, and for how long."""
+    return Progress(
+        TextColumn("{task.description:<10}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=disable,
+    )
+
+
 class Bars(Callback):
     """One bar per method of a study that is not done yet: the rounds of one run, as the mean over its runs.
 
@@ -22,15 +35,7 @@ class Bars(Callback):
     """
 
     def __init__(self, study: Study, console: Console) -> None:
-        self.display = Progress(
-            TextColumn("{task.description:<10}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self.display = rounds_display(console, disable=not console.is_terminal)
         pending = study.pending()
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
         self._totals = {entry.name: study.plan.num_rounds(entry) // self._runs[entry.name] for entry in pending}

@@ -42,13 +42,11 @@ Trust = Annotated[
 
 @contextmanager
 def reading(trust: bool) -> Generator[None, None, None]:
-    """Errors in one line; and code that a study names runs only if it may: with ``--trust``, or if somebody says so."""
-    from wafl.core.visible import visible
-
     """Errors and warnings in one line; code that a study names runs only with ``--trust``, or if somebody says so."""
     import warnings
 
     from wafl.cli.terminal import say
+    from wafl.core.visible import visible
     from wafl.runs.own_code import asking
 
     def allow(what: str) -> bool:
@@ -90,6 +88,8 @@ def _refuse_links(folder: Path) -> None:
 
 def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
     """``at_most`` so many runs of each method that did not diverge; the others are named on stderr."""
+    from wafl.cli.terminal import say
+
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
     single = (folder / "run.json").exists()
@@ -98,8 +98,6 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
         _say_what_is_unfinished(folder)
     if not methods:
         raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
-    from wafl.cli.terminal import say
-
     plan = cache(lambda: _plan_of(folder))
     found: dict[str, dict[str, Run]] = {}
     for method in methods:

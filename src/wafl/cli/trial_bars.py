@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from wafl.cli.bars import rounds_display
 from wafl.engine import progress as engine
 from wafl.engine.callbacks import Callback
 from wafl.tuning.tune import Search
@@ -16,14 +16,7 @@ class TrialBars(Callback):
     """One bar per method that is not done yet; the rounds of all its trials count."""
 
     def __init__(self, search: Search, known: Collection[str], console: Console) -> None:
-        self.display = Progress(
-            TextColumn("{task.description:<10}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds"),
-            TimeElapsedColumn(),
-            console=console,
-        )
+        self.display = rounds_display(console)
         pending = [candidate for candidate in search.candidates if candidate.name not in known]
         self._rounds = {candidate.name: candidate.schedule["rounds"] for candidate in pending}
         self._names = [name for name in self._rounds for _ in search.settings[name]]

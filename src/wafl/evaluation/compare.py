@@ -36,7 +36,7 @@ from wafl.evaluation.evaluate import (
     present_clients,
     rows_of,
 )
-from wafl.evaluation.score import Score
+from wafl.evaluation.score import Score, percent_or_loss
 from wafl.plotting import Line, measure_against_attacked, measure_against_parameter
 from wafl.run import Run
 
@@ -92,7 +92,7 @@ class Comparison:
             )
         lines: dict[str, dict[float, list[float]]] = {}
         for row in self.rows:
-            lines.setdefault(row.run, {}).setdefault(100.0 * row.attacked, []).append(_shown(row.score))
+            lines.setdefault(row.run, {}).setdefault(100.0 * row.attacked, []).append(percent_or_loss(row.score))
         methods = list({row.run: row.method or row.run for row in self.rows}.values())
         drawn = {run: _line(points) for run, points in lines.items()}
         return measure_against_attacked(drawn, measure, tests[0] if tests else "clean data", file, methods)
@@ -111,7 +111,7 @@ class Comparison:
             by = f" by {attack}" if several else ""
             test = "clean" if attack == "none" or row.attacked == 0 else f"{row.attacked:.0%} attacked{by}"
             points = found.setdefault(row.method, {}).setdefault(test, {})
-            points.setdefault(float(row.point[name]), []).append(_shown(row.score))
+            points.setdefault(float(row.point[name]), []).append(percent_or_loss(row.score))
         return {method: {test: _line(points) for test, points in tests.items()} for method, tests in found.items()}
 
     def _repr_html_(self) -> str:
@@ -180,10 +180,6 @@ def compare(
         share = attacked[place[2]] if every[place[1]] is not None else 0.0
         rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed"), run.point, run.method))
     return Comparison(rows)
-
-
-def _shown(score: Score) -> float:
-    return score.loss if score.accuracy is None else 100.0 * score.accuracy
 
 
 def _line(points: Mapping[float, Sequence[float]]) -> Line:

@@ -237,6 +237,11 @@ class Score:
         return Score(chosen, self.attack, self.unit, self.seed) if chosen else None
 
 
+def percent_or_loss(score: Score | ClientScore) -> float:
+    """What tables and figures show: the accuracy in percent; for a regression, the loss."""
+    return score.loss if score.accuracy is None else 100.0 * score.accuracy
+
+
 def averaged(scores: Sequence[Score]) -> Score:
     """Each client's mean over several scores of the same clients, such as those of several seeds."""
     first = scores[0]

@@ -18,7 +18,7 @@ from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
 from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.generalization import generalization, spread
-from wafl.evaluation.score import Score
+from wafl.evaluation.score import ClientScore, Score, percent_or_loss
 from wafl.history import History
 from wafl.run import Run, saved_history
 from wafl.runs.config import Experiment
@@ -230,12 +230,15 @@ class Study:
             f"{share:g}": [clients.evaluate(run, attack, share, seed) for seed, run in runs.items()]
             for share in (self.plan.experiment.evaluation.attacked if attack is not None else [])
         }
-        worst = [_worst(score) for score in clean]
+
+        def shown(scores: Sequence[Score | ClientScore]) -> dict[str, Any]:
+            return spread([percent_or_loss(score) for score in scores])
+
         return {
             "method": describe(next(iter(runs.values())).settings["method"]),
-            "clean": spread([_measure(score) for score in clean]),
-            "attacked": {share: spread([_measure(score) for score in scores]) for share, scores in attacked.items()},
-            "worst_client": spread(worst),
+            "clean": shown(clean),
+            "attacked": {share: shown(scores) for share, scores in attacked.items()},
+            "worst_client": shown([score.worst_client for score in clean]),
             **({} if three is None else {"generalization": three}),
         }
 
@@ -278,12 +281,3 @@ class _Ended(Callback):
 
     def on_end(self, place: int, run: Run) -> None:
         self.runs[place] = run
-
-
-def _measure(score: Score) -> float:
-    return score.loss if score.accuracy is None else 100.0 * score.accuracy
-
-
-def _worst(score: Score) -> float:
-    client = score.worst_client
-    return client.loss if client.accuracy is None else 100.0 * client.accuracy

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wafl.core.extras import require
+from wafl.core.frames import to_frame
 from wafl.methods import Method
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.goal import Goal
@@ -86,7 +86,7 @@ class Tuning:
 
     def to_pandas(self) -> Any:
         """One row per trial, as a pandas DataFrame."""
-        return require("pandas", extra="pandas", what="to_pandas").DataFrame(self.rows())
+        return to_frame(self.rows())
 
     def __repr__(self) -> str:
         lines = [f"Tuning by {self.measure}:"]
