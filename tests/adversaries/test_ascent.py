@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracles import adversary as oracles
 from wafl.adversaries.ascent import Room, linear_maximizer
+from wafl.adversaries.staircase import by_sorting, crossing
 from wafl.core.norms import power_norm
 
 NORMS = (1, 2, math.inf)
@@ -126,3 +127,15 @@ def test_power_norm_agrees_with_numpy():
         for power in (1, 2):
             expected = np.linalg.norm(delta, ord=norm, axis=-1) ** power
             np.testing.assert_allclose(power_norm(torch.from_numpy(delta), norm, power).numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("slope", [0.05, 1.0, 30.0])
+def test_sorting_finds_the_same_crossing_as_narrowing_it_down(slope: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reach, gain = torch.rand(2, 200, 40, dtype=torch.float64, generator=generator).unbind(0)
+    reach[:, ::5] = reach[:, 1::5]  # several drop out together
+
+    def line(height: torch.Tensor) -> torch.Tensor:
+        return height / slope
+
+    torch.testing.assert_close(by_sorting(reach, gain, line), crossing(reach, gain, line), atol=1e-14, rtol=0)

@@ -221,6 +221,33 @@ def test_known_structure_never_costs_steps(above):
     assert seen >= (1.0 - 1e-3) * unseen
 
 
+@pytest.mark.parametrize("above", [1.01, 1.1, 1.5])
+def test_near_the_concavity_limit_a_third_of_the_steps_settles(above):
+    """Full steps converge slowly there, and are extrapolated: 16 of them come as close to the maximum as 50."""
+    rng, weight, bias = random_linear(1, classes=10, features=50, scale=0.3)
+    x, y, model = rng.normal(size=(50, 50)), rng.integers(10, size=50), oracles.linear_model(weight, bias)
+    best = robust_loss(model, x, y, gamma=above * limit(weight), steps=5000, tolerance=0.0).x_adv
+    few, full, many = (
+        torch.linalg.vector_norm(robust_loss(model, x, y, gamma=above * limit(weight), **options).x_adv - best, dim=1)
+        for options in (
+            {"steps": 16, "tolerance": 1e-12},
+            {"steps": 16, "tolerance": 0.0},
+            {"steps": 50, "tolerance": 0.0},
+        )
+    )
+    assert float(few.max()) < 0.1 * float(full.max())
+    assert float(few.max()) < 1e-4 or float(few.max()) < float(many.max())
+
+
+@pytest.mark.parametrize("above", [0.05, 0.3, 1.01])
+def test_an_extrapolated_ascent_never_descends(above):
+    rng, weight, bias = random_linear(2, classes=6, features=20, scale=0.5)
+    x, y, model = rng.normal(size=(40, 20)), rng.integers(6, size=40), oracles.linear_model(weight, bias)
+    options = {"gamma": above * limit(weight), "tolerance": 1e-12}
+    values = [robust_loss(model, x, y, steps=steps, **options).value for steps in range(4, 41, 4)]
+    assert bool((torch.stack(values).diff(dim=0) >= -1e-12).all())
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_gradient_meets_the_price_where_the_problem_is_concave(seed):
     rng, weight, bias = random_linear(seed)
@@ -597,18 +624,18 @@ def test_a_random_start_does_not_depend_on_how_many_examples_share_the_lane(norm
 
 def test_gamma_falls_slowly_near_the_radius_fast_far_below_it_and_at_most_doubles():
     adversary = wasserstein(radius=2.0)
-    assert adversary.next_gamma(3.0, cost=4.0) == pytest.approx(3.0)
-    assert adversary.next_gamma(3.0, cost=2.2**2) == pytest.approx(3.3)
-    assert adversary.next_gamma(3.0, cost=1e6) == pytest.approx(6.0)
-    assert adversary.next_gamma(3.0, cost=1.62**2) == pytest.approx(2.7)
-    assert adversary.next_gamma(3.0, cost=2e-6**2) == pytest.approx(6e-6), "where half the radius is achieved"
-    assert adversary.next_gamma(3.0, cost=0.0) == 3.0, "a flat model does not move, at any gamma"
+    assert adversary.next_gamma(3.0, 4.0, 2.0) == pytest.approx(3.0)
+    assert adversary.next_gamma(3.0, 2.2**2, 2.0) == pytest.approx(3.3)
+    assert adversary.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
+    assert adversary.next_gamma(3.0, 1.62**2, 2.0) == pytest.approx(2.7)
+    assert adversary.next_gamma(3.0, 2e-6**2, 2.0) == pytest.approx(6e-6), "where half the radius is achieved"
+    assert adversary.next_gamma(3.0, 0.0, 2.0) == 3.0, "a flat model does not move, at any gamma"
 
 
 def test_with_power_1_gamma_falls_even_if_no_example_moves():
     adversary = wasserstein(radius=2.0, power=1, bounds=(0, 1))
-    assert adversary.next_gamma(3.0, cost=0.0) == pytest.approx(1.5)
-    assert adversary.next_gamma(3.0, cost=1e6) == pytest.approx(6.0)
+    assert adversary.next_gamma(3.0, 0.0, 2.0) == pytest.approx(1.5)
+    assert adversary.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize(

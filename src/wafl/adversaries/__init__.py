@@ -1,21 +1,40 @@
 """Adversaries: values that move each example before the gradient is taken."""
 
 from wafl.adversaries.affine import Affine, affine
-from wafl.adversaries.base import Adversary, AdversaryState, Learning, Move
+from wafl.adversaries.base import Adversary, AdversaryState, Learning, Move, Term
 from wafl.adversaries.bounded import BoundedAscent, ProjectedAscent, fgsm, pgm
+from wafl.adversaries.calibrated import Calibrated, calibrated
+from wafl.adversaries.invariant import Invariant, invariant
+from wafl.adversaries.resilient import Resilient, resilient
+from wafl.adversaries.sinkhorn import Sinkhorn, sinkhorn
+from wafl.adversaries.trades import Trades, trades
 from wafl.adversaries.wasserstein import Wasserstein, wasserstein
+from wafl.core.shaping import Shape, client_shape
 
 __all__ = [
     "Adversary",
     "AdversaryState",
     "Affine",
     "BoundedAscent",
+    "Calibrated",
+    "Invariant",
     "Learning",
     "Move",
     "ProjectedAscent",
+    "Resilient",
+    "Shape",
+    "Sinkhorn",
+    "Term",
+    "Trades",
     "Wasserstein",
     "affine",
+    "calibrated",
+    "client_shape",
     "fgsm",
+    "invariant",
     "pgm",
+    "resilient",
+    "sinkhorn",
+    "trades",
     "wasserstein",
 ]

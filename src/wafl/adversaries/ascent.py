@@ -7,7 +7,8 @@ solution for each norm (``linear_maximizer``). The solver moves part of the way 
 
 which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x the full
 step (a = 1) never descends: the linearized objective lies below the true one and touches it at d, and the step goes to
-its maximum. So a linear model needs no line search (``climb``); otherwise each example finds its own a (``backtrack``).
+its maximum. So a linear model needs no line search (``accelerated.py``); otherwise each example finds its own a
+(``backtrack``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries.staircase import crossing
+from wafl.core.capture import everywhere
 from wafl.core.norms import power_norm
 
 
@@ -145,7 +147,7 @@ def backtrack(
     for _ in range(steps):
         if tolerance > 0:
             settled = settled | close(length(aim - point), tolerance, length(aim - origin))
-            if bool(settled.all()):
+            if everywhere(settled):
                 break
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
         trial_value, slope = evaluate(trial)
@@ -161,31 +163,6 @@ def backtrack(
         damping = torch.where(climbs | settled, damping, damping / 2.0)
     settled = settled | close(length(aim - point), settling(tolerance, value), length(aim - origin))
     return Ascent(point, value, settled)
-
-
-def climb(
-    aim_at: Callable[[Tensor], Tensor],
-    length: Callable[[Tensor], Tensor],
-    start: Tensor,
-    origin: Tensor,
-    steps: int,
-    tolerance: float,
-    feature_dim: int,
-) -> tuple[Tensor, Tensor]:
-    """Iterate with full steps, for a convex loss: the last point, and whether it has settled."""
-    point, aim = start, aim_at(start)
-    for _ in range(steps):
-        if tolerance > 0:
-            whole = length(aim - origin)
-            settled = close(length(aim - point), tolerance, whole)
-            rests = settled | ~torch.isfinite(whole)  # if the supremum is infinite, stop where numbers overflow
-            if bool(rests.all()):
-                return point, settled
-            point = torch.where(rests.unsqueeze(feature_dim), point, aim)
-        else:
-            point = aim
-        aim = aim_at(point)
-    return point, close(length(aim - point), settling(tolerance, point), length(aim - origin))
 
 
 def close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:

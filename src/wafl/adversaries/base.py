@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -26,12 +26,28 @@ class AdversaryState:
         key: its source of randomness, ``[L]``, or ``[1, B]`` if each example has its own key.
         weight: each example's share of its batch, ``[L, B]``; 0 for padding.
         memory: what each client keeps between steps, ``[L, M]``, such as FedRobust's map.
+        label_counts: how many examples of each class the client has, ``[L, K]``, if the adversary's ``counts_labels``
+            is True and the labels are classes.
     """
 
     scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     key: Key | None = None
     weight: Tensor | None = None
     memory: Tensor | None = None
+    label_counts: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed.
+
+    Args:
+        inputs: examples, moved or not.
+        slopes: the derivative of what is minimized in the outputs at these, ``[L, B, C]``.
+    """
+
+    inputs: Moved
+    slopes: Tensor
 
 
 @dataclass(frozen=True)
@@ -44,8 +60,8 @@ class Move:
         value: what the adversary maximized, per example ``[L, B]``; for WAFL this is phi_gamma, the robust loss.
         cost: the transport cost it paid per example, ``d^p(z_adv, z)`` without gamma.
         converged: whether each example's ascent reached its fixed point.
-        concave: whether the maximizer is known to be unique, per lane; None if that is unknown.
         state: what the adversary keeps for the next step.
+        terms: what the model descends, if that is not the loss at the moved examples.
     """
 
     inputs: Moved
@@ -53,8 +69,14 @@ class Move:
     value: Tensor
     cost: Tensor
     converged: Tensor
-    concave: Tensor | None = None
     state: AdversaryState = field(default_factory=AdversaryState)
+    terms: tuple[Term, ...] = ()
+
+    def descent(self, problem: Problem, share: Tensor) -> Tensor:
+        """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
+        if not self.terms:
+            return problem.descent(self.inputs, self.y_adv, share)
+        return sum_of([problem.push(term.inputs, share[..., None] * term.slopes) for term in self.terms])
 
     @cached_property
     def x_adv(self) -> Tensor:
@@ -94,13 +116,21 @@ class Learning(Protocol):
         """Whether these options leave anything to learn."""
         ...
 
-    def first_scalars(self, scalars: Mapping[str, float], lowest: float) -> dict[str, float]:
-        """The scalars of the first round; ``lowest`` is the smallest gamma that the model allows."""
+    def warm_up(self, rounds: int) -> int:
+        """After how many of so many rounds what is learned no longer depends on how many there are."""
         ...
 
-    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float) -> dict[str, float]:
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
+        """The scalars of the first of so many rounds; ``lowest`` is the smallest gamma that the model allows."""
+        ...
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
         """The scalars after a round whose moves cost ``cost`` on average."""
         ...
+
+
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, tensors)
 
 
 def move_at_layer(

@@ -14,7 +14,17 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar, move_at_layer
+from wafl.adversaries.base import (
+    AdversaryState,
+    Move,
+    Term,
+    better,
+    example_draws,
+    lane_key,
+    lane_scalar,
+    move_at_layer,
+    sum_of,
+)
 from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, check_inside
 from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
@@ -147,17 +157,25 @@ class ProjectedAscent(BoundedAscent):
         steps: the number of steps.
         random_start: start at a random point of the ball.
         restarts: the number of random starts, of which each example keeps the best.
+        share: the share of the loss at moved examples; the rest of the loss is at the examples themselves.
     """
 
     step_size: Annotated[float | None, Positive(), "The length of a step; by default 2.5 epsilon / steps."] = None
     steps: Annotated[int, Count(), "Steps of the ascent."] = 10
     random_start: Annotated[bool, "Start at a random point of the ball."] = False
     restarts: Annotated[int, Count(), "Random starts, of which each example keeps the best."] = 1
+    share: Annotated[
+        float, Range(0, 1), "The share of the loss at moved examples; the rest is at the examples themselves."
+    ] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.restarts > 1 and not self.random_start:
             raise ValueError(f"restarts={self.restarts} without random_start=True would repeat the same ascent")
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        move = super().__call__(problem, x, y, state)
+        return move if self.share == 1 else blended(move, problem, dense(x), y, self.share)
 
     @property
     def pace(self) -> Pace:
@@ -166,6 +184,18 @@ class ProjectedAscent(BoundedAscent):
     def scalars(self) -> dict[str, float]:
         step = self.epsilon * (1.0 if self.steps == 1 else 2.5 / self.steps)
         return {"epsilon": self.epsilon, "step_size": step if self.step_size is None else self.step_size}
+
+
+def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) -> Move:
+    """The move with ``(1 - share) loss(x) + share loss(x_adv)`` as what is minimized."""
+    loss, ends = problem.output_loss, (x, move.inputs)
+    outputs = [problem.outputs(end) for end in ends]
+    shares = (1.0 - share, share)
+    terms = tuple(
+        Term(end, part * loss.gradient(output, y)) for end, output, part in zip(ends, outputs, shares, strict=True)
+    )
+    value = sum_of([part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)])
+    return replace(move, value=value, terms=terms)
 
 
 fgsm = BoundedAscent

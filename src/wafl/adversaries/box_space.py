@@ -11,6 +11,7 @@ from wafl.adversaries.ascent import close, settling
 from wafl.adversaries.base import Move
 from wafl.adversaries.class_space import ClassSpace
 from wafl.core.bounds import Box, check_inside
+from wafl.core.capture import everywhere
 from wafl.core.inputs import Inputs
 from wafl.core.task import Problem
 
@@ -44,7 +45,7 @@ class BoxSpace(ClassSpace):
         return self.slope(self.boxed_outputs(self.moved(point - self.origin)))
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        free, _ = self.climb(start, steps, tolerance)
+        free = self.climb(start, steps, tolerance)[0].point
         free = torch.where(free.isfinite(), free, self.origin)
         point, converged = accelerate(self.boxed_aim_at, self.length, free, self.origin, steps, tolerance)
         moved = self.moved(point - self.origin)
@@ -53,7 +54,7 @@ class BoxSpace(ClassSpace):
         value = self.loss.value(outputs.mT, self.y) - self.gamma[:, None] * squared
         at_rest = self.loss.value(self.at_rest.mT, self.y)
         climbed = value >= at_rest
-        if not bool(climbed.all()):  # rounding, or a maximum without bounds that is none within them
+        if not everywhere(climbed):  # rounding, or a maximum without bounds that is none within them
             moved = torch.where(climbed[..., None], moved, self.flat)
             outputs = torch.where(climbed[:, None], outputs, self.at_rest)
         inputs = Inputs(moved.unflatten(-1, self.shape), len(moved), outputs=outputs)
@@ -86,6 +87,6 @@ def accelerate(
             ahead = torch.addcmul(aim, step, (ratio / (1.0 - ratio))[:, None])
         point = torch.where(settled[:, None], point, ahead)
         last, settled = step, settled | arrived
-        if bool(settled.all()):
+        if everywhere(settled):
             break
     return point, settled

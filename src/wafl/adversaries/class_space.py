@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import backtrack, climb
+from wafl.adversaries.accelerated import Spot, accelerate
+from wafl.adversaries.ascent import backtrack, close, settling
 from wafl.adversaries.base import Move
 from wafl.core.inputs import Inputs
 from wafl.core.task import Problem
+
+
+@dataclass(frozen=True)
+class Reached(Spot):
+    """A spot with the outputs there ``[L, C, B]``."""
+
+    outputs: Tensor
 
 
 class ClassSpace:
@@ -32,13 +43,18 @@ class ClassSpace:
             self.origin.scatter_(1, y[:, None], 1.0)
         self.half_price = 0.5 / gamma
         self.gram = torch.bmm(self.weight, self.weight.mT) * self.half_price[:, None, None]
-        self.base = torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
+
+    @cached_property
+    def base(self) -> Tensor:
+        """The outputs at point 0, from which full steps go."""
+        return torch.baddbmm(self.at_rest, self.gram, self.origin, alpha=-1.0)
 
     def class_starts(self) -> list[Tensor]:
         """Where the linear pieces ``s_k - s_y`` of a loss with probabilities aim: the corners of the simplex."""
         if self.probabilities is None:
             return []
-        return [corner[None, :, None].expand_as(self.origin) for corner in torch.eye(self.features).to(self.origin)]
+        corners = torch.eye(self.features, dtype=self.origin.dtype, device=self.origin.device)
+        return [corner[None, :, None].expand_as(self.origin) for corner in corners]
 
     def random_start(self, draw: Tensor) -> Tensor:
         return self.origin + draw.mT
@@ -52,27 +68,52 @@ class ClassSpace:
             return self.probabilities(outputs.mT).mT
         return self.loss.gradient(outputs.mT, self.y).mT
 
-    def outputs(self, move: Tensor) -> Tensor:
-        """The outputs at a point minus the origin; ``base`` would lose digits to a tiny gamma."""
-        return torch.baddbmm(self.at_rest, self.gram, move)
-
     def squared(self, move: Tensor) -> Tensor:
         """``u^T G u`` for the difference of two points."""
-        return (torch.bmm(self.gram, move) * move).sum(1).clamp_min(0.0) * self.half_price[:, None]
+        return self._squared(torch.bmm(self.gram, move), move)
+
+    def _squared(self, change: Tensor, move: Tensor) -> Tensor:
+        return (change * move).sum(1).clamp_min_(0.0) * self.half_price[:, None]
 
     def length(self, move: Tensor) -> Tensor:
         return self.squared(move).sqrt()
 
-    def value(self, move: Tensor) -> Tensor:
-        return self.loss.value(self.outputs(move).mT, self.y) - self.gamma[:, None] * self.squared(move)
+    def evaluate(self, point: Tensor) -> Reached:
+        """All about a point; from ``base``, outputs would lose digits to a tiny gamma."""
+        move = point - self.origin
+        change = torch.bmm(self.gram, move)
+        outputs, squared = self.at_rest + change, self._squared(change, move)
+        value = torch.addcmul(self.loss.value(outputs.mT, self.y), self.gamma[:, None], squared, value=-1.0)
+        return Reached(point, self.slope(outputs), value, squared, outputs)
 
-    def climb(self, start: Tensor | None, steps: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    @cached_property
+    def rest(self) -> Reached:
+        return self.evaluate(self.origin)
+
+    def climb(self, start: Tensor | None, steps: int, tolerance: float) -> tuple[Reached, Tensor]:
         """Where the iteration ends, and whether it has settled there."""
-        start = self.origin if start is None else start
-        if self.loss.convex:
-            return climb(self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
+        if not self.loss.convex:
+            return self._backtrack(self.origin if start is None else start, steps, tolerance)
+        begin = self.rest if start is None else self.evaluate(start)
+        if tolerance > 0:
+            return accelerate(self.evaluate, self.aim_at, self.squared, begin, steps, tolerance)
+        last = self.evaluate(self._full_steps(begin.aim, steps - 1))
+        return last, close(
+            self.length(last.aim - last.point), settling(0.0, last.point), self.length(last.aim - self.origin)
+        )
+
+    def _full_steps(self, point: Tensor, steps: int) -> Tensor:
+        """Full steps, which never descend; after one that changes no bit, the others would not either."""
+        for step in range(steps):
+            aim = self.aim_at(point)
+            if step % 4 == 3 and point.device.type == "cpu" and torch.equal(aim, point):
+                break
+            point = aim
+        return point
+
+    def _backtrack(self, start: Tensor, steps: int, tolerance: float) -> tuple[Reached, Tensor]:
         ascent = backtrack(
-            lambda point: (self.value(point - self.origin), point),
+            lambda point: (self.evaluate(point).value, point),
             self.aim_at,
             self.length,
             start,
@@ -81,12 +122,13 @@ class ClassSpace:
             tolerance,
             1,
         )
-        return ascent.point, ascent.converged
+        return self.evaluate(ascent.point), ascent.converged
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
-        point, converged = self.climb(start, steps, tolerance)
-        value, at_rest = self.value(point - self.origin), self.loss.value(self.at_rest.mT, self.y)
-        climbed = (value >= at_rest)[:, None]  # always, except for rounding
-        move = torch.where(climbed, point - self.origin, 0.0)
-        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], self.outputs(move))
-        return Move(inputs, self.y, torch.maximum(value, at_rest), self.squared(move), converged)
+        (at, converged), rest = self.climb(start, steps, tolerance), self.rest
+        climbed = at.value >= rest.value  # always, except for rounding
+        move = torch.where(climbed[:, None], at.point - self.origin, 0.0)
+        outputs = torch.where(climbed[:, None], at.outputs, rest.outputs)
+        squared = torch.where(climbed, at.squared, 0.0)
+        inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], outputs)
+        return Move(inputs, self.y, torch.maximum(at.value, rest.value), squared, converged)

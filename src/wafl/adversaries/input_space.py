@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.adversaries.ascent import Room, backtrack, linear_maximizer
+from wafl.adversaries.ascent import Room, backtrack, close, linear_maximizer, settling
 from wafl.adversaries.base import Move
 from wafl.core.bounds import Box, check_inside
+from wafl.core.capture import everywhere
 from wafl.core.inputs import Inputs, shared
 from wafl.core.norms import power_norm
 from wafl.core.task import Problem
@@ -74,3 +75,42 @@ def num_classes(problem: Problem, x: Inputs) -> int:
     if problem.linear is not None:
         return problem.linear[0].shape[1]
     return problem.outputs(x).shape[-1]
+
+
+class LinearSpace(InputSpace):
+    """The same for a linear model with a loss convex in its outputs: the full step never descends.
+
+    The loss must have bounded slopes, so that no step overflows.
+    """
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        assert self.problem.linear is not None
+        weight, loss = self.problem.linear[0], self.problem.output_loss
+        at_rest = self.problem.outputs(self.x).mT
+
+        def outputs_at(delta: Tensor) -> Tensor:
+            return torch.baddbmm(at_rest, weight, delta.mT).mT
+
+        delta, outputs = (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start, outputs_at(start))
+        settled = torch.zeros_like(self.y, dtype=torch.bool)
+        for step in range(steps + 1):
+            aim = self.aim_at(torch.bmm(loss.gradient(outputs, self.y), weight))
+            enough = settling(tolerance, aim)
+            if tolerance > 0 or step == steps:
+                settled = settled | close(self.length(aim - delta), enough, self.length(aim))
+            if step == steps or (tolerance > 0 and everywhere(settled)):
+                break
+            delta = torch.where(settled[..., None], delta, aim) if tolerance > 0 else aim
+            outputs = outputs_at(delta)
+        cost = self.cost(delta)
+        value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
+        settled = settled & (value > -torch.inf)  # a move whose cost overflows is no maximum
+        climbed = value >= rest  # always, except for rounding and where a start was worse
+        if not everywhere(climbed):
+            delta, cost = torch.where(climbed[..., None], delta, 0.0), torch.where(climbed, cost, 0.0)
+            outputs = torch.where(climbed[..., None], outputs, at_rest.mT)
+        x_adv = self.x + delta.view_as(self.x)
+        if self.bounds is not None:
+            x_adv = x_adv.clamp_(*self.bounds)
+        inputs = Inputs(x_adv, len(x_adv), outputs=outputs.mT)
+        return Move(inputs, self.y, torch.maximum(value, rest), cost, settled)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from wafl.adversaries import Adversary, Move, Wasserstein
 from wafl.adversaries.base import AdversaryState
 from wafl.core.checks import check_seed
+from wafl.core.cost import check_ascent
 from wafl.core.fitness import check_fitness
 from wafl.core.random import Key
 from wafl.core.task import Loss, Problem, make_task
@@ -82,15 +83,17 @@ def robust_loss(
     True
     """
     adversary = Wasserstein(gamma, None, norm, power, label_cost, steps, tolerance, restarts, bounds)
+    check_ascent(adversary)
     problem, inputs, labels = single_lane(model, x, y, loss)
     move = move_one_lane(adversary, problem, inputs, labels, seed)
+    concave = adversary.concave(problem, problem.params.new_full((1,), gamma))
     return RobustLoss(
         value=move.value[0],
         x_adv=move.x_adv[0],
         y_adv=move.y_adv[0],
         achieved_radius=float(move.cost.mean()) ** (1.0 / power),
         converged=move.converged[0],
-        concave=None if move.concave is None else bool(move.concave[0]),
+        concave=None if concave is None else bool(concave[0]),
     )
 
 

@@ -19,14 +19,15 @@ from torch import Tensor
 from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar, move_at_layer
 from wafl.adversaries.box_space import BoxSpace
 from wafl.adversaries.class_space import ClassSpace
-from wafl.adversaries.input_space import InputSpace, num_classes
+from wafl.adversaries.input_space import InputSpace, LinearSpace, num_classes
 from wafl.adversaries.reach import gamma_of_reach
 from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, is_finite
 from wafl.core.checks import check_space
-from wafl.core.inputs import Inputs, shared
+from wafl.core.inputs import Inputs, Shifted, shared
 from wafl.core.norms import typical_length, typical_price
-from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Tunable, check_options
+from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options
 from wafl.core.random import normal
+from wafl.core.shaping import Shape, check_shaping, shaped, shaped_curvature
 from wafl.core.task import Problem
 
 FIRST_GAMMA = {1: 1.0, 2: 1e6}
@@ -39,13 +40,21 @@ radius. With power 1 examples do not move at all if gamma is high.
 BATCH_REACH = 1.25
 """How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
 
+FIRST_BALL = 0.1
+"""The part of the radius that training by radius starts with."""
+
+LONGEST_WARM_UP = 30
+"""How many rounds the ball takes at most to grow to the radius that was asked for."""
+
 
 @dataclass(frozen=True)
 class Wasserstein:
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 
     Give ``gamma``, the price of transport, or ``radius``, the size of the ball, from which training finds gamma.
-    If you give neither, gamma is 0.5, the paper's choice for MNIST.
+    If you give neither, gamma is 0.5, the paper's choice for MNIST. Training starts with a tenth of the radius, and the
+    ball grows over the first third of the rounds, or 30 of them if that is fewer: a model that has learned nothing yet
+    would otherwise become constant in a large ball.
 
     Args:
         gamma: the price of transport; a smaller gamma is a larger ball.
@@ -60,6 +69,9 @@ class Wasserstein:
         bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
         strict: keep a learned gamma above the concavity limit.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
+        shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A:
+            how far it goes at the same cost. ``"clients"`` finds A from how the class means of clients differ, which
+            they tell the server. None is the round ball. With a shape, examples may leave the bounds of the data.
 
     >>> wasserstein(gamma=0.5).norm
     2
@@ -92,6 +104,9 @@ class Wasserstein:
     ] = DATA
     strict: Annotated[bool, "Keep a learned gamma above the concavity limit."] = False
     space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
+    shape: Annotated[
+        Any, Shaped(), "Which moves are cheap: 'clients' (as clients differ), one number per feature, or a matrix."
+    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -102,6 +117,9 @@ class Wasserstein:
         if self.gamma is None and self.radius is None:
             object.__setattr__(self, "gamma", 0.5)
         check_space(self.space, self.bounds)
+        object.__setattr__(self, "shape", check_shaping(self.shape))
+        if self.shape is not None and self.bounds not in (None, DATA):
+            raise ValueError(f"bounds={self.bounds} are for a round ball, and shape= makes another: leave one out")
         if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
             raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
@@ -133,11 +151,23 @@ class Wasserstein:
     def learns(self) -> bool:
         return self.radius is not None
 
-    def first_scalars(self, scalars: Mapping[str, float], lowest: float) -> dict[str, float]:
-        return {**scalars, "gamma": max(scalars["gamma"], lowest)}
+    def warm_up(self, rounds: int) -> int:
+        """Over how many of so many rounds the ball grows."""
+        return min(LONGEST_WARM_UP, rounds // 3)
 
-    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float) -> dict[str, float]:
-        return {**scalars, "gamma": max(self.next_gamma(scalars["gamma"], cost), lowest)}
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
+        ball = FIRST_BALL if self.warm_up(rounds) else 1.0
+        return {**scalars, "gamma": max(scalars["gamma"], lowest), "radius": ball * scalars["radius"]}
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        assert self.radius is not None
+        now = scalars["radius"]
+        gamma = self.next_gamma(scalars["gamma"], cost, now)
+        if now < self.radius:
+            grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), self.radius)
+            gamma *= now / grown if self.power == 2 else 1.0
+            now = grown
+        return {**scalars, "gamma": max(gamma, lowest), "radius": now}
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> None:
         return None
@@ -146,6 +176,8 @@ class Wasserstein:
         if self.space is not None:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = shared(x), state or AdversaryState()
+        if self.shape is not None:
+            return self._move_shaped(problem, x, y, state)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.radius is not None and self.power == 2:
             reach = BATCH_REACH * lane_scalar(state, "radius", self.radius, problem.params)
@@ -159,7 +191,16 @@ class Wasserstein:
             move = self._move_classes(problem, x, y, gamma, state)
         return replace(move, state=state)
 
-    def next_gamma(self, gamma: float, cost: float) -> float:
+    def _move_shaped(self, problem: Problem, x: Inputs, y: Tensor, state: AdversaryState) -> Move:
+        """A round ball in the space of ``A^-1 x``."""
+        if not isinstance(self.shape, Shape):
+            raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
+        there = shaped(problem, x, self.shape)
+        move = replace(self, shape=None, bounds=None)(there, x, y, state)
+        assert not isinstance(move.inputs, Shifted)
+        return replace(move, inputs=there.real(move.inputs))
+
+    def next_gamma(self, gamma: float, cost: float, radius: float | None = None) -> float:
         """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
 
         The dual's derivative in gamma is ``radius^p - cost``. Far above the limit the achieved radius is proportional
@@ -167,8 +208,9 @@ class Wasserstein:
         whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
         achieved. Gamma at most doubles.
         """
-        assert self.radius is not None
-        ratio = cost ** (1.0 / self.power) / self.radius
+        wanted = self.radius if radius is None else radius
+        assert wanted is not None
+        ratio = cost ** (1.0 / self.power) / wanted
         if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by
             return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
         if ratio == 0.0:  # a flat model does not move, at any gamma
@@ -183,16 +225,22 @@ class Wasserstein:
         """
         return curvature / 2.0 + (quadratic or 0.0) / self.label_cost
 
-    def _concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
+    def curvature(self, problem: Problem) -> Tensor | None:
+        """L_zz of the loss in the space where the ball is round, per lane; None if it is unknown."""
+        return shaped_curvature(problem, self.shape if isinstance(self.shape, Shape) else None)
+
+    def concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
+        """Whether the maximizer is known to be unique, per lane; None if that is unknown."""
         if self.norm != 2 or self.power != 2:
             return torch.zeros_like(gamma, dtype=torch.bool)
-        return 2.0 * gamma > problem.curvature if problem.curvature is not None else None
+        curvature, targets = self.curvature(problem), (problem.output_loss.quadratic or 0.0) / self.label_cost
+        return None if curvature is None else 2.0 * (gamma - targets) > curvature
 
     def _move_inputs(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         if self.power == 1 and self.box is None:
             return _stay_or_escape(problem, x, y, gamma, self.norm)
         space = self._space(problem, x, y, gamma)
-        best = replace(space.ascend(None, self.steps, self.tolerance), concave=self._concave(problem, gamma))
+        best = space.ascend(None, self.steps, self.tolerance)
         if self.restarts:
             for start in space.class_starts():
                 best = better(best, space.ascend(start, self.steps, self.tolerance))
@@ -208,7 +256,9 @@ class Wasserstein:
                 return ClassSpace(problem, x, y, gamma)
             if problem.output_loss.convex:
                 return BoxSpace(problem, x, y, gamma, self.box)
-        return InputSpace(problem, x, y, gamma, self.norm, self.power, self.box)
+        loss = problem.output_loss
+        tame = problem.linear is not None and loss.convex and loss.probabilities is not None
+        return (LinearSpace if tame else InputSpace)(problem, x, y, gamma, self.norm, self.power, self.box)
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: AdversaryState) -> Move:
         """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""
@@ -262,7 +312,7 @@ def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm:
         )
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
-    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays, torch.zeros_like(stays[:, 0]))
+    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays)
 
 
 wasserstein = Wasserstein
