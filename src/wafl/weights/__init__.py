@@ -1,17 +1,33 @@
 """Where the ball is centered: the client weights lambda, by rule or from optimal transport."""
 
 from wafl.weights.agnostic import Agnostic, agnostic
-from wafl.weights.base import ClientWeights, Cohort, LearnedWeights, LossQuery, Round
+from wafl.weights.base import ClientWeights, Cohort, Damped, LearnedWeights, LossQuery, Round
+from wafl.weights.chi2 import Chi2, chi2
+from wafl.weights.cvar import CVaR, cvar
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform
+from wafl.weights.group import Group, group_dro
+from wafl.weights.kl import KL, kl
 from wafl.weights.learned import Learned, StepSize, project_to_simplex
+from wafl.weights.primal_dual import PrimalDual, primal_dual
+from wafl.weights.qffl import QFair, qffl
+from wafl.weights.reweighted import Reweighted
+from wafl.weights.rex import RiskVariance, rex
+from wafl.weights.slack import Slack, slack
 from wafl.weights.snapshot import Snapshot, snapshot
+from wafl.weights.term import Tilted, term
 from wafl.weights.transport import TransportWeights, barycenter, cover, mixture, nearest
 
 __all__ = [
-    "Agnostic", "ByExamples", "ClientWeights", "Cohort", "Fixed", "Learned", "LearnedWeights", "LossQuery", "Round",
-    "Snapshot", "StepSize", "TransportWeights", "Uniform", "agnostic", "barycenter", "by_examples", "cover", "fixed",
-    "mixture", "nearest", "project_to_simplex", "snapshot", "uniform",
+    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Damped", "Fixed", "Group", "Learned",
+    "LearnedWeights", "LossQuery", "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot",
+    "StepSize", "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "by_examples", "chi2", "cover",
+    "cvar", "fixed", "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl", "rex",
+    "slack", "snapshot", "term", "uniform",
 ]  # fmt: skip
 
-RULES = {"by_examples": by_examples, "uniform": uniform, "agnostic": agnostic, "snapshot": snapshot}
+RULES = {
+    "by_examples": ByExamples, "uniform": Uniform, "agnostic": Agnostic, "snapshot": Snapshot, "cvar": CVaR, "kl": KL,
+    "chi2": Chi2, "qffl": QFair, "term": Tilted, "primal_dual": PrimalDual, "slack": Slack,
+    "group_dro": Group, "rex": RiskVariance,
+}  # fmt: skip
 """Rules that an experiment file can name."""

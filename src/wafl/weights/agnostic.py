@@ -16,6 +16,8 @@ from wafl.weights.learned import Learned, StepSize
 class Agnostic(Learned):
     """See :func:`agnostic`."""
 
+    asks_everyone = True
+
     def check(self, schedule: Schedule, num_clients: int) -> None:
         if schedule.local_steps != 1:
             raise ValueError(

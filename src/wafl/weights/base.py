@@ -49,6 +49,9 @@ class Round:
         num_clients: the number of all clients.
         cohort: the number of clients that the schedule asks for.
         local_steps: K, the most local steps that any client takes.
+        num_examples: the number of examples of each client; 0 if the server does not know it.
+        last_losses: what each client reported in the round before, for a rule whose ``remembers_losses`` is True; NaN
+            for a client that did not report.
     """
 
     number: int
@@ -56,6 +59,8 @@ class Round:
     num_clients: int
     cohort: int
     local_steps: int
+    num_examples: Sequence[int] = ()
+    last_losses: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,13 @@ class Cohort:
 
 @dataclass(frozen=True)
 class LossQuery:
-    """Who reports a loss after the training of a round, and where.
+    """Who reports a loss in a round, and where.
 
     Args:
         clients: the clients to ask.
-        step: they report at the mean of the cohort's iterates after this many local steps.
+        step: they report at the mean of the cohort's iterates after this many local steps, once the cohort has trained.
+            With 0 they report at the model of the server, before anybody trains: the weights of the round then follow
+            from the losses, and :meth:`LearnedWeights.draw` is given these.
     """
 
     clients: tuple[int, ...]
@@ -97,7 +104,7 @@ class LearnedWeights(ClientWeights, Protocol):
         ...
 
     def loss_query(self, round: Round) -> LossQuery | None:
-        """The second query of the round; None for a rule that learns from the losses that come with the updates."""
+        """The query for losses; None for a rule that learns from the losses that come with the updates."""
         ...
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
@@ -108,6 +115,22 @@ class LearnedWeights(ClientWeights, Protocol):
             clients: the clients that reported.
             losses: one loss for each of them.
             round: the round they were asked in.
+        """
+        ...
+
+
+@runtime_checkable
+class Damped(Protocol):
+    """A rule that asks for losses before a round trains, and shortens the server's step by what became of them."""
+
+    def damping(self, weights: Tensor, losses: Tensor, squared_lengths: Tensor, rate: float) -> float:
+        """The share of the server's step that is taken, in (0, 1].
+
+        Args:
+            weights: how much each reply counts; they sum to 1.
+            losses: what each of these clients reported before it trained.
+            squared_lengths: the squared length of each client's update.
+            rate: the learning rate of the clients.
         """
         ...
 
@@ -129,6 +152,11 @@ def needs_sizes(rule: ClientWeights, local_steps: int | None) -> bool:
     """
     own = getattr(rule, "needs_sizes", None)
     return True if own is None else bool(own(local_steps))
+
+
+def asks_everyone(rule: ClientWeights) -> bool:
+    """Whether a rule refuses a cohort that is not everyone: its class says so with ``asks_everyone = True``."""
+    return bool(getattr(rule, "asks_everyone", False))
 
 
 def normalized(values: Sequence[float]) -> Tensor:

@@ -56,7 +56,7 @@ class Learned:
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
         climbed = weights.clone()
         climbed[list(clients)] += self.step(round.number) * losses.to(climbed)
-        return project_to_simplex(climbed)
+        return project_in_place(climbed)
 
     def step(self, round: int) -> float:
         """The step size of a round."""
@@ -68,7 +68,10 @@ class Learned:
 
 
 def project_to_simplex(values: Tensor) -> Tensor:
-    """The nearest point of the probability simplex (Duchi et al., ICML 2008).
+    """The nearest point of the probability simplex.
+
+    By Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n" (Journal
+    of Optimization Theory and Applications, 1986), which needs no sorting: a few looks at each of a million numbers.
 
     Args:
         values: any vector.
@@ -76,8 +79,20 @@ def project_to_simplex(values: Tensor) -> Tensor:
     >>> project_to_simplex(torch.tensor([0.9, 0.5]))
     tensor([0.7000, 0.3000])
     """
-    values = values - values.max()  # changes no projection, and keeps large values exact
-    ordered = values.sort(descending=True).values
-    excess = (ordered.cumsum(0) - 1.0) / torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
-    threshold = excess[int((ordered > excess).sum()) - 1]
-    return (values - threshold).clamp_min(0.0)
+    return project_in_place(values.clone())
+
+
+def project_in_place(values: Tensor) -> Tensor:
+    """The same, written over the values."""
+    values -= values.max()  # changes no projection, and keeps large values exact
+    staying = _above(values, -1.0)  # what stays is less than 1 below the largest
+    while True:
+        threshold = float(staying.sum() - 1.0) / len(staying)
+        fewer = _above(staying, threshold)
+        if len(fewer) == len(staying):
+            return values.sub_(threshold).clamp_min_(0.0)
+        staying = fewer
+
+
+def _above(values: Tensor, threshold: float) -> Tensor:
+    return values if float(values.min()) > threshold else values[values > threshold]

@@ -2,7 +2,7 @@
 
 Deng, Kamani and Mahdavi, "Distributionally robust federated averaging" (NeurIPS 2020). A round asks twice: a cohort
 drawn by lambda trains and keeps a snapshot at a common random step; then a uniform cohort reports its loss at the mean
-of the snapshots.
+of the snapshots. With ``prox`` it is the paper's DRFA-Prox, with the regularizer ``-prox/2 ||lambda - 1/m||^2``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from wafl.core.options import EachRound, NotNegative, Positive, Tunable
 from wafl.core.random import Key, Purpose, bits, uniform
 from wafl.weights.base import Cohort, LossQuery, Round, uniform_cohort
-from wafl.weights.learned import Learned, StepSize, project_to_simplex
+from wafl.weights.learned import Learned, StepSize, project_in_place
 
 
 @dataclass(frozen=True)
 class Snapshot(Learned):
-    """``lambda <- projection(lambda + K step_size v)``, with v the losses at the snapshot, scaled by ``m / |U|``."""
+    """``lambda <- projection(lambda + K step_size v)``, with v the losses at the snapshot, scaled by ``m / |U|``.
+
+    With ``prox`` the weights maximize ``sum_i lambda_i loss_i - prox/2 ||lambda - 1/m||^2``: the step ends with the
+    proximal operator of the penalty.
+
+    Args:
+        step_size: how fast the weights climb, a number or a function of the round.
+        prox: the price of weights that differ from equal ones; 0 is DRFA.
+    """
+
+    step_size: Annotated[StepSize, EachRound(Positive()), Tunable(30.0)] = 0.01
+    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.0
 
     def needs_sizes(self, local_steps: int | None) -> bool:
         return local_steps is None  # K is then the number of steps of the largest client
@@ -44,13 +57,17 @@ class Snapshot(Learned):
         climbed = weights.clone()
         step = round.local_steps * self.step(round.number)
         climbed[list(clients)] += step * (len(climbed) / len(clients)) * losses.to(climbed)
-        return project_to_simplex(climbed)
+        if self.prox:
+            price = step * self.prox
+            climbed.add_(price / len(climbed)).div_(1.0 + price)
+        return project_in_place(climbed)
 
 
-def snapshot(step_size: StepSize = 0.01) -> Snapshot:
+def snapshot(step_size: StepSize = 0.01, prox: float = 0.0) -> Snapshot:
     """DRFA: like AFL, but from the losses of a random subset of the clients at a random snapshot of the round.
 
     Args:
         step_size: how fast the weights climb, a number or a function of the round.
+        prox: the price of weights that differ from equal ones (DRFA-Prox); 0 has none.
     """
-    return Snapshot(step_size)
+    return Snapshot(step_size, prox)

@@ -1,0 +1,30 @@
+"""Weights on the surface of a ball around the center: how far they lean to the losses is one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+HALVINGS = 200
+"""Enough for an interval to shrink to two neighboring numbers in double precision."""
+
+
+def leaning(
+    lean: Callable[[float], Tensor], divergence: Callable[[float], float], radius: float, most: float
+) -> Tensor:
+    """``lean(t)`` for the largest t in [0, most] whose divergence from the center is at most the radius.
+
+    Args:
+        lean: the weights for a t; they start from the center at 0, and their divergence only grows with t.
+        divergence: how far the weights for a t are from the center.
+        radius: the size of the ball.
+        most: beyond it, all the weight is on the largest losses.
+    """
+    if divergence(most) <= radius:
+        return lean(most)
+    low, high = 0.0, most
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if divergence(middle) <= radius else (low, middle)
+    return lean(low)

@@ -1,0 +1,76 @@
+"""Scaff-PD's weights: one proximal step up the extrapolated losses of all clients, before they train.
+
+Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robust federated learning" (2307.13381,
+2023). The regularizer of the weights is ``prox/2 ||lambda - 1/m||^2``, a multiple of the paper's chi-squared penalty.
+All clients report in every round, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.core.options import NotNegative, Range
+from wafl.schedule import Schedule
+from wafl.weights.base import Cohort, LossQuery, Round
+from wafl.weights.learned import Learned, StepSize, project_to_simplex
+
+
+@dataclass(frozen=True)
+class PrimalDual(Learned):
+    """``lambda <- argmax <s, lambda> - prox/2 ||lambda - 1/m||^2 - 1/(2 step_size) ||lambda - lambda_before||^2``.
+
+    Here ``s = loss + extrapolation (loss - loss before)`` holds the losses at the model that is about to be trained.
+
+    Args:
+        step_size: how fast the weights climb, a number or a function of the round.
+        prox: the price of weights that differ from equal ones.
+        extrapolation: how far the change of the losses is carried on, in [0, 1].
+    """
+
+    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.1
+    extrapolation: Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."] = (
+        1.0
+    )
+    asks_everyone = True
+    remembers_losses = True
+
+    def check(self, schedule: Schedule, num_clients: int) -> None:
+        if schedule.cohort not in (None, num_clients):
+            raise ValueError(
+                f"Scaff-PD asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+            )
+
+    def loss_query(self, round: Round) -> LossQuery:
+        return LossQuery(tuple(range(round.num_clients)), 0)
+
+    def draw(self, weights: Tensor, round: Round) -> Cohort:
+        """The clients that have a weight."""
+        clients = tuple(weights.nonzero()[:, 0].tolist())
+        return Cohort(clients, weights[list(clients)])
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        asked, losses = list(clients), losses.to(weights)
+        before = losses if round.last_losses is None else round.last_losses.to(weights)[asked]
+        before = torch.where(before.isnan(), losses, before)
+        # Clients that fail to report neither gain nor lose.
+        slopes = torch.full_like(weights, float(losses.mean()))
+        slopes[asked] = losses + self.extrapolation * (losses - before)
+        step = self.step(round.number)
+        climbed = weights + step * (slopes + self.prox / len(weights))
+        return project_to_simplex(climbed / (1.0 + step * self.prox))
+
+
+def primal_dual(step_size: StepSize = 0.1, prox: float = 0.1, extrapolation: float = 1.0) -> PrimalDual:
+    """Scaff-PD's weights: all clients report their losses, the weights climb them, and then the clients train.
+
+    Args:
+        step_size: how fast the weights climb, a number or a function of the round.
+        prox: the price of weights that differ from equal ones.
+        extrapolation: how far the change of the losses is carried on, in [0, 1].
+    """
+    return PrimalDual(step_size, prox, extrapolation)

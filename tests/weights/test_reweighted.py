@@ -1,0 +1,389 @@
+"""Rules that weigh a cohort by its losses: the weights of given losses, and what training with them finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from torch import nn
+
+import wafl
+from tests.oracles import reweighing
+from wafl.algorithms.algorithm import Algorithm
+from wafl.algorithms.messages import Replies
+from wafl.schedule import Schedule
+from wafl.weights import (
+    Reweighted,
+    Round,
+    agnostic,
+    chi2,
+    cvar,
+    fixed,
+    group_dro,
+    kl,
+    project_to_simplex,
+    qffl,
+    rex,
+    slack,
+    snapshot,
+    term,
+    uniform,
+)
+
+CENTER = [0.1, 0.3, 0.2, 0.4]
+LOSSES = [2.0, 0.5, 1.0, 0.1]
+
+
+def weights_of(rule: Reweighted, losses: list[float], center: list[float] = CENTER) -> list[float]:
+    found = rule.weigh(*(torch.tensor(values, dtype=torch.float64) for values in (center, losses)))
+    assert found.dtype == torch.float64
+    return found.tolist()
+
+
+cohorts = st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.0, 5.0)), min_size=2, max_size=6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(clients=cohorts, alpha=st.floats(0.0, 0.95))
+def test_cvar_has_the_value_of_its_linear_program_and_keeps_its_limits(clients, alpha):
+    raw, losses = map(list, zip(*clients, strict=True))
+    center = [value / sum(raw) for value in raw]
+    ours = weights_of(cvar(alpha), losses, center)
+    best = reweighing.superquantile(alpha)(center, losses)
+    assert np.dot(ours, losses) == pytest.approx(np.dot(best, losses), abs=1e-9)
+    assert sum(ours) == pytest.approx(1.0, abs=1e-12)
+    assert all(-1e-12 <= w <= c / (1.0 - alpha) + 1e-9 for w, c in zip(ours, center, strict=True))
+
+
+@pytest.mark.parametrize("radius", [0.01, 0.1, 0.6])
+@pytest.mark.parametrize(
+    ("rule", "divergence"), [(kl, reweighing.kl_of_arrays), (chi2, reweighing.chi2_divergence)], ids=["kl", "chi2"]
+)
+def test_the_weights_of_a_ball_are_those_of_a_convex_solver(rule, divergence, radius):
+    ours = weights_of(rule(radius=radius), LOSSES)
+    solved = reweighing.solved(divergence, radius)(CENTER, LOSSES)
+    assert ours == pytest.approx(solved, abs=2e-5)
+    assert np.dot(ours, LOSSES) >= np.dot(solved, LOSSES) - 1e-9
+    assert divergence(np.maximum(ours, 1e-300), np.array(CENTER)) == pytest.approx(radius, rel=1e-9)
+
+
+def test_kl_with_a_temperature_maximizes_the_penalized_losses():
+    ours = torch.tensor(weights_of(kl(temperature=0.7), LOSSES), dtype=torch.float64).requires_grad_()
+    center, losses = (torch.tensor(values, dtype=torch.float64) for values in (CENTER, LOSSES))
+    value = ours @ losses - 0.7 * (ours * (ours / center).log()).sum()
+    (slope,) = torch.autograd.grad(value, ours)
+    assert float(slope.max() - slope.min()) < 1e-9, "inside the simplex all slopes are equal at the maximum"
+
+
+def test_chi2_in_a_small_ball_adds_a_multiple_of_the_standard_deviation():
+    """Namkoong and Duchi: the mean plus ``sqrt(2 radius)`` deviations, as long as no weight is 0."""
+    mean = float(np.dot(CENTER, LOSSES))
+    deviation = math.sqrt(np.dot(CENTER, (np.array(LOSSES) - mean) ** 2))
+    value = float(np.dot(weights_of(chi2(0.02), LOSSES), LOSSES))
+    assert value == pytest.approx(mean + math.sqrt(2 * 0.02) * deviation, rel=1e-9)
+
+
+def test_slack_favors_the_clients_with_the_least_loss():
+    """Of five clients one is favored, of ten two; alpha = 1/4 makes 5 : 3."""
+    ours = weights_of(slack(0.25), [2.0, 0.5, 1.0, 0.1], CENTER)
+    raw = [0.1 * 0.75, 0.3 * 0.75, 0.2 * 0.75, 0.4 * 1.25]
+    assert ours == pytest.approx([value / sum(raw) for value in raw])
+    ten = weights_of(slack(0.25), [float(value) for value in range(10)], [0.1] * 10)
+    assert [value / ten[-1] for value in ten] == pytest.approx([5 / 3, 5 / 3, *[1.0] * 8])
+
+
+def test_rex_has_the_weights_of_the_gradient_of_its_objective():
+    losses = torch.tensor(LOSSES, dtype=torch.float64).requires_grad_()
+    center = torch.tensor(CENTER, dtype=torch.float64)
+    mean = center @ losses
+    (slopes,) = torch.autograd.grad(mean + 0.4 * center @ (losses - mean) ** 2, losses)
+    assert weights_of(rex(0.4), LOSSES) == pytest.approx(slopes.tolist(), abs=1e-12)
+    assert min(weights_of(rex(5.0), LOSSES)) == 0.0, "no client unlearns"
+
+
+def test_group_dro_multiplies_the_weights_of_those_that_were_asked():
+    rule, now = group_dro(lambda t: 0.5 / (1 + t)), Round(1, 0, 4, 2, 1)
+    ours = rule.learn(torch.tensor(CENTER, dtype=torch.float64), [0, 2], torch.tensor([2.0, 1.0]), now)
+    raw = [0.1 * math.exp(0.25 * 2.0), 0.3, 0.2 * math.exp(0.25 * 1.0), 0.4]
+    assert ours.tolist() == pytest.approx([value / sum(raw) for value in raw])
+
+
+NOTHING: dict[str, Reweighted] = {
+    "cvar": cvar(0.0), "kl": kl(radius=0.0), "chi2": chi2(0.0), "qffl": qffl(0.0), "term": term(0.0),
+    "slack": slack(0.0), "rex": rex(0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_the_rule_that_leans_nowhere_has_the_weights_of_its_center(name):
+    assert weights_of(NOTHING[name], LOSSES) == pytest.approx(CENTER, abs=1e-12)
+    assert weights_of(NOTHING[name], [0.0, 0.0, 3.0, 0.0]) == pytest.approx(CENTER, abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", [cvar(0.95), kl(radius=9.0), chi2(50.0), term(1e6), kl(temperature=1e-6)], ids=repr)
+def test_the_widest_ball_has_only_the_worst_client(rule):
+    assert weights_of(rule, LOSSES) == pytest.approx([1.0, 0.0, 0.0, 0.0], abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", [cvar(0.5), kl(radius=0.2), chi2(0.3), term(2.0), qffl(1.5)], ids=repr)
+@pytest.mark.parametrize("loss", [0.0, 0.7, 1e12])
+def test_clients_with_equal_losses_keep_the_weights_of_the_center(rule, loss):
+    assert weights_of(rule, [loss] * 4) == pytest.approx(CENTER, abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", [cvar(0.7), kl(radius=1.0), chi2(1.0)], ids=repr)
+def test_two_worst_clients_share_by_their_weights_in_the_center(rule):
+    first, second, *_ = weights_of(rule, [2.0, 2.0, 0.1, 0.0])
+    assert second / first == pytest.approx(3.0)
+
+
+def test_term_below_zero_gives_large_losses_less_weight():
+    ours = np.array(weights_of(term(-2.0), LOSSES)) / CENTER
+    assert np.argsort(ours).tolist() == np.argsort(LOSSES)[::-1].tolist()
+
+
+def test_q_ffl_refuses_a_negative_loss():
+    with pytest.raises(ValueError, match=r"power q=2, and a client has the loss -0.5: use a loss that is never"):
+        weights_of(qffl(2.0), [1.0, -0.5, 1.0, 1.0])
+
+
+# -- In a round -----------------------------------------------------------------------------------------------
+
+
+def test_losses_are_asked_before_training_and_clients_without_weight_are_not_trained():
+    method = wafl.CVaR(alpha=0.6, center=uniform())
+    algorithm = Algorithm(method, Schedule(rounds=1, local_steps=1), [5] * 4, lambda params: 0.0)
+    state = algorithm.init(torch.zeros(2, dtype=torch.float64))
+    asked = algorithm.ask(state)
+    assert (asked.kind, asked.clients) == ("loss", (0, 1, 2, 3))
+    assert torch.equal(asked.params, state.params)
+    state = algorithm.tell(state, asked, Replies(asked.clients, torch.tensor([1.0, 4.0, 3.0, 2.0]), torch.zeros(4)))
+    assert state.client_weights.tolist() == pytest.approx([0.0, 0.625, 0.375, 0.0])
+    train = algorithm.ask(state)
+    assert (train.kind, train.clients, train.iterates) == ("train", (1, 2), {})
+    ends = {"params": torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)}
+    state = algorithm.tell(state, train, Replies((1, 2), torch.ones(2), torch.zeros(2), ends))
+    assert state.params.tolist() == pytest.approx([0.625, 0.375])
+    assert (state.round, dict(state.vectors)) == (1, {})
+    assert algorithm.ask(state) is None
+
+
+def test_clients_outside_the_cohort_play_no_part():
+    rule, now = term(1.0, center=uniform()), Round(3, 0, 9, 4, 1, [1] * 9)
+    clients = rule.loss_query(now).clients
+    weights = rule.learn(rule.initial([1] * 9), clients, torch.arange(4.0), now)
+    assert weights[list(clients)].tolist() == pytest.approx(torch.arange(4.0, dtype=torch.float64).softmax(0).tolist())
+    assert float(weights.sum()) == pytest.approx(1.0)
+    assert rule.draw(weights, now).clients == clients
+
+
+def test_a_client_that_the_center_leaves_out_never_gets_a_weight():
+    now = Round(0, 0, 3, 3, 1, [1] * 3)
+    for rule in (cvar(0.5, fixed([1, 0, 1])), kl(radius=3.0, center=fixed([1, 0, 1])), chi2(3.0, fixed([1, 0, 1]))):
+        weights = rule.learn(rule.initial([1] * 3), [0, 1, 2], torch.tensor([1.0, 9.0, 2.0]), now)
+        assert float(weights[1]) == 0.0
+        assert float(weights.sum()) == pytest.approx(1.0)
+
+
+def test_a_cohort_that_the_center_leaves_out_changes_nothing():
+    clients = wafl.Federation.from_arrays([([[1.0]], [0]), ([[2.0]], [1]), ([[1.5]], [0])], test_fraction=0)
+    method = wafl.TERM(center=fixed([0, 0, 1]))
+    run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=8, cohort=1, local_steps=1, learning_rate=0.5)
+    trained = [record.cohort for record in run.history if record.client_weights[2] > 0]
+    assert trained
+    assert len(trained) < 8
+
+
+# -- In training ----------------------------------------------------------------------------------------------
+
+SCHEDULE = {"rounds": 5, "cohort": 4, "local_epochs": 1, "batch_size": 8, "learning_rate": 0.2}
+
+
+@pytest.fixture(scope="module")
+def digits() -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=8, labels_per_client=3, seed=0)
+
+
+@pytest.mark.parametrize("method", [wafl.QFFL(q=0.0), wafl.TERM(t=0.0), wafl.REx(beta=0.0)], ids=lambda m: m.name)
+@pytest.mark.parametrize("center", [None, uniform()], ids=["by examples", "uniform"])
+def test_q_or_t_or_alpha_of_zero_is_fedavg(digits, method, center):
+    rule = method.client_weights if center is None else type(method.client_weights)(0.0, center=center)
+    model = wafl.models.mlr(digits)
+    ours = wafl.fit(model, digits, method.with_options(client_weights=rule), **SCHEDULE)
+    plain = wafl.fit(model, digits, wafl.FedAvg(client_weights=center), **SCHEDULE)
+    for name, value in plain.params.items():
+        torch.testing.assert_close(ours.params[name], value, rtol=0, atol=1e-6)
+    assert float(plain.params["1.weight"].abs().max()) > 0.05
+
+
+def line(start: float) -> nn.Module:
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(model.weight, start)
+    return model
+
+
+def parabola(target: float, height: float = 0.0) -> tuple[list[list[float]], list[float]]:
+    """A client whose loss is ``(w - target)^2 + height``."""
+    return [[1.0], [1.0]], [target + height**0.5, target - height**0.5]
+
+
+def one_round(pairs, method: wafl.Method, start: float, rate: float = 0.1, steps: int = 1) -> float:
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    run = wafl.fit(
+        line(start), clients, method, rounds=1, local_steps=steps, batch_size=None, learning_rate=rate,
+        loss="squared_error",
+    )  # fmt: skip
+    return float(run.params["weight"])
+
+
+def test_one_round_of_q_ffl_is_the_update_by_hand():
+    """At w = 0 the losses are 1 and 9 and the updates 0.2 and -0.6 (rate 0.1); q = 1, equal weights, L = 10."""
+    delta = 1 * 10 * (0 - 0.2) + 9 * 10 * (0 + 0.6)
+    h = (1 * 1 * (10 * 0.2) ** 2 + 10 * 1) + (1 * 1 * (10 * 0.6) ** 2 + 10 * 9)
+    found = one_round([parabola(1.0), parabola(-3.0)], wafl.QFFL(q=1.0, center=uniform()), 0.0)
+    assert found == pytest.approx(0 - delta / h, abs=1e-12)
+
+
+def test_one_round_of_term_is_the_update_by_hand():
+    """The losses are 1 and 9, so the weights are 1 and exp(8 t), scaled."""
+    heavy = math.exp(0.8) / (1 + math.exp(0.8))
+    found = one_round([parabola(1.0), parabola(-3.0)], wafl.TERM(t=0.1, center=uniform()), 0.0)
+    assert found == pytest.approx((1 - heavy) * 0.2 - heavy * 0.6, abs=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.4, 1.0, 3.0])
+def test_q_ffl_with_a_client_of_loss_zero_takes_a_finite_step_toward_the_others(q):
+    """Client 0 is at its minimum, with loss 0 and no update; the limit of a small loss is the same step."""
+    exact = one_round([parabola(0.0), parabola(2.0)], wafl.QFFL(q=q, center=uniform()), 0.0)
+    assert 0.0 < exact < 0.4
+    near = one_round([parabola(1e-4), parabola(2.0)], wafl.QFFL(q=q, center=uniform()), 0.0)
+    assert exact == pytest.approx(near, abs=0.05 if 0 < q < 1 else 1e-3)
+
+
+def test_q_ffl_rests_where_every_client_has_loss_zero():
+    assert one_round([parabola(1.0), parabola(1.0)], wafl.QFFL(q=0.5), 1.0) == 1.0
+
+
+TARGETS, HEIGHTS = [0.0, 1.0, 3.0, 2.5], [0.0, 0.5, 0.1, 1.0]
+
+
+def minimum(objective: Callable[[list[float]], float]) -> float:
+    """The minimizer over w of an objective of the losses ``(w - target)^2 + height``."""
+    found = minimize_scalar(
+        lambda w: objective([(w - t) ** 2 + h for t, h in zip(TARGETS, HEIGHTS, strict=True)]),
+        bounds=(-1, 4), method="bounded", options={"xatol": 1e-9},
+    )  # fmt: skip
+    return float(found.x)  # pyright: ignore
+
+
+def value_of(weigh: reweighing.Weigh) -> Callable[[list[float]], float]:
+    return lambda losses: float(np.dot(weigh([0.25] * 4, losses), losses))
+
+
+@pytest.mark.parametrize(
+    ("rule", "objective"),
+    [
+        (cvar(0.5, uniform()), value_of(reweighing.superquantile(0.5))),
+        (cvar(0.99, uniform()), max),
+        (kl(temperature=0.5, center=uniform()), lambda losses: 0.5 * math.log(sum(math.exp(2 * f) for f in losses))),
+        (qffl(2.0, uniform()), lambda losses: sum(f**3 for f in losses)),
+    ],
+    ids=["cvar", "AFL's objective", "kl", "qffl"],
+)
+def test_training_finds_the_minimum_of_the_rules_objective(rule, objective):
+    pairs = [parabola(t, h) for t, h in zip(TARGETS, HEIGHTS, strict=True)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    seen: list[float] = []
+    wafl.fit(
+        line(-1.0), clients, wafl.FedAvg(client_weights=rule), rounds=150, local_steps=1, batch_size=None,
+        learning_rate=lambda t: 0.3 / (1 + t / 3), loss="squared_error",
+        on_round=lambda place, record, state: seen.append(float(state.params[0])),
+    )  # fmt: skip
+    assert np.mean(seen[-20:]) == pytest.approx(minimum(objective), abs=5e-3)
+
+
+# -- DRFA-Prox ------------------------------------------------------------------------------------------------
+
+
+def test_drfa_with_prox_zero_is_drfa_to_the_last_bit():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(7, generator=generator, dtype=torch.float64).softmax(0)
+    losses, now = torch.rand(3, generator=generator), Round(0, 0, 7, 3, 5)
+    plain = weights.clone()
+    plain[[1, 4, 6]] += 5 * 0.03 * (7 / 3) * losses.double()
+    assert torch.equal(snapshot(0.03, prox=0.0).learn(weights, [1, 4, 6], losses, now), project_to_simplex(plain))
+
+
+def test_the_proximal_step_maximizes_the_penalized_step():
+    """``argmin 1/2 ||u - climbed||^2 + K step prox/2 ||u - 1/m||^2`` over the simplex, by a general solver."""
+    weights, losses = torch.tensor(CENTER, dtype=torch.float64), torch.tensor(LOSSES, dtype=torch.float64)
+    now, step, prox = Round(0, 0, 4, 4, 2), 0.1, 3.0
+    ours = snapshot(step, prox).learn(weights, range(4), losses, now).numpy()
+    climbed = np.array(CENTER) + 2 * step * np.array(LOSSES)
+    at = project_to_simplex(torch.tensor((climbed + 2 * step * prox / 4) / (1 + 2 * step * prox))).numpy()
+
+    def value(u: np.ndarray) -> float:
+        return float(0.5 * ((u - climbed) ** 2).sum() + 2 * step * prox / 2 * ((u - 0.25) ** 2).sum())
+
+    slope = (ours - climbed) + 2 * step * prox * (ours - 0.25)
+    assert max(slope @ ours - slope @ vertex for vertex in np.eye(4)) <= 1e-12, "no vertex of the simplex is better"
+    assert value(ours) <= value(at) + 1e-12
+
+
+def test_a_high_price_keeps_the_weights_of_drfa_nearly_equal(digits):
+    model = wafl.models.mlr(digits)
+    free, priced = (wafl.fit(model, digits, wafl.DRFA(1.0, prox=prox), **SCHEDULE) for prox in (0.0, 100.0))
+    assert float((priced.client_weights - 1 / 8).abs().max()) < 0.03
+    assert float(free.client_weights.max()) > 0.3
+
+
+# -- Options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cvar(1.0), r"alpha=1.0 must lie in \[0, 1\)"),
+        (lambda: cvar(-0.1), r"alpha=-0.1 must lie in \[0, 1\)"),
+        (lambda: kl(0.0), "temperature=0.0 must be positive"),
+        (lambda: kl(1.0, radius=0.1), r"give temperature or radius, not both \(temperature=1.0, radius=0.1\)"),
+        (lambda: slack(1.0), r"alpha=1.0 must lie in \[0, 1\)"),
+        (lambda: slack(favored=0.0), r"favored=0.0 must lie in \(0, 1\]"),
+        (lambda: rex(-1.0), "beta=-1.0 must be finite and at least 0"),
+        (lambda: chi2(-1.0), "radius=-1.0 must be finite and at least 0"),
+        (lambda: qffl(-0.5), "q=-0.5 must be finite and at least 0"),
+        (lambda: term(math.nan), "t=nan must be finite"),
+        (lambda: snapshot(0.1, prox=-1), "prox=-1 must be finite and at least 0"),
+        (lambda: wafl.TERM(t=math.inf), "t=inf must be finite"),
+        (lambda: cvar(0.5, center=agnostic()), r"center=Agnostic.* must be weights that do not change"),
+        (lambda: wafl.CVaR(center=[0.5, 0.5]), r"center=\[0.5, 0.5\] must be weights that do not change"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_with_its_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_sweep_over_the_options_of_a_rule_gives_the_runs_one_by_one(digits):
+    model = wafl.models.mlr(digits)
+    for method, grid in (
+        (wafl.FGDRO(temperature=1.0), {"radius": [0.1, 0.4]}),
+        (wafl.WAFL(gamma=1.0, client_weights=chi2(0.1)), {"weights_radius": [0.2, 0.8]}),
+        (wafl.DRFA(), {"prox": [0.0, 9.0]}),
+    ):
+        ((name, values),) = grid.items()
+        runs = wafl.sweep(model, digits, method, grid, **{**SCHEDULE, "rounds": 2})
+        for value, run in zip(values, runs, strict=True):
+            alone = wafl.fit(model, digits, method.with_options(**{name: value}), **{**SCHEDULE, "rounds": 2})
+            assert all(torch.equal(run.params[key], alone.params[key]) for key in run.params)
+
+
+def test_a_new_temperature_replaces_a_radius_and_back():
+    assert wafl.FGDRO(radius=0.3).with_options(temperature=2.0) == wafl.FGDRO(temperature=2.0)
+    assert wafl.FGDRO(temperature=2.0).with_options(radius=0.3) == wafl.FGDRO(radius=0.3)
