@@ -14,8 +14,8 @@ from torch import nn
 import wafl
 from wafl.algorithms import Algorithm, Replies
 from wafl.core.task import make_task
+from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.schedule import Schedule
 
 

@@ -6,13 +6,32 @@ decides (see :func:`wafl.methods.preset`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar
+import re
+from dataclasses import dataclass
+from typing import Annotated
 
 from wafl.algorithms.parts import LocalStep, Optimizer, Server
 from wafl.weights import ClientWeights
 
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class About:
+    """What the list of methods says about one of them, in addition to its docstring.
+
+    Args:
+        paper: the publication.
+        equation: what is minimized or how a step goes, in TeX.
+        use: when to use it.
+    """
+
+    paper: str
+    equation: str
+    use: str
+
+    @property
+    def short(self) -> str:
+        """The authors and the year, without the title."""
+        return re.sub(r'"[^"]*",? ', "", self.paper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +59,3 @@ class Stepped:
     local: Annotated[
         LocalStep | None, "What clients do with a gradient (wafl.local); by default they descend along it."
     ] = None
-
-
-def part(options: Any, kind: type[T]) -> T:
-    """A part of this kind, made from those of the options that belong to it."""
-    return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})  # pyright: ignore[reportArgumentType]

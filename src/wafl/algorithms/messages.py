@@ -11,6 +11,8 @@ from torch import Tensor
 
 PARAMS = "params"
 """The vector that every client sends back after training: where its parameters ended."""
+GRADIENT = "gradient"
+"""A vector that clients may send with the loss that they report before training: the gradient on all their examples."""
 Vectors = Mapping[str, Tensor]
 """Vectors as long as the parameters, by name."""
 
@@ -48,7 +50,7 @@ class Query:
         scalars: the hyperparameters of a round: learning rate, gamma, ...
         vectors: what a local step needs in addition to the parameters.
         iterates: iterates to send back, by name: each is taken after that many local steps.
-        sends: the names of the further vectors that the local step sends back.
+        sends: the names of the further vectors that the local step sends back, with its model or with its loss.
     """
 
     kind: Literal["train", "loss"]
@@ -65,7 +67,7 @@ class Query:
     @property
     def wanted(self) -> tuple[str, ...]:
         """The names of the vectors in each reply."""
-        return (PARAMS, *self.iterates, *self.sends) if self.kind == "train" else ()
+        return (PARAMS, *self.iterates, *self.sends) if self.kind == "train" else self.sends
 
 
 @dataclass(frozen=True)

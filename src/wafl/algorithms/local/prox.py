@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
-from wafl.algorithms.choices import Served, Weighted, part
+from wafl.algorithms.choices import About, Served, Weighted
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.parts import LocalState
-from wafl.core.options import NotNegative, Tunable, check_options
+from wafl.core.options import NotNegative, Tunable, check_options, part
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ prox = Prox
 @dataclass(frozen=True)
 class FedProx(Prox, Weighted, Served):
     """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
+
+    about: ClassVar = About(
+        'Li et al., "Federated optimization in heterogeneous networks", MLSys 2020',
+        r"\min_{\theta_i} f_i(\theta_i) + \frac{\mu}{2} \|\theta_i - \theta\|^2",
+        "If clients take many local steps and drift apart.",
+    )
 
     def parts(self) -> dict[str, Any]:
         return {"local": part(self, Prox)}

@@ -6,14 +6,14 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import Stepped, Weighted, part
+from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, Tunable, check_options
+from wafl.core.options import Positive, Range, Tunable, check_options, part
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,14 @@ adam = Adam
 @dataclass(frozen=True)
 class FedAdam(Adam, Weighted, Stepped):
     """FedAvg with Adam on the server."""
+
+    about: ClassVar = About(
+        'Reddi et al., "Adaptive federated optimization", ICLR 2021',
+        r"m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad v \leftarrow \beta_2 v + (1 - \beta_2) "
+        r"\Delta^2, \quad \theta \leftarrow \theta + \eta \, \frac{m}{\sqrt v + \tau}, \quad \Delta = "
+        r"\bar\theta - \theta",
+        "If parameters need steps of different sizes, as in networks with rare features.",
+    )
 
     def parts(self) -> dict[str, Any]:
         return {"server": part(self, Adam)}

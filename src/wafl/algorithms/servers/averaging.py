@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from wafl.algorithms.messages import Replies, Vectors, weighted_mean
+from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.parts import Optimizer
+from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.algorithms.servers.sgd import SGD
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(Aggregating):
     """The weighted mean of the clients' models, handed to an optimizer.
 
     Args:
@@ -24,11 +25,8 @@ class Averaging:
 
     optimizer: Optimizer = field(default_factory=SGD)
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        return self.optimizer.initial_vectors(params)
-
-    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        return self.optimizer.apply(params, weighted_mean(weights, replies.params), vectors)
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        return weighted_mean(weights, models)
 
 
 averaging = Averaging

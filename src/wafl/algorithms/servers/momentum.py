@@ -7,14 +7,14 @@ Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import Stepped, Weighted, part
+from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, Tunable, check_options
+from wafl.core.options import Positive, Range, Tunable, check_options, part
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,13 @@ momentum = Momentum
 @dataclass(frozen=True)
 class FedAvgM(Momentum, Weighted, Stepped):
     """FedAvg with momentum on the server."""
+
+    about: ClassVar = About(
+        'Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual '
+        'classification", 2019',
+        r"v \leftarrow \beta v + (\bar\theta - \theta), \qquad \theta \leftarrow \theta + \eta v",
+        "If the cohorts of successive rounds pull in different directions.",
+    )
 
     def parts(self) -> dict[str, Any]:
         return {"server": part(self, Momentum)}

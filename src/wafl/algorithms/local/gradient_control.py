@@ -1,0 +1,85 @@
+"""Scaff-PD's local steps: corrected by the gradients of all clients at the model they start from.
+
+Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robust federated learning" (2307.13381,
+2023). Before a round trains, clients send their gradient with their loss; nothing is kept between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wafl.algorithms.choices import About, Served
+from wafl.algorithms.local.plain import Plain
+from wafl.algorithms.messages import GRADIENT, Replies, Vectors, weighted_mean
+from wafl.algorithms.parts import LocalState
+from wafl.core.options import EachRound, NotNegative, Positive, Range, check_options
+from wafl.weights.learned import StepSize
+from wafl.weights.primal_dual import primal_dual
+
+CONTROL = "control"
+
+
+@dataclass(frozen=True)
+class GradientControl(Plain):
+    """Descend along ``gradient - c_i + c``.
+
+    Here ``c = sum_i lambda_i gradient_i`` is the gradient of all clients at the model that they start from, on all
+    their examples, and ``c_i`` that of the client's own first step: with full batches, its own gradient there. It needs
+    client weights that ask for losses before a round trains, such as :func:`wafl.weights.primal_dual`.
+    """
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """What clients send with the loss that they report before they train."""
+        return (GRADIENT,)
+
+    def begin(self, state: LocalState) -> Mapping[str, Tensor]:
+        return {"own": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        own = torch.where(state.carry["begun"] > 0, state.carry["own"], gradient)
+        begun = torch.ones_like(state.carry["begun"])
+        return gradient - own + state.vectors[CONTROL], {"own": own, "begun": begun}
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {CONTROL: torch.zeros_like(params)}
+
+    def tell_reports(self, vectors: Vectors, replies: Replies, client_weights: Tensor) -> Vectors:
+        """The server's vectors once clients have reported; ``client_weights`` are those that the losses led to."""
+        return {CONTROL: weighted_mean(client_weights, replies.vectors[GRADIENT])}
+
+
+gradient_control = GradientControl
+
+
+@dataclass(frozen=True)
+class ScaffPD(Served):
+    """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
+
+    about: ClassVar = About(
+        'Yu et al., "Scaff-PD: Communication efficient fair and robust federated learning", 2307.13381, 2023',
+        r"\lambda \leftarrow \arg\max_{\lambda \in \Delta} \, \langle s, \lambda \rangle - \tfrac{c}{2} "
+        r"\big\| \lambda - \tfrac{1}{m} \big\|^2 - \tfrac{1}{2 \sigma} \|\lambda - \lambda^t\|^2, \quad "
+        r"s = 2 f(\theta^t) - f(\theta^{t - 1}), \quad "
+        r"\theta_i \leftarrow \theta_i - \eta \Big( \nabla f_i(\theta_i) - \nabla f_i(\theta^t) "
+        r"+ \sum_j \lambda_j \nabla f_j(\theta^t) \Big)",
+        "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
+    )
+
+    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.1
+    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.1
+    extrapolation: Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."] = (
+        1.0
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def parts(self) -> dict[str, Any]:
+        weights = primal_dual(self.weights_step, self.prox, self.extrapolation)
+        return {"client_weights": weights, "local": GradientControl()}

@@ -1,0 +1,64 @@
+"""FedGMA's server: parameters on whose direction the clients disagree move less.
+
+Tenison et al., "Gradient masked averaging for federated learning" (TMLR 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wafl.algorithms.choices import About, Stepped, Weighted
+from wafl.algorithms.messages import weighted_mean
+from wafl.algorithms.servers.aggregating import Aggregating
+from wafl.core.options import Range, Tunable, check_options
+
+
+@dataclass(frozen=True)
+class Masked(Aggregating):
+    """The mean update, coordinate by coordinate times how far the clients agree on its sign.
+
+    The agreement ``|sum_i w_i sign(update_i)|`` of a coordinate is 1 if all clients move it the same way. At or above
+    ``threshold`` the coordinate moves in full; below it by its agreement. With a threshold of 0 this is the mean.
+
+    Args:
+        threshold: the agreement at which a coordinate moves in full, in [0, 1].
+        optimizer: what is made of the masked mean; by default it is the next model.
+    """
+
+    threshold: Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."] = 0.4
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        updates = models - params
+        agreement = weighted_mean(weights, updates.sign()).abs()
+        mask = torch.where(agreement >= self.threshold, 1.0, agreement)
+        return params + mask * weighted_mean(weights, updates)
+
+
+masked = Masked
+
+
+@dataclass(frozen=True)
+class FedGMA(Weighted, Stepped):
+    """FedAvg whose parameters move less the less the clients agree on the direction."""
+
+    about: ClassVar = About(
+        'Tenison et al., "Gradient masked averaging for federated learning", TMLR 2023',
+        r"\theta \leftarrow \theta + m \odot \sum_i \lambda_i \Delta_i, \qquad m_j = 1 \text{ if } A_j \ge \tau "
+        r"\text{ and } A_j \text{ otherwise}, \quad A_j = \Big| \sum_i \lambda_i \, \mathrm{sign} \, \Delta_{ij} \Big|",
+        "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
+    )
+
+    threshold: Annotated[float, Range(0, 1), "The agreement at which a parameter moves in full."] = 0.4
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def parts(self) -> dict[str, Any]:
+        return {"server": Masked(self.threshold)}
