@@ -1,9 +1,11 @@
 """Seconds per round on Flower, simulated and deployed on loopback, against the embedded engine; and bytes per round.
 
     .venv/bin/python benchmarks/flower.py [--smallest] [--rounds 3] [--model mlr cnn] [--only traffic]
+    .venv/bin/python benchmarks/flower.py --only crowd [--nodes 50 200 1000]
 
 Ten clients of 200 random images of 28 x 28 on two nodes, FedAvg and DRFA, one local epoch. The opponent of each figure
-is the embedded engine on the same clients, whose parameters must come out the same.
+is the embedded engine on the same clients, whose parameters must come out the same. ``crowd`` simulates many nodes,
+each with one client of 20 such images, all of which take part in every round.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +27,8 @@ import wafl
 from wafl.algorithms import Query
 from wafl.core.random import Key, Purpose, uniform
 from wafl.core.task import make_task
+from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
 from wafl.flower.ops.simulation import simulate
@@ -37,6 +40,7 @@ from wafl.runs.study import Study
 from wafl.schedule import LocalWork
 
 CLIENTS, EXAMPLES, NODES = 10, 200, 2
+CROWD = "WAFL_BENCHMARK_CROWD"
 
 
 def clients() -> wafl.Federation:
@@ -44,6 +48,38 @@ def clients() -> wafl.Federation:
     x = uniform(Key.of(0), Purpose.SPLIT, CLIENTS * EXAMPLES * 784).float().view(CLIENTS, EXAMPLES, 1, 28, 28)
     y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10
     return wafl.Federation.from_arrays(zip(x, y, strict=True), num_classes=10)
+
+
+def crowd() -> wafl.Federation:
+    """As many clients as the environment says, each with 20 images."""
+    count, examples = int(os.environ[CROWD]), 20
+    x = uniform(Key.of(0), Purpose.SPLIT, count * examples * 784).float().view(count, examples, 1, 28, 28)
+    y = (x.flatten(2)[..., :40].sum(-1) * 10).long() % 10
+    return wafl.Federation.from_arrays(zip(x, y, strict=True), num_classes=10)
+
+
+def simulate_crowd(nodes: int, rounds: int, base: Path) -> None:
+    """Seconds per round of MLR and FedAvg with one client per node."""
+    os.environ[CROWD] = str(nodes)
+    found: dict[str, Path] = {}
+    for engine in ("embedded", "flower-sim"):
+        content: dict[str, Any] = {
+            "name": f"crowd-{engine}",
+            "engine": engine,
+            "data": {"source": "flower:crowd"},
+            "schedule": {"rounds": rounds, "local_epochs": 1, "learning_rate": 0.05},
+            "methods": [{"method": "FedAvg"}],
+            "attack": {"kind": "none"},
+            "flower": {"nodes": nodes, "round_timeout": 600.0},
+        }
+        study = Study.create(parse_experiment(content, "benchmark"), base / engine, Path(__file__).parent)
+        begun = time.perf_counter()
+        simulate(study) if engine == "flower-sim" else study.run()
+        found[engine] = base / engine
+        took = time.perf_counter() - begun
+        print(f"{nodes} nodes, {engine}: {seconds(found[engine], 'fedavg'):.3f} s per round, {took:.1f} s in all")
+    apart = difference(found["embedded"], found["flower-sim"], "fedavg")
+    print(f"{nodes} nodes: parameters differ by at most {apart:.1e}")
 
 
 def experiment(model: str, rounds: int, engine: str) -> Experiment:
@@ -139,18 +175,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", nargs="+", choices=("mlr", "cnn"), default=["mlr", "cnn"])
-    parser.add_argument("--only", choices=("traffic", "times"), help="traffic starts no process")
-    given = options.read(parser, argv, rounds=2, model=["mlr"])
+    parser.add_argument("--only", choices=("traffic", "times", "crowd"), help="traffic starts no process")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the crowd")
+    given = options.read(parser, argv, rounds=2, model=["mlr"], nodes=[3])
     places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)  # where the nodes find ``flower:clients``
     print(
         f"{CLIENTS} clients of {EXAMPLES} examples on {NODES} nodes; torch {torch.__version__}, {os.cpu_count()} cores"
     )
-    for model in given.model if given.only != "times" else ():
+    for model in given.model if given.only in (None, "traffic") else ():
         traffic(model)
-    for model in given.model if given.only != "traffic" else ():
+    for model in given.model if given.only in (None, "times") else ():
         with tempfile.TemporaryDirectory() as folder:
             times(model, given.rounds, Path(folder))
+    for nodes in given.nodes if given.only in (None, "crowd") else ():
+        with tempfile.TemporaryDirectory() as folder:
+            simulate_crowd(nodes, given.rounds, Path(folder))
 
 
 if __name__ == "__main__":

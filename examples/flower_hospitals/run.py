@@ -26,7 +26,8 @@ import wafl
 from data import MAGNIFICATION, Hospital, federation, make_hospitals, score
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.certificates import make_certificates
-from wafl.flower.ops.loopback import Loopback, RunHandle
+from wafl.flower.ops.guard import app_digest
+from wafl.flower.ops.loopback import Loopback, RunHandle, find_proxy
 from wafl.flower.ops.processes import ProgramError
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
@@ -79,17 +80,23 @@ def new_folder(wanted: Path | None) -> Path:
 
 
 def deploy(folder: Path, experiment: Experiment, hospitals: Sequence[Hospital]) -> None:
-    """Train on Flower, over TLS, with nodes that the SuperLink knows by their keys."""
+    """Train on Flower, over TLS, with nodes that know the app by its digest, and the SuperLink them by their keys.
+
+    With nginx, they reach the SuperLink through the proxy of a deployment, and can do what nodes need, nothing else.
+    """
     for hospital in hospitals:
         (folder / hospital.name).mkdir()
         np.savez(folder / hospital.name / f"{hospital.name}.npz", **hospital.arrays())
     certificates = make_certificates(folder / "certificates", nodes=[hospital.name for hospital in hospitals])
     write_app(folder / "app", experiment)
-    with Loopback(folder / "flower", certificates=certificates, environment=ONE_THREAD) as loopback:
-        console.print(f"A SuperLink at {loopback.address}; its nodes:")
+    allowed, proxy = [app_digest(folder / "app")], find_proxy()
+    flower = Loopback(folder / "flower", certificates=certificates, environment=ONE_THREAD, proxy=proxy)
+    with flower as loopback:
+        door = f"nodes reach it at {loopback.door}" if proxy else "without a proxy, because there is no nginx here"
+        console.print(f"A SuperLink at {loopback.address}, {door}; its nodes:", soft_wrap=True)
         for hospital in hospitals:
             data = folder / hospital.name
-            loopback.add_node(hospital.name, {"data": str(data)}, key=hospital.name)
+            loopback.add_node(hospital.name, {"data": str(data)}, key=hospital.name, allowed=allowed)
             console.print(f"  {hospital.name}, with {len(hospital.y)} tumors in {data}", soft_wrap=True)
         loopback.wait_for_nodes(len(hospitals))
         run = loopback.submit(folder / "app", {"folder": str(folder / "run")})

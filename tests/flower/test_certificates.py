@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from wafl.flower.ops.certificates import Certificates, make_certificates
+from wafl.flower.ops.certificates import Certificates, make_certificates, renew_certificates, renew_keys
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
@@ -58,7 +58,9 @@ def test_the_server_is_trusted_under_its_names_only(tmp_path: Path):
     for host in (x509.DNSName("fl.example.org"), *map(x509.IPAddress, map(ip_address, ("10.0.0.5", "::1")))):
         verify(made, host)
     with pytest.raises(VerificationError):
-        verify(made, x509.DNSName("localhost"))
+        verify(made, x509.DNSName("other.example.org"))
+    for host in (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))):
+        verify(made, host)  # where the SuperLink itself listens
     with pytest.raises(VerificationError):
         verify(make_certificates(tmp_path / "other"), x509.DNSName("fl.example.org"))
     verify(made, x509.DNSName("fl.example.org"), datetime.now(UTC) + timedelta(days=29))
@@ -138,9 +140,12 @@ def test_the_ca_key_may_be_kept_elsewhere(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        ({}, "add nodes to it with --node"),
+        ({}, "add nodes with --node, or renew them with --renew"),
         ({"nodes": ["b", "a"]}, "keys/a exists: choose another name"),
-        ({"hosts": ("localhost", "new.example.org"), "nodes": ["b"]}, "not for new.example.org: choose another folder"),
+        (
+            {"hosts": ("localhost", "new.example.org"), "nodes": ["b"]},
+            "not for new.example.org: choose another folder, or",
+        ),
     ],
 )
 def test_nothing_is_overwritten(tmp_path: Path, arguments: dict[str, object], remedy: str):
@@ -187,6 +192,73 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, argumen
     with pytest.raises(ValueError, match=message):
         make_certificates(tmp_path / "c", **arguments)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "c").exists()
+
+
+def test_nodes_trust_a_renewed_server_by_the_ca_that_they_have(tmp_path: Path):
+    made = make_certificates(tmp_path / "c", hosts=("fl.example.org",), nodes=["a"], days=30)
+    before = files_of(made.folder)
+    done = renew_certificates(made.folder, days=60)
+    assert done.old_ca is None
+    assert timedelta(days=59) < done.until - datetime.now(UTC) < timedelta(days=61)
+    changed = {path.name for path, content in files_of(made.folder).items() if before.get(path) != content}
+    assert changed == {"server.pem", "server.key"}
+    assert files_of(made.folder).keys() == before.keys(), "nothing is left lying about"
+    assert made.server_key.stat().st_mode & 0o777 == 0o600
+    later = datetime.now(UTC) + timedelta(days=50)
+    verify(made, x509.DNSName("fl.example.org"), later)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server_cert, made.server_key)
+
+
+def test_a_server_may_get_other_names_when_it_is_renewed(tmp_path: Path):
+    made = make_certificates(tmp_path / "c", hosts=("fl.example.org",))
+    renew_certificates(made.folder, hosts=("new.example.org",))
+    verify(made, x509.DNSName("new.example.org"))
+    verify(made, x509.DNSName("localhost"))
+    with pytest.raises(VerificationError):
+        verify(made, x509.DNSName("fl.example.org"))
+
+
+def test_a_ca_that_would_expire_is_renewed_so_that_old_and_new_copies_both_work(tmp_path: Path):
+    made = make_certificates(tmp_path / "c", hosts=("fl.example.org",))
+    old = made.ca.read_bytes()
+    done = renew_certificates(made.folder, days=4000)
+    assert done.old_ca is not None
+    assert timedelta(days=3649) < done.old_ca - datetime.now(UTC) < timedelta(days=3651)
+    new = made.ca.read_bytes()
+    assert new != old
+    verify(made, x509.DNSName("fl.example.org"), datetime.now(UTC) + timedelta(days=3999))
+    made.ca.write_bytes(old)  # a node that has not been given the new one
+    verify(made, x509.DNSName("fl.example.org"))
+
+
+def test_a_nodes_key_is_replaced_and_nothing_else(tmp_path: Path):
+    made = make_certificates(tmp_path / "c", nodes=["a", "b"])
+    before = files_of(made.folder)
+    renew_keys(made.folder, ["a"])
+    changed = {path.name for path, content in files_of(made.folder).items() if before.get(path) != content}
+    assert changed == {"a", "a.pub"}
+    key = serialization.load_ssh_private_key(made.node_key("a").read_bytes(), None)
+    assert key.public_key() == serialization.load_ssh_public_key(made.node_pub("a").read_bytes())
+    assert made.node_key("a").stat().st_mode & 0o777 == 0o600
+
+
+def test_renewal_needs_the_cas_own_key_and_known_nodes(tmp_path: Path):
+    made, other = make_certificates(tmp_path / "c", nodes=["a"]), make_certificates(tmp_path / "other")
+    before = files_of(made.folder)
+    with pytest.raises(FileNotFoundError, match=r"node 'z' has no key in .*: add it without --renew"):
+        renew_keys(made.folder, ["a", "z"])
+    with pytest.raises(ValueError, match="days is 0"):
+        renew_certificates(made.folder, days=0)
+    with pytest.raises(FileNotFoundError, match=r"ca\.crt is missing: make it with"):
+        renew_certificates(tmp_path / "nowhere")
+    assert files_of(made.folder) == before
+    made.ca_key.write_bytes(other.ca_key.read_bytes())
+    with pytest.raises(ValueError, match=r"ca\.key is not the key of .*ca\.crt"):
+        renew_certificates(made.folder)
+    made.ca_key.unlink()
+    with pytest.raises(FileNotFoundError, match=r"ca\.key is missing: put it back from where it is kept"):
+        renew_certificates(made.folder)
 
 
 def test_a_folder_without_certificates_cannot_be_opened(tmp_path: Path):

@@ -58,6 +58,9 @@ def main(grid, context):
     while waiting:
         for reply in grid.pull_messages(waiting):
             waiting.discard(reply.metadata.reply_to_message_id)
+            if reply.has_error():
+                print("ERROR", reply.error.code)
+                continue
             print("REPLY", json.dumps(dict(reply.content["node"])))
         time.sleep(0.1)
 
@@ -109,13 +112,14 @@ def states(pids: set[int]) -> set[str]:
 
 
 def session(folder: Path, app: Path) -> None:
-    """Two nodes with keys, one that is refused, a Flower run, and Ctrl-C."""
-    certificates = make_certificates(folder.with_name("c"), nodes=["a", "b", "rogue"])
+    """Nodes with keys, one that is refused, one that refuses the app, a Flower run, and Ctrl-C."""
+    certificates = make_certificates(folder.with_name("c"), nodes=["a", "b", "closed", "rogue"])
     with Loopback(folder, certificates=certificates) as loopback:
         rogue = loopback.add_node("rogue", key="rogue", register=False)
         loopback.add_node("a", {"data": f"{folder}/x.toml", "text": AWKWARD}, key="a")
         loopback.add_node("b", {"partition": 1, "rate": 1e-5, "robust": True}, key="b")
-        run = loopback.submit(app, {"text": AWKWARD, "nodes": 2})
+        loopback.add_node("closed", key="closed", allowed=["0" * 64])
+        run = loopback.submit(app, {"text": AWKWARD, "nodes": 3})
         assert rogue.process.wait(30) == 1
         assert "Exit Code: 305" in rogue.said()
         assert run.wait(60) == "finished:completed"
@@ -124,6 +128,9 @@ def session(folder: Path, app: Path) -> None:
         assert len(replies) == 2
         assert {"data": f"{folder}/x.toml", "text": AWKWARD} in replies
         assert {"partition": 1, "rate": 1e-5, "robust": True} in replies
+        assert said(run.log(), "ERROR") == [7], "a node that does not allow this app has not run it"
+        assert "its digest is not allowed here" in loopback.nodes["closed"].said()
+        assert not list((folder / "node-closed").rglob("trial.py"))
         assert len(processes_of(folder)) >= 6
         raise KeyboardInterrupt
 

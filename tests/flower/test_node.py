@@ -18,19 +18,22 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.cli.config_utils import load_and_validate
+from flwr.clientapp.mod import fixedclipping_mod
 from flwr.common.config import flatten_dict, get_fused_config_from_dir, parse_config_args
 
 import wafl
 from tests.oracles import flower_fakes as fakes
+from wafl.algorithms import Query
 from wafl.core.errors import ConfigError, FolderError
 from wafl.flower import client
 from wafl.flower.census import Hello
 from wafl.flower.keepsakes import Keepsakes, state_folder
 from wafl.flower.node import Node
 from wafl.flower.ops.app import CLIENT, SERVER, trial_experiment, write_app
+from wafl.flower.refusals import check_refusal, signature
 from wafl.flower.run_config import OWN, from_run_config, to_run_config
 from wafl.flower.site import open_site, read_folder
-from wafl.flower.wire import WireError, check_refusal, config_only
+from wafl.flower.wire import NodeQuery, WireError, config_only, decode_replies, encode_query
 from wafl.runs.config import Data, Experiment, Tolerance
 from wafl.runs.read import parse_experiment
 
@@ -373,7 +376,7 @@ SECTIONS: list[dict[str, Any]] = [
     {"attack": {"norm": "inf"}, "evaluation": {"attacked": [0, 0.5, 1], "every": 3}},
     {"early_stopping": {"metric": "accuracy", "patience": 2, "min_delta": 0.0, "largest": True}},
     {"early_stopping": {}},
-    {"tolerance": {"min_replies": 0, "attempts": 1, "outsized": INF}},
+    {"tolerance": {"min_replies": 0, "attempts": 1, "outsized": INF, "clip": INF}, "caps": {"shape": [4], "loss": 5.0}},
     {"tolerance": {}},
     {"trackers": {"tensorboard": True, "project": "wärme"}},
     {"flower": {"nodes": 3, "min_nodes": 2, "wait": 1, "round_timeout": 2.5, "partial_sums": True, "exact": False}},
@@ -384,6 +387,7 @@ def meaning(experiment: Experiment) -> dict[str, Any]:
     """All that matters on a grid, with methods by the names of their results."""
     content = experiment.model_dump(exclude={"engine", "methods"})
     content["tolerance"] = content["tolerance"] or Tolerance().model_dump()
+    content["tolerance"]["clip"] = content["tolerance"]["clip"] or 3.0
     content["methods"] = {method.label: method.model_dump(exclude={"name"}) for method in experiment.methods}
     return content
 
@@ -535,7 +539,9 @@ def test_the_module_of_your_own_model_is_copied_into_the_app(tmp_path: Path) -> 
     assert len(write_app(tmp_path / "other", experiment)) == 1
 
 
-def test_modules_of_methods_and_their_parts_are_copied_into_the_app_but_not_that_of_the_data(tmp_path: Path) -> None:
+def test_modules_of_methods_and_their_parts_are_copied_into_the_app_and_that_of_the_data_for_simulations(
+    tmp_path: Path,
+) -> None:
     modules = ("mine", "rules", "servers", "steps", "data")
     for name in modules:
         (tmp_path / f"{name}.py").write_text(f"# {name}")
@@ -548,6 +554,8 @@ def test_modules_of_methods_and_their_parts_are_copied_into_the_app_but_not_that
     files = write_app(tmp_path / "app", experiment, tmp_path)
     assert sorted(file.name for file in files) == ["mine.py", "pyproject.toml", "rules.py", "servers.py", "steps.py"]
     load_and_validate(files[0], check_module=True)
+    simulated = write_app(tmp_path / "simulated", experiment, tmp_path, with_data=True)
+    assert "data.py" in {file.name for file in simulated}
 
 
 # -- The ClientApp ----------------------------------------------------------------------------------------------
@@ -582,11 +590,47 @@ def test_the_client_app_answers_with_its_nodes_own_clients(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("identity")
-def test_a_node_without_data_says_so_in_words(tmp_path: Path) -> None:
+def test_flowers_clipping_mod_works_around_our_client_app(tmp_path: Path) -> None:
+    """With one client per node, the update that leaves the node has the length that the mod allows."""
+    clients = fakes.make_clients((3,))
+    folder = fakes.write(tmp_path / "data", clients)
+    experiment = {"methods": [{"method": "FedAvg"}], "schedule": {"rounds": 1, "local_steps": 2, "learning_rate": 5.0}}
+    config = {"data": str(folder), "state": str(tmp_path / "state")}
+    start, weight = torch.linspace(-1, 1, 15), torch.ones(1, dtype=torch.float64)
+    scalars = {"learning_rate": 5.0, "momentum": 0.0, "weight_decay": 0.0}
+    query = NodeQuery("fedavg", (0,), (Query("train", 0, 0, (0,), weight, start, scalars),), {0: "c00"}, 3, "training")
+    updates: list[torch.Tensor] = []
+    for app in (client.client_app, client.make_client_app([fixedclipping_mod])):
+        content = encode_query(query)
+        content["query"]["clipping_norm"] = 0.25
+        context = Context(1, 2, config, RecordDict(), fakes.flat(experiment))
+        message = Message(fakes.carried(content), 5, "train")
+        message.metadata.__dict__["_message_id"] = "one"
+        ((reply,),) = decode_replies(fakes.carried(app(message, context).content), query)
+        updates.append(reply.vectors["params"] - start)
+    assert float(updates[0].norm()) > 0.5
+    torch.testing.assert_close(updates[1], updates[0] * 0.25 / updates[0].norm(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("identity")
+def test_a_node_without_data_tells_its_own_log_why_and_the_server_only_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
     for config, words in (({"data": str(tmp_path / "nowhere")}, "holds no .npz"), ({}, "no data")):
-        with pytest.raises(WireError, match=words):
-            check_refusal(ask("query.hello", config_only("query", sizes=False), config, experiment))
+        reply = ask("query.hello", config_only("query", sizes=False), config, experiment)
+        with pytest.raises(
+            WireError, match=r"^it cannot read the experiment or open its data; its own log .* \(setup\)$"
+        ):
+            check_refusal(reply)
+        assert words in caplog.text
+        assert words not in str(dict(reply["refused"]))
+        assert signature(reply) == ""
+        caplog.clear()
+        assert (
+            signature(ask("query.hello", config_only("query", sizes=False), {**config, "name": "north"}, experiment))
+            == "north"
+        )
 
 
 # -- What it refuses --------------------------------------------------------------------------------------------
@@ -609,3 +653,15 @@ def test_a_file_whose_header_lies_about_its_size_does_not_fill_the_memory(tmp_pa
             content.writestr(f"{name}.npy", buffer.getvalue())
     with pytest.raises(ConfigError, match=r"one\.npz cannot be read"):
         read_folder(tmp_path)
+
+
+def test_a_node_computes_on_the_device_that_its_own_configuration_names(tmp_path: Path) -> None:
+    fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
+    experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}, "device": "cuda:7"})
+    data = {"data": str(tmp_path / "data")}
+    assert Node.of(data, experiment).experiment.device == "cuda:7"
+    node = Node.of({**data, "device": "cpu"}, experiment)
+    assert node.task(3)[1].device.type == "cpu"
+    for device in ("gpu", "cuda:", "cpu\n", 0):
+        with pytest.raises(ConfigError, match=r"node config: device=.* must be 'cpu', 'cuda'"):
+            Node.of({**data, "device": device}, experiment)

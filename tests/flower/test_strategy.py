@@ -18,19 +18,24 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
     FedAvg,
+    FedMedian,
+    FedProx,
 )
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
 import wafl
 from wafl.adversaries import Wasserstein, wasserstein
+from wafl.core.errors import TooFewRepliesError
 from wafl.core.options import options_of
 from wafl.core.random import Key
 from wafl.core.task import make_task
 from wafl.data.examples import Examples
 from wafl.engine.batches import draw_batches
-from wafl.engine.local import ClientTask, LaneInput, local_update
+from wafl.engine.client_task import ClientTask, LaneInput
+from wafl.engine.local import local_update
 from wafl.engine.watch import concavity_limit
 from wafl.flower.strategy import WAFL
 from wafl.flower.training import train
@@ -220,7 +225,7 @@ def test_training_matches_the_engine(make: Callable[[], nn.Module], options: dic
 
 @pytest.mark.parametrize("method", [{"gamma": 0.5}, {"radius": 0.4}])
 def test_a_whole_run_matches_the_engine(method: dict[str, float]) -> None:
-    """Three unequal clients and full batches: the model, its losses and the gamma found for a radius."""
+    """Three unequal clients and full batches: the model, its losses, and the gamma found for a radius that grows."""
     parts = [batches(size, seed=size, dtype=torch.float32)[0] for size in (4, 9, 6)]
     run = wafl.fit(
         linear().float(),
@@ -243,6 +248,24 @@ def test_a_whole_run_matches_the_engine(method: dict[str, float]) -> None:
     assert [record["train_loss"] for record in rounds] == pytest.approx(run.history.column("loss"), abs=1e-5)
     if "radius" in method:
         assert len({record["gamma"] for record in rounds}) == 6
+        found = strategy.gamma
+        assert strategy.radius == 0.4
+        strategy.start(grid, result.arrays, num_rounds=0, train_config=config)
+        assert (strategy.gamma, strategy.radius) == (found, 0.4), "more rounds go on with the whole ball"
+
+
+def test_the_ball_of_a_radius_grows_over_the_first_third_of_the_rounds() -> None:
+    radii: list[float] = []
+
+    def record(message: Message, ctx: Context) -> Message:
+        radii.append(message.content.config_records["config"]["wafl-radius"])
+        return train(linear(), batches(4), message, ctx)
+
+    grid: Any = Grid(record)
+    strategy = WAFL(radius=0.5, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    initial = ArrayRecord(linear().state_dict())
+    strategy.start(grid, initial, train_config=ConfigRecord({"lr": 0.1}), num_rounds=6)
+    assert radii == pytest.approx([0.05, 0.05 * math.sqrt(10), 0.5, 0.5, 0.5, 0.5])
 
 
 def test_the_strategys_options_reach_clients_unchanged() -> None:
@@ -268,7 +291,12 @@ def test_the_strategys_options_reach_clients_unchanged() -> None:
 
 def test_the_strategys_docstring_lists_every_option_of_its_own_and_of_fedavg() -> None:
     listed = re.findall(r"^    (\w+): ", inspect.getdoc(WAFL) or "", re.MULTILINE)
-    assert listed == [*options_of(Wasserstein), *list(inspect.signature(FedAvg.__init__).parameters)[1:]]
+    assert listed == [
+        *options_of(Wasserstein),
+        "clip",
+        "caps",
+        *list(inspect.signature(FedAvg.__init__).parameters)[1:],
+    ]
 
 
 @pytest.mark.parametrize(("inputs", "labels"), [("image", "label"), ("img", "label"), ("x", "y")])
@@ -482,6 +510,43 @@ def unreadable(message: Message) -> Message:
     return reply
 
 
+def zeros() -> nn.Module:
+    model = linear()
+    model.load_state_dict({name: torch.zeros_like(value) for name, value in model.state_dict().items()})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [((1.0, -30.0), -1.0), ((1.0, 2.0, -30.0), -1.0), ((1.0, 2.9), 1.95), ((0.0, -30.0), -15.0), ((-30.0,), -30.0)],
+    ids=["two", "three", "none is long", "one stands still", "alone"],
+)
+def test_an_update_much_longer_than_the_median_is_shortened_to_three_times_that(
+    values: tuple[float, ...], mean: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two, the longer is compared with the shorter: 1 and -3 are left of 1 and -30."""
+    for clip, expected in (({}, mean), ({"clip": math.inf}, sum(values) / len(values))):
+        strategy = WAFL(gamma=0.5, min_train_nodes=1, min_available_nodes=1, **clip)
+        messages = sorted(ask(strategy, zeros(), nodes=len(values)), key=lambda message: message.metadata.dst_node_id)
+        caplog.clear()
+        arrays, _ = strategy.aggregate_train(1, [good(m, value, 10) for m, value in zip(messages, values, strict=True)])
+        assert arrays is not None
+        assert arrays["weight"].numpy() == pytest.approx(np.full((4, 3), expected))
+        assert arrays["bias"].numpy() == pytest.approx(np.full(4, -expected))
+        said = f"Shortened the update of node {len(values) - 1}"
+        assert (said in caplog.text) == (expected != sum(values) / len(values))
+
+
+def test_a_client_that_claims_more_than_the_caps_is_left_out_by_its_node(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = WAFL(gamma=0.5, caps=wafl.Caps(examples=1000, cost=5.0))
+    one, two, three = sorted(ask(strategy, zeros(), nodes=3), key=lambda message: message.metadata.dst_node_id)
+    arrays, _ = strategy.aggregate_train(1, [good(one, 1.0, 10), good(two, 9.0, 10**6), good(three, 9.0, 10, 6.0)])
+    assert arrays is not None
+    assert arrays["bias"].numpy().tolist() == [-1.0] * 4
+    assert "Left out the reply of node 1: claims 1000000 examples, above caps.examples = 1000" in caplog.text
+    assert "Left out the reply of node 2: a cost of 6, above caps.cost = 5" in caplog.text
+
+
 METRICS = {"train_loss": 1.0, "num_examples": 10, "transport_cost": 0.2}
 BAD: dict[str, tuple[Callable[[Message], Message], str]] = {
     "NaN": (lambda m: reply_with(m, with_array("bias", np.full(4, np.nan)), **METRICS), "holds NaN"),
@@ -512,12 +577,12 @@ def test_a_bad_reply_is_left_out(kind: str, caplog: pytest.LogCaptureFixture) ->
     first, *others = sorted(messages, key=lambda message: message.metadata.dst_node_id)
     replies = [
         spoil(first),
-        *(good(message, value, 10, 0.2) for message, value in zip(others, (1.0, 4.0), strict=True)),
+        *(good(message, value, 10, 0.2) for message, value in zip(others, (1.0, 2.0), strict=True)),
     ]
     arrays, metrics = strategy.aggregate_train(1, replies)
     assert arrays is not None
     assert metrics is not None
-    np.testing.assert_allclose(arrays["weight"].numpy(), 2.5)
+    np.testing.assert_allclose(arrays["weight"].numpy(), 1.5)
     assert strategy.gamma == pytest.approx(1e6 * math.sqrt(math.sqrt(0.2) / 0.5))
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "Left out the reply of node 0" in line
@@ -556,6 +621,125 @@ def test_a_flower_run_continues_after_rounds_that_failed() -> None:
     start = linear().state_dict()["weight"]
     assert [torch.equal(weight, start) for weight in sent] == [True, True, True, False]
     assert sorted(result.train_metrics_clientapp) == [3, 4]
+
+
+class Adaptive(WAFL, FedAdam):
+    """Flower's FedAdam computes in double precision."""
+
+
+class Robust(WAFL, FedMedian):
+    """The median of the clients' models."""
+
+
+class Proximal(WAFL, FedProx):
+    """Clients hold on to the server's model."""
+
+
+def single() -> nn.Module:
+    """A model in single precision with a counter, which no server may change."""
+    model = linear().float()
+    model.register_buffer("seen", torch.tensor(7))
+    return model
+
+
+def test_flowers_adam_trains_what_wafl_moved() -> None:
+    """One round of FedAdam by hand, from the mean of the clients' models; the arrays keep their types."""
+    strategy = Adaptive(gamma=0.5, eta=0.1, eta_l=0.1, tau=1e-3)
+    messages = ask(strategy, single(), lr=0.3)
+    replies = [train(single(), batches(4, seed=k, dtype=torch.float32), m, context(k)) for k, m in enumerate(messages)]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    found, start = arrays.to_torch_state_dict(), single().state_dict()
+    assert {name: value.dtype for name, value in found.items()} == {name: v.dtype for name, v in start.items()}
+    assert int(found["seen"]) == 7
+    for name in ("weight", "bias"):
+        mean = torch.stack([state_of(reply)[name] for reply in replies]).double().mean(0)
+        change = mean - start[name].double()
+        first, second = 0.1 * change, 0.01 * change.square()  # beta_1 = 0.9, beta_2 = 0.99
+        rate = 0.1 * math.sqrt(1 - 0.99**2) / (1 - 0.9**2)  # round 1, as Flower corrects it
+        expected = start[name].double() + rate * first / (second.sqrt() + 1e-3)
+        torch.testing.assert_close(found[name].double(), expected, rtol=0, atol=1e-6)
+
+
+def test_flowers_median_takes_the_median_of_what_wafl_trained() -> None:
+    strategy = Robust(gamma=0.5)
+    messages = ask(strategy, linear(), nodes=3, lr=0.3)
+    replies = [train(linear(), batches(4, seed=k), m, context(k)) for k, m in enumerate(messages)]
+    trained = [state_of(reply) for reply in replies]  # Flower empties the replies
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    for name, value in arrays.to_torch_state_dict().items():
+        torch.testing.assert_close(value, torch.stack([state[name] for state in trained]).median(0).values)
+
+
+def test_flowers_proximal_term_is_added_to_every_step() -> None:
+    """Without a ball, two steps of FedProx by autograd."""
+    mu, rate = 3.0, 0.3
+    message = ask(Proximal(gamma=1e9, proximal_mu=mu), linear(), lr=rate)[0]
+    loader = batches(4, 5)
+    found = state_of(train(linear(), loader, message, context()))
+    model, start = linear(), dict(linear().named_parameters())
+    for x, y in loader:
+        held = sum((value - start[name].detach()).square().sum() for name, value in model.named_parameters())
+        gradients = torch.autograd.grad(cross_entropy(model(x), y).mean() + mu / 2 * held, list(model.parameters()))
+        with torch.no_grad():
+            for value, gradient in zip(model.parameters(), gradients, strict=True):
+                value -= rate * gradient
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-7)
+    with pytest.raises(ValueError, match=r"proximal-mu=-1.0 must be a number, at least 0"):
+        train(linear(), loader, ask(WAFL(gamma=1.0), linear(), **{"lr": 0.1, "proximal-mu": -1.0})[0], context())
+
+
+def test_your_own_optimizer_takes_the_steps() -> None:
+    """Adam on the gradients at the moved examples: gamma is so large that they do not move."""
+    message = message_for(network(), gamma=1e9)
+    loader, model = batches(4, 5), network()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    found = state_of(train(model, loader, message, context(), optimizer=optimizer))
+    other = network()
+    adam = torch.optim.Adam(other.parameters(), 0.05)
+    for x, y in loader:
+        adam.zero_grad()
+        cross_entropy(other(x), y).mean().backward()
+        adam.step()
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-7)
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-7)
+    with pytest.raises(ValueError, match=r"lr=0.1 and optimizer are both given"):
+        train(model, loader, message, context(), optimizer=optimizer, lr=0.1)
+    with pytest.raises(ValueError, match=r"the optimizer does not hold 0.weight, .*model.parameters\(\)"):
+        train(network(), loader, message, context(), optimizer=optimizer)
+
+
+def test_batches_may_have_the_names_of_hugging_face_or_more_than_a_pair() -> None:
+    plain = batches(4, 5)
+    message = message_for(linear(), gamma=0.5)
+    expected = state_of(train(linear(), plain, message, context()))
+    forms: list[Any] = [
+        [{"pixel_values": x, "labels": y, "index": torch.arange(len(y))} for x, y in plain],
+        [(x, y, torch.arange(len(y))) for x, y in plain],
+    ]
+    for loader in forms:
+        found = state_of(train(linear(), loader, message, context()))
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_flower_run_in_which_nobody_could_train_fails() -> None:
+    def failing(message: Message, ctx: Context) -> Message:
+        return Message(Error(1, "no data"), reply_to=message)
+
+    strategy = WAFL(gamma=0.5, fraction_evaluate=0.0)
+    grid: Any = Grid(failing, failing)
+    with pytest.raises(TooFewRepliesError, match=r"no client could train in any of 2 rounds"):
+        strategy.start(grid, ArrayRecord(linear().state_dict()), 2, train_config=ConfigRecord({"lr": 0.1}))
+
+
+def test_batch_normalization_is_refused_with_remedies_that_there_are() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)))
+    with pytest.raises(ValueError, match=r"BatchNorm1d at '1' .*eval\(\).*GroupNorm") as caught:
+        train(model, batches(4), message_for(model, gamma=0.5), context())
+    assert "statistics=" not in str(caught.value)
 
 
 def length(arrays: ArrayRecord | dict[str, Tensor], start: nn.Module) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,20 @@ from tests.oracles.flower_fakes import carried
 from wafl.algorithms import Query, Replies
 from wafl.flower import queries
 from wafl.flower.census import Hello
+from wafl.flower.logs import log, shown_safely
 from wafl.flower.node import Node
 from wafl.flower.queries import MidpointsQuery, SurveyQuery, answer
+from wafl.flower.refusals import check_refusal, refusal
 from wafl.flower.wire import (
     FORMAT,
     NodeQuery,
     WireError,
     arrays,
-    check_refusal,
+    config_only,
     decode_query,
     decode_replies,
     encode_query,
     encode_replies,
-    refusal,
 )
 
 SIZE = 15
@@ -441,7 +442,7 @@ def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
     for key, value in changes[name].items():
         content = with_value(content, "query", key, value)
     if name == "vectors":
-        content["vectors"] = ArrayRecord(dict.fromkeys(MANY, Array("float32", (0,), "wafl.raw", b"")))
+        content["vectors"] = ArrayRecord(dict.fromkeys(MANY, packed("float32", (0,), b"")))
     monkeypatch.setattr(np, "frombuffer", never)
     reply = answer("train", lambda: node, content)
     assert len(reply["refused"]["why"]) < 500
@@ -522,7 +523,7 @@ def test_a_node_builds_no_model_larger_than_the_parameters_it_was_sent(
 
     monkeypatch.setattr(module, "make_model", spy)
     content = with_value(encode_query(usual()), "query", "outputs", 300_000)
-    for sent in (content, with_array(content, "params", "params", Array("float32", (10**9,), "wafl.raw", b""))):
+    for sent in (content, with_array(content, "params", "params", packed("float32", (10**9,), b""))):
         with pytest.raises(WireError):
             check_refusal(answer("train", lambda: node, carried(sent)))
     assert max(built, default=0) <= 2 * SIZE
@@ -541,11 +542,17 @@ def pickled() -> bytes:
     return buffer.getvalue()
 
 
-def npy(shape: tuple[int, ...], body: bytes = b"") -> bytes:
+def npy(shape: tuple[int, ...], body: bytes = b"", descr: str = "<f4", *, fortran: bool = False) -> bytes:
     """An array file whose header may lie."""
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": fortran, "shape": shape})
     return buffer.getvalue() + body
+
+
+def packed(dtype: str, shape: tuple[int, ...], body: bytes) -> Array:
+    """Flower's own form of an array, with a header that says what the array says."""
+    descr = np.dtype(dtype).str if dtype else ""
+    return Array(dtype, shape, "numpy.ndarray", npy(shape, body, descr))
 
 
 def zipped() -> bytes:
@@ -556,20 +563,24 @@ def zipped() -> bytes:
 
 RIGHT = ("float32", (2, SIZE), 2 * SIZE * 4)
 WRONG: dict[str, Array] = {
-    "another type": Array("float64", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 8)),
-    "a type that lies": Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 8)),
-    "half precision": Array("float16", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 2)),
-    "integers": Array("int32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
-    "objects": Array("object", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
-    "another shape": Array("float32", (SIZE, 2), "wafl.raw", bytes(2 * SIZE * 4)),
-    "one row": Array("float32", (1, SIZE), "wafl.raw", bytes(SIZE * 4)),
-    "flat": Array("float32", (2 * SIZE,), "wafl.raw", bytes(2 * SIZE * 4)),
-    "a shape that lies": Array("float32", (2, SIZE), "wafl.raw", bytes(SIZE * 4)),
-    "negative": Array("float32", (-2, -SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
-    "enormous": Array("float32", (10**9, 10**9), "wafl.raw", b""),
-    "too long": Array("float32", (2, SIZE), "wafl.raw", bytes(10**7)),
-    "one byte more": Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4 + 1)),
-    "empty": Array("float32", (2, SIZE), "wafl.raw", b""),
+    "another type": packed("float64", (2, SIZE), bytes(2 * SIZE * 8)),
+    "a type that lies": packed("float32", (2, SIZE), bytes(2 * SIZE * 8)),
+    "half precision": packed("float16", (2, SIZE), bytes(2 * SIZE * 2)),
+    "integers": packed("int32", (2, SIZE), bytes(2 * SIZE * 4)),
+    "objects": packed("object", (2, SIZE), bytes(2 * SIZE * 4)),
+    "another shape": packed("float32", (SIZE, 2), bytes(2 * SIZE * 4)),
+    "one row": packed("float32", (1, SIZE), bytes(SIZE * 4)),
+    "flat": packed("float32", (2 * SIZE,), bytes(2 * SIZE * 4)),
+    "a shape that lies": packed("float32", (2, SIZE), bytes(SIZE * 4)),
+    "negative": packed("float32", (-2, -SIZE), bytes(2 * SIZE * 4)),
+    "enormous": packed("float32", (10**9, 10**9), b""),
+    "too long": packed("float32", (2, SIZE), bytes(10**7)),
+    "one byte more": packed("float32", (2, SIZE), bytes(2 * SIZE * 4 + 1)),
+    "empty": packed("float32", (2, SIZE), b""),
+    "column by column": Array("float32", (2, SIZE), "numpy.ndarray", npy((2, SIZE), bytes(2 * SIZE * 4), fortran=True)),
+    "big-endian": Array("float32", (2, SIZE), "numpy.ndarray", npy((2, SIZE), bytes(2 * SIZE * 4), ">f4")),
+    "numbers without a header": Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4)),
+    "a later version": Array("float32", (2, SIZE), "numpy.ndarray", b"\x93NUMPY\x02\x00" + npy((2, SIZE))[8:]),
     "unknown bytes": Array("float32", (2, SIZE), "cloudpickle", bytes(2 * SIZE * 4)),
     "an object array": Array("float32", (2, SIZE), "numpy.ndarray", pickled()),
     "a pickle": Array("float32", (2, SIZE), "numpy.ndarray", pickle.dumps(bytes(120))),
@@ -603,7 +614,7 @@ def test_a_message_with_missing_or_further_arrays_is_refused_on_both_sides() -> 
     """What was not asked for is not even read."""
     query = several()
     content, reply = encode_query(query), encode_replies(query, made(query))
-    right = Array("float32", (2, SIZE), "wafl.raw", bytes(2 * SIZE * 4))
+    right = packed("float32", (2, SIZE), bytes(2 * SIZE * 4))
     for record, name in (("params", "params"), *(("vectors", name) for name in query.queries[0].vectors)):
         with pytest.raises(WireError):
             decode_query(carried(without(content, record, name)), like())
@@ -616,8 +627,12 @@ def test_a_message_with_missing_or_further_arrays_is_refused_on_both_sides() -> 
         for name in reply[record]:
             with pytest.raises(WireError):
                 decode_replies(carried(without(reply, record, name)), query)
+    with pytest.raises(WireError):
+        decode_replies(carried(with_array(reply, "vectors", "other", right)), query)
+    for wrong in ({"other": [0.0] * 3}, {"loss": [0.0] * 2}, {"loss": [1, 2, 3]}, {"loss": 0.0}):
+        spoilt = RecordDict({**reply, "numbers": MetricRecord({**reply["numbers"], **wrong})})
         with pytest.raises(WireError):
-            decode_replies(carried(with_array(reply, record, "other", right)), query)
+            decode_replies(carried(spoilt), query)
     with pytest.raises(WireError):
         decode_replies(carried(reply), node_query())
     losses = encode_replies(node_query("loss"), made(node_query("loss")))
@@ -628,7 +643,7 @@ def test_a_message_with_missing_or_further_arrays_is_refused_on_both_sides() -> 
 def test_an_array_that_is_too_large_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "frombuffer", never)
     monkeypatch.setattr(np, "load", never)
-    for wrong in ("too long", "one byte more", "a type that lies"):
+    for wrong in ("too long", "one byte more", "a header that lies"):
         with pytest.raises(WireError, match=r"bytes|byte"):
             decode_query(with_array(encode_query(usual()), "params", "params", WRONG[wrong]), like())
 
@@ -658,14 +673,15 @@ def test_a_node_refuses_tests_surveys_and_midpoints_at_non_finite_numbers(kind: 
 @given(
     dtype=st.sampled_from(["float32", "float64", "int8", "object", "", "U9"]),
     shape=st.lists(st.integers(-3, 40), max_size=4).map(tuple) | st.just((2, SIZE)),
-    stype=st.sampled_from(["wafl.raw", "numpy.ndarray", ""]),
-    data=st.binary(max_size=300) | st.just(bytes(2 * SIZE * 4)),
+    stype=st.sampled_from(["numpy.ndarray", ""]),
+    data=st.binary(max_size=300) | st.binary(min_size=120, max_size=120).map(lambda body: npy((2, SIZE), body)),
 )
 def test_any_array_is_read_exactly_or_refused(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> None:
     for record, name in (("params", "params"), ("vectors", "control")):
         content = with_array(encode_query(usual()), record, name, Array(dtype, shape, stype, data))
-        if (dtype, shape, len(data)) == RIGHT and stype == "wafl.raw":
-            found = np.frombuffer(data, "<f4").reshape(shape)
+        header, body = npy((2, SIZE)), data[len(npy((2, SIZE))) :]
+        if (dtype, shape, len(body)) == RIGHT and stype == "numpy.ndarray" and data.startswith(header):
+            found = np.frombuffer(body, "<f4").reshape(shape)
             if np.isfinite(found).all():
                 for i, each in enumerate(decode_query(carried(content), like()).queries):
                     sent = each.params if record == "params" else each.vectors[name]
@@ -807,20 +823,65 @@ def node_for_any_example(node: Node) -> None:
 
 
 def test_a_refusal_keeps_the_nodes_own_words_but_not_a_million_of_them() -> None:
-    with pytest.raises(WireError, match=r"^ValueError: the disk is full$"):
-        check_refusal(carried(refusal("ValueError: the disk is full")))
+    with pytest.raises(WireError, match=r"^the disk is full \(error\)$"):
+        check_refusal(carried(refusal("error", "the disk is full")))
     with pytest.raises(WireError) as caught:
-        check_refusal(refusal("x" * 10**6))
-    assert len(str(caught.value)) <= 1000
-    with pytest.raises(WireError):
-        check_refusal(RecordDict({"refused": ConfigRecord({"why": 3})}))
-    with pytest.raises(WireError):
-        check_refusal(RecordDict({"refused": MetricRecord({"why": 3})}))
+        check_refusal(refusal("x" * 10**6, "x" * 10**6))
+    assert len(str(caught.value)) <= 1100
+    for broken in (ConfigRecord({"code": "error", "why": 3}), ConfigRecord({"why": "?"}), MetricRecord({"why": 3})):
+        with pytest.raises(WireError):
+            check_refusal(RecordDict({"refused": broken}))
 
 
-def test_an_error_on_a_node_reaches_the_server_in_words(tmp_path: Path) -> None:
-    def broken() -> Node:
-        raise KeyError("data")
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyError("Erika Mustermann"), "error"),
+        (ValueError("row 7, Erika Mustermann, holds NaN"), "unfit"),
+        (MemoryError("Erika Mustermann"), "memory"),
+    ],
+)
+def test_an_errors_text_stays_in_the_nodes_log_and_a_code_travels(
+    error: Exception, code: str, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
 
-    with pytest.raises(WireError, match="KeyError"):
-        check_refusal(answer("train", broken, encode_query(usual())))
+    def unopened() -> Node:
+        raise error
+
+    monkeypatch.setattr(node, "task", fail)
+    for opened, wanted in ((lambda: node, code), (unopened, "setup")):
+        caplog.clear()
+        reply = carried(answer("train", opened, encode_query(usual())))
+        assert reply["refused"]["code"] == wanted
+        assert "Mustermann" not in str({record: dict(values) for record, values in reply.items()})
+        assert "Mustermann" in caplog.text
+        assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("found", [None, 2, 4])
+def test_another_format_is_refused_by_both_sides_in_words(found: int | None, node: Node) -> None:
+    """None is what a version wrote that gave greetings no format."""
+
+    def spoil(content: RecordDict, record: str) -> RecordDict:
+        return without(content, record, "format") if found is None else with_value(content, record, "format", found)
+
+    hello = spoil(config_only("query", sizes=False), "query")
+    remedy = r"format (none|2|4), this {}'s wafl-learn \S+ has format 3: install the same version"
+    with pytest.raises(WireError, match=rf"^the server's messages have {remedy.format('node')}"):
+        check_refusal(answer("query.hello", lambda: node, hello))
+    reply = answer("query.hello", lambda: node, config_only("query", sizes=False))
+    assert Hello.decode(reply, False).names
+    with pytest.raises(WireError, match=rf"^the node's messages have {remedy.format('server')}"):
+        Hello.decode(spoil(reply, "reply"), False)
+
+
+def test_names_in_the_log_cannot_forge_a_line_or_steer_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "flwr"):
+        log(logging.WARNING, "%s left %d", "c01\nINFO: all is well \x1b[2J", 3)
+    assert [record.getMessage() for record in caplog.records] == ["c01 INFO: all is well ?[2J left 3"]
+    error = ValueError("client \x1b[2J")
+    error.__cause__ = KeyError("\x1b[31m")
+    shown_safely(error)
+    assert (str(error), error.__cause__.args) == ("client ?[2J", ("?[31m",))

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.algorithm import reports
+from wafl.algorithms.caps import Caps
 from wafl.algorithms.servers import Averaging
 from wafl.core.errors import ConfigError
-from wafl.core.files import sealed, unsealed, write_whole
-from wafl.data.intake import Intake
 from wafl.engine.clients import Roster
 from wafl.flower.census import Census
 from wafl.flower.grid import GridClients
 from wafl.flower.post import Post
 from wafl.runs.config import Experiment
-from wafl.runs.plan import Entry
-from wafl.weights import Fixed, LearnedWeights
+from wafl.runs.plan import Entry, make_tolerance
+from wafl.runs.roster import write_roster
+from wafl.weights import Damped, Fixed, LearnedWeights
 
 
 class Finder:
@@ -41,22 +41,30 @@ class Finder:
         experiment = self._experiment
         if experiment.flower.partial_sums:
             _check_means(entries)
+            if experiment.privacy is not None:
+                raise ConfigError(
+                    "privacy: a node's mean hides its clients' updates, which must each be clipped: leave "
+                    "flower.partial_sums out"
+                )
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
         with_sizes = self._with_sizes or any(spec.needs_sizes for runs in specs.values() for spec in runs)
-        closed = any(isinstance(entry.method.client_weights, Fixed) for entry in entries)
-        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed)
+        rules = [entry.method.client_weights for entry in entries]
+        closed = any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)
+        caps = Caps(**experiment.caps.model_dump())
+        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps)
         census.gather()
-        tolerance = Tolerance(**experiment.tolerance.model_dump()) if experiment.tolerance else Tolerance()
         about = self._folder / "about.json"
         self.clients = GridClients(
             self._post,
             census,
             experiment.flower,
-            tolerance,
+            make_tolerance(experiment, remote=True),
+            caps,
             specs,
             lambda: sha256(about.read_bytes()).hexdigest(),
             2 * experiment.checkpoint_every,
             experiment.attack.kind != "none",
+            None if experiment.privacy is None else experiment.privacy.clip_norm,
         )
         return self.clients
 
@@ -65,7 +73,7 @@ class Finder:
 
     def _keep(self, roster: Roster) -> None:
         if (self._folder / "config.toml").exists():  # not before the study has its folder
-            write_whole(self._folder / "roster.json", sealed({**vars(roster), "intake": roster.intake.to_json()}))
+            write_roster(self._folder, roster)
 
 
 def _check_means(entries: Sequence[Entry]) -> None:
@@ -74,29 +82,14 @@ def _check_means(entries: Sequence[Entry]) -> None:
         method = entry.method
         if not isinstance(method.server, Averaging):
             raise ConfigError(
-                f"flower.partial_sums: {entry.name} has server={method.server}, which needs each client's model: leave "
-                "partial_sums out, or use a server that takes the clients' mean"
+                f"flower.partial_sums: {entry.name} has server={method.server}, which needs each client's model, and a "
+                "node would send only a mean: leave partial_sums out, or use a server that takes the clients' mean"
             )
+        if isinstance(method.client_weights, Damped) or reports(method.local):
+            what = "gradient of each client" if reports(method.local) else "length of each client's update"
+            raise ConfigError(f"flower.partial_sums: {entry.name} needs the {what}: leave partial_sums out")
         if method.local.sends and isinstance(method.client_weights, LearnedWeights):
             raise ConfigError(
                 f"flower.partial_sums: {entry.name} learns its client weights and weights by them what clients send "
                 f"({', '.join(method.local.sends)}), but a node's mean has the cohort's weights: leave partial_sums out"
             )
-
-
-def read_roster(folder: Path) -> Roster | None:
-    file = folder / "roster.json"
-    if not file.exists():
-        return None
-    about = unsealed(file.read_bytes())
-    return Roster(
-        tuple(about["names"]),
-        tuple(about["num_examples"]),
-        tuple(about["input_shape"]),
-        about["num_outputs"],
-        about["num_classes"],
-        about["unit"],
-        None if about["bounds"] is None else tuple(about["bounds"]),
-        about["recipe"],
-        Intake.from_json(about.get("intake")),
-    )

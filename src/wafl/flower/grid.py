@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
-from logging import INFO, WARNING, getLogger
-from typing import Protocol, TypeVar
+from logging import INFO, WARNING
+from typing import Protocol, TypeVar, cast
 
 import torch
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from torch import Tensor
 
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance
+from wafl.algorithms.caps import Caps
 from wafl.attacks import Attack
 from wafl.core.bounds import within
 from wafl.core.errors import ConfigError, TooFewRepliesError
+from wafl.core.shaping import CLIENTS, Shape
 from wafl.core.task import Task, make_task
 from wafl.engine.clients import Engine, Roster
 from wafl.engine.faults import without
@@ -28,16 +31,17 @@ from wafl.engine.tolerant import Arrivals, Tolerant
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
+from wafl.flower.claims import dominating, too_many
+from wafl.flower.logs import log
 from wafl.flower.node import Tested
 from wafl.flower.post import POLL, Post
 from wafl.flower.queries import MidpointsQuery, SurveyQuery, TestQuery
+from wafl.flower.refusals import check_refusal
 from wafl.flower.training import check_strict
-from wafl.flower.wire import NodeQuery, WireError, check_refusal, decode_replies, encode_query
+from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
 from wafl.run import Run
 from wafl.runs.config import Flower
-
-log = getLogger("flwr").log
-
+from wafl.theory.upper import Report
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -54,7 +58,7 @@ class GridClients:
     """Clients of a federation on Flower; ``entries`` are the runs of each method of the study, by the method's name.
 
     ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back. ``attacks``
-    says whether models are also tested under attack.
+    says whether models are also tested under attack. ``clip_norm`` is what Flower's clipping mods on nodes are told.
     """
 
     device = torch.device("cpu")
@@ -65,19 +69,32 @@ class GridClients:
         census: Census,
         settings: Flower,
         tolerance: Tolerance,
+        caps: Caps,
         entries: Mapping[str, Sequence[Spec]],
         training: Callable[[], str],
         horizon: int = 2,
         attacks: bool = False,
+        clip_norm: float | None = None,
     ) -> None:
         self._post, self._census, self._settings = post, census, settings
-        self._tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
-        self._attacks = attacks
+        self._caps = caps
+        self.tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
+        self._attacks, self._clip_norm = attacks, clip_norm
         self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
 
     @property
     def roster(self) -> Roster:
         return self._census.roster
+
+    def nodes(self) -> dict[int, tuple[str, list[str]]]:
+        """The nodes that take part now: what each is called, and its clients."""
+        return self._census.nodes()
+
+    def shape_of_clients(self) -> Shape:
+        raise ConfigError(
+            f"shape={CLIENTS!r} needs the class means of clients, which nodes do not send: give one number per "
+            "feature, or a matrix, found where the data may be seen (wafl.adversaries.client_shape)"
+        )
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
         """Refuse what can be refused without examples; each node checks the model on its own with the first query."""
@@ -91,7 +108,7 @@ class GridClients:
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         needs_sizes = next(iter(specs.values())).needs_sizes
-        return Tolerant(_Nodes(self, self._entry(specs), needs_sizes), self._tolerance)
+        return Tolerant(_Nodes(self, self._entry(specs), needs_sizes), self.tolerance, self._caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""
@@ -110,6 +127,10 @@ class GridClients:
                 f"{', '.join(found)} cannot be told apart: make the parts of your own methods dataclasses"
             )
         return found[0]
+
+    @property
+    def absent(self) -> str:
+        return self._census.absent
 
     @property
     def testable(self) -> bool:
@@ -150,17 +171,29 @@ class GridClients:
         found: dict[int, tuple[Tested, Tested]] = {}
         for numbers, part in self._ask_all("evaluate.test", present, query, everyone=False):
             found.update(zip(numbers, part, strict=True))
+        chosen = [names[number] for number in found]
+        sizes = [clean.num_examples for clean, _ in found.values()]
+        faults = too_many(self._caps, "tests", chosen, sizes)
+        for name, why in faults.items():
+            log(WARNING, "the test of %s does not count: it %s", name, why)
+        found = {number: each for number, each in found.items() if names[number] not in faults}
+        if not found:
+            raise TooFewRepliesError("evaluate.test: no client's test is within the caps: raise caps.tests")
+        counted = [clean.num_examples for clean, _ in found.values()]
+        said = dominating("test examples", [names[number] for number in found], counted)
+        if said is not None:
+            log(WARNING, "%s", said)
         return found
 
     def survey(
-        self, params: Tensor, settings: Sequence[Mapping[str, float]], norm: float | None, seed: int
+        self, params: Tensor, settings: Sequence[Mapping[str, float]], report: Report | None, seed: int
     ) -> SurveyReplies:
         """What every client reports at ``params``; none may be missing."""
         everyone, names = list(range(self.roster.num_clients)), self.roster.names
 
         def query(numbers: Sequence[int]) -> SurveyQuery:
             chosen = tuple(names[number] for number in numbers)
-            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, norm, seed)
+            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, report, seed)
 
         value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
         cost = torch.empty_like(value)
@@ -190,7 +223,7 @@ class GridClients:
         """
         replies: list[tuple[list[int], T]] = []
         names, missing = self.roster.names, dict.fromkeys(clients, "no node holds it")
-        for attempt in range(self._tolerance.attempts):
+        for attempt in range(self.tolerance.attempts):
             homes = self.reachable([names[number] for number in missing])
             parts: dict[int, list[int]] = {}
             for number in missing:
@@ -213,16 +246,20 @@ class GridClients:
             return replies
         number, why = next(iter(missing.items()))
         raise TooFewRepliesError(
-            f"{kind}: no usable reply from {len(missing)} clients in {self._tolerance.attempts} attempts; "
+            f"{kind}: no usable reply from {len(missing)} clients in {self.tolerance.attempts} attempts; "
             f"{names[number]}: {why}"
         )
 
     def _heard(self, node: int, reply: RecordDict | str) -> RecordDict:
         """The content of a node's reply; a node that gave none is doubted."""
+        called = self._census.label(node)
         if isinstance(reply, str):
             self._census.doubt(node)
-            raise WireError(reply)
-        check_refusal(reply)
+            raise WireError(f"{reply} from {called}")
+        try:
+            check_refusal(reply)
+        except WireError as error:
+            raise WireError(f"{called}: {error}") from error
         return reply
 
     def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
@@ -269,6 +306,9 @@ class GridClients:
             )
         kind = "train" if queries[0].kind == "train" else "evaluate"
         contents = {node: encode_query(query) for node, query in sent.items()}
+        if (clip_norm := self._clip_norm) is not None:
+            for content in contents.values():
+                cast(ConfigRecord, content["query"])[KEY_CLIPPING_NORM] = clip_norm
         replies: dict[int, list[list[Reply]]] = {}
         group = f"round {queries[0].round}"
         timeout, look = self._settings.round_timeout, self._census.look

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,17 @@ from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
-from wafl.algorithms.algorithm import SNAPSHOT
+from wafl.algorithms.algorithm import SNAPSHOT, reports
 from wafl.core.bounds import within
+from wafl.core.errors import ConfigError
 from wafl.core.fitness import check_fitness
+from wafl.core.precision import computing
 from wafl.core.task import Problem, Task, make_task
 from wafl.data.examples import Examples
-from wafl.engine.embedded import check_integers, find_device, first_example, full_precision
+from wafl.engine.client_task import ClientTask
+from wafl.engine.embedded import check_integers, find_device, first_example
 from wafl.engine.features import with_fixed_features
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.engine.progress import ClientState, Place
 from wafl.engine.spec import Spec
 from wafl.engine.survey import Survey, SurveyReplies
@@ -33,6 +38,14 @@ from wafl.flower.wire import NodeQuery, Outline, WireError, short
 from wafl.runs.config import Experiment
 from wafl.runs.plan import make_attack, make_entry, make_model
 from wafl.weights import Learned, LearnedWeights
+
+DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+@lru_cache(maxsize=1)
+def _read(run_config: str) -> Experiment:
+    """Cached, because all simulated nodes of one process have the same experiment."""
+    return from_run_config(json.loads(run_config))
 
 
 @contextmanager
@@ -67,13 +80,14 @@ class Tested:
 class Node:
     """The clients of one node, and the experiment they take part in."""
 
-    def __init__(self, site: Site, experiment: Experiment, state: Path) -> None:
-        self.site, self.experiment, self._state = site, experiment, state
+    def __init__(self, site: Site, experiment: Experiment, state: Path, name: str = "") -> None:
+        self.site, self.experiment, self._state, self.name = site, experiment, state, name
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Node:
-        experiment = from_run_config(run_config)
-        return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config))
+        experiment = _on_own_device(_read(json.dumps(dict(run_config))), node_config)
+        name = str(node_config.get("name", ""))
+        return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config), name)
 
     def model(self, num_outputs: int) -> nn.Module:
         """The experiment's model, for examples of this shape and the labels of all clients."""
@@ -112,7 +126,7 @@ class Node:
         needed = {
             "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
             "vectors": set(local.initial_vectors(like)) if trains else set[str](),
-            "sends": set(local.sends) if trains else set[str](),
+            "sends": set(local.sends if trains else reports(local)),
         }
         for name, wanted in needed.items():
             if set(getattr(outline, name)) != wanted:
@@ -141,7 +155,7 @@ class Node:
                 memory[run, client] = kept
         linear = task.linear(query.queries[0].params[None]) is not None
         lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
-        with full_precision(device), _one_thread() if linear else nullcontext():
+        with computing(client_task.work.precision, device), _one_thread() if linear else nullcontext():
             replies = lanes.run(query.queries, query.runs)
         if keeps and query.queries[0].kind == "train":
             for run, client in memory:
@@ -182,12 +196,10 @@ class Node:
 
     def _spec(self, outline: Outline) -> Spec:
         """What the runs have in common, with the numbers of the first one."""
-        entries = {
-            entry.name: entry for entry in (make_entry(m, self.experiment.schedule) for m in self.experiment.methods)
-        }
-        if outline.entry not in entries:
-            raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(entries)}")
-        specs = entries[outline.entry].specs(self.experiment.seeds)
+        methods = {method.label: method for method in self.experiment.methods}
+        if outline.entry not in methods:
+            raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(methods)}")
+        specs = make_entry(methods[outline.entry], self.experiment.schedule).specs(self.experiment.seeds)
         if max(outline.runs) >= len(specs):
             raise WireError(
                 f"runs={short(outline.runs)} must lie in [0, {len(specs) - 1}], the runs of {outline.entry}"
@@ -196,6 +208,16 @@ class Node:
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
         return chosen[0].within(self.site.federation.bounds)
+
+
+def _on_own_device(experiment: Experiment, node_config: Mapping[str, Any]) -> Experiment:
+    """What a node computes on is the node's own business, if its configuration says so."""
+    device = node_config.get("device")
+    if device is None:
+        return experiment
+    if not isinstance(device, str) or not DEVICE.fullmatch(device):
+        raise ConfigError(f"node config: device={device!r} must be 'cpu', 'cuda', or one of several, such as 'cuda:1'")
+    return experiment.model_copy(update={"device": device})
 
 
 def _reports(spec: Spec) -> bool:

@@ -14,11 +14,13 @@ from wafl.core.norms import check_norm
 from wafl.engine.survey import SurveyReplies
 from wafl.flower.census import Hello
 from wafl.flower.node import Node, Tested
+from wafl.flower.refusals import SetupError, refused
 from wafl.flower.wire import (
     LARGEST,
     Reader,
     WireError,
     arrays,
+    check_format,
     config_only,
     decode_query,
     encode_replies,
@@ -27,12 +29,11 @@ from wafl.flower.wire import (
     read_array,
     read_arrays,
     read_outline,
-    refusal,
     share,
     short,
 )
 from wafl.theory.constants import task_of
-from wafl.theory.upper import UpperBound
+from wafl.theory.upper import REPORTS, Report
 from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.private import Side
 
@@ -42,6 +43,7 @@ MOST_SETTINGS = 10_000
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
     """Which clients this node holds and what a model for them must take; their sizes only if asked for."""
+    check_format(content, "query")
     clients, rows = node.site.federation, node.site.rows
     with_sizes = Reader(content, "query").one("sizes", bool)
     numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
@@ -55,6 +57,8 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
         clients.num_outputs,
         clients.unit,
         clients.bounds,
+        node.name,
+        clients.classes or (),
     ).encode()
 
 
@@ -92,7 +96,7 @@ class TestQuery:
         """Each client's clean and attacked test."""
         count, read = len(self.names), Reader(reply, "reply")
         sizes = read.many("sizes", int, count, 1, LARGEST)
-        losses, right = read.many("losses", float, 2 * count), read.many("right", float, None, 0.0, 1.0)
+        losses, right = read.many("losses", float, 2 * count, 0.0), read.many("right", float, None, 0.0, 1.0)
         if right and len(right) != 2 * count:
             raise WireError(f"right has {len(right)} values: {count} clients, clean and attacked, have {2 * count}")
         found = [Tested(sizes[i % count], losses[i], right[i] if right else None) for i in range(2 * count)]
@@ -117,16 +121,17 @@ def test(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class SurveyQuery:
-    """Report the mean loss at ``params`` in double precision; with ``norm``, that of an upper bound of phi_gamma."""
+    """Report the mean loss at ``params`` in double precision; with ``report``, that of a bound on phi_gamma."""
 
     names: tuple[str, ...]
     params: Tensor
     num_outputs: int
     settings: Sequence[Mapping[str, float]]
-    norm: float | None
+    report: Report | None
     seed: int
 
     def encode(self) -> RecordDict:
+        named = {} if self.report is None else {"norm": str(self.report.norm), "report": _name_of(self.report)}
         scalars = sorted(self.settings[0])
         content = config_only(
             "query",
@@ -136,7 +141,7 @@ class SurveyQuery:
             count=len(self.settings),
             scalars=scalars,
             values=[float(each[name]) for each in self.settings for name in scalars],
-            norm=None if self.norm is None else str(self.norm),
+            **named,
         )
         content["params"] = arrays(params=self.params)
         return content
@@ -154,10 +159,7 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
     node.check_model(task, start, num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
-    norm = float(read.one("norm", str)) if read.has("norm") else None
-    if norm is not None:
-        check_norm(norm)
-    adversary = None if norm is None else UpperBound(norm)
+    adversary = _report(read, linear=task.linear(start[None]) is not None) if read.has("report") else None
     scalars, wanted = read.names("scalars"), [] if adversary is None else sorted(adversary.scalars())
     if sorted(scalars) != wanted:
         raise WireError(f"scalars={short(scalars)} must be {wanted}")
@@ -168,6 +170,19 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     reply = config_only("reply", count=count)
     reply["numbers"] = arrays(value=found.value, cost=found.cost)
     return reply
+
+
+def _name_of(report: Report) -> str:
+    return next(name for name, kind in REPORTS.items() if type(report) is kind)
+
+
+def _report(read: Reader, *, linear: bool) -> Report:
+    """What the query asks for in addition to the loss."""
+    name, norm = read.one("report", str), float(read.one("norm", str))
+    check_norm(norm)
+    if name not in REPORTS or (name != "smooth" and not linear):
+        raise WireError(f"report={name!r} must be one of {', '.join(REPORTS if linear else ('smooth',))}")
+    return REPORTS[name](norm)
 
 
 @dataclass(frozen=True)
@@ -224,8 +239,15 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
-    """The node's reply; if it cannot or must not do what it is asked, a refusal that says why."""
+    """The node's reply; if it cannot or must not do what it is asked, a refusal with a code and a safe sentence."""
     try:
-        return HANDLERS[kind](node(), content)
+        return HANDLERS[kind](_opened(node), content)
     except Exception as error:  # whatever it is, the server must hear of it
-        return refusal(f"{type(error).__name__}: {error}")
+        return refused(error)
+
+
+def _opened(node: Callable[[], Node]) -> Node:
+    try:
+        return node()
+    except Exception as error:
+        raise SetupError from error

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from wafl.algorithms.admission import REMOTE_CLIP
 from wafl.core.errors import ConfigError
 from wafl.runs.config import Experiment, Schedule, Tolerance
 from wafl.runs.method_keys import MethodTable
@@ -38,7 +39,9 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
         while key in methods:
             key += "-"
         methods[key] = method
-    content.setdefault("tolerance", Tolerance().model_dump())
+    if experiment.engine == "flower-sim":  # simulated nodes have new keys each time
+        content["flower"]["names_by_key"] = False
+    content["tolerance"] = {"clip": REMOTE_CLIP, **content.get("tolerance", Tolerance().model_dump(exclude_none=True))}
     content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
     return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
 

@@ -11,7 +11,7 @@ import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from logging import ERROR, INFO, WARNING, getLogger
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,25 @@ from wafl.core.norms import check_norm
 from wafl.data.unpack import read_npz
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.memory import free_bytes
-from wafl.flower.finder import Finder, read_roster
+from wafl.flower.bulletin import Bulletin
+from wafl.flower.finder import Finder
 from wafl.flower.grid import GridClients
+from wafl.flower.logs import log, shown_safely
 from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, from_run_config
 from wafl.run import load_run
+from wafl.runs.attendance import absences, privacies
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder, free_folder
+from wafl.runs.roster import read_roster
 from wafl.runs.study import Study, diverged
-from wafl.theory.certificates import certificates_of, check_radii
+from wafl.theory.certificates import Question, certificates_of, check_radii, finite_above
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
-from wafl.theory.upper import UpperBound
+from wafl.theory.upper import Report
 from wafl.weights.transport.clouds import Sampling, read_target
 from wafl.weights.transport.private import Side, distance_bounds
 
-log = getLogger("flwr").log
 server_app = ServerApp()
 POINTS = 1000
 """The most examples of each side of a distance, as in :func:`wafl.weights.nearest`."""
@@ -54,8 +57,9 @@ def main(grid: Grid, context: Context) -> None:
     try:
         if values["task"] not in tasks:
             raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")
-        tasks[values["task"]](Post(grid), values)
+        tasks[values["task"]](Post(grid, from_run_config(values).flower.at_once), values)
     except Exception as error:
+        shown_safely(error)  # Flower prints it again, with the lines of code
         log(ERROR, "%s: %s", type(error).__name__, error)
         raise
 
@@ -72,11 +76,16 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     study = (partial(Study.resume, trust=True) if begun else _created(experiment))(folder, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", message)
-        results = study.run([_Narrator(finder.clients)])
+    bulletin = Bulletin(study.folder.path, post.ledger, finder.clients)
+    with warnings.catch_warnings(), bulletin.kept():
+        warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", str(message))
+        results = study.run([_Narrator(finder.clients), bulletin])
     for reason in diverged(results):
         log(WARNING, "diverged: %s", reason)
+    for line in absences(results):
+        log(WARNING, "left out: %s", line)
+    for line in privacies(results):
+        log(INFO, "privacy: %s", line)
     for name, row in results["methods"].items():
         if "clean" not in row:
             continue
@@ -103,8 +112,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         )
     task, params = task_of(run)
 
-    def means(adversary: UpperBound | None, settings: Sequence[Mapping[str, float]]) -> Means:
-        found = clients.survey(params, settings, None if adversary is None else adversary.norm, 0)
+    def means(report: Report | None, settings: Sequence[Mapping[str, float]]) -> Means:
+        found = clients.survey(params, settings, report, 0)
         return Means((found.value @ weights).tolist(), (found.cost @ weights).tolist())
 
     known = data_free_constants(task, params, math.prod(clients.roster.input_shape), norm)
@@ -112,7 +121,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         raise ConfigError(
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
-    found = certificates_of(means, radii, norm, clients.roster.unit, known["L_z"], known["L_zz"])
+    question = Question(norm, finite_above=finite_above(task, known["L_zz"]))
+    found = certificates_of(means, radii, question, clients.roster.unit, known["L_z"], known["L_zz"])
     write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
     log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
 
@@ -157,12 +167,19 @@ class _Narrator(Callback):
 
     def __init__(self, clients: GridClients) -> None:
         self._clients = clients
+        self._suspect: set[int] = set()
 
     def on_round(self, moment: Moment) -> None:
         record, names = moment.record, self._clients.roster.names
         radius = "" if record.achieved_radius is None else f", radius {record.achieved_radius:.4g}"
         left_out = "".join(f"; without {names[client]}: {why}" for client, why in record.excluded)
-        log(INFO, "%s, round %d: loss %.4f%s%s", moment.name, record.round, record.loss, radius, left_out)
+        shortened = "".join(f"; {names[client]} shortened to {share:.0%}" for client, share in record.shortened)
+        # The first time that something is wrong with a client, its operator should hear of it.
+        strange = {client for client, _ in (*record.excluded, *record.shortened)}
+        level = WARNING if strange - self._suspect else INFO
+        self._suspect |= strange
+        about = f"{radius}{left_out}{shortened}"
+        log(level, "%s, round %d: loss %.4f%s", moment.name, record.round, record.loss, about)
 
 
 def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
@@ -170,7 +187,17 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
 
     Nodes train by the run config, so one of another experiment is refused.
     """
-    free = {"engine", "flower", "tolerance", "checkpoint_every", "checkpoint_seconds", "trackers", "methods", "tune"}
+    free = {
+        "engine",
+        "flower",
+        "tolerance",
+        "caps",
+        "checkpoint_every",
+        "checkpoint_seconds",
+        "trackers",
+        "methods",
+        "tune",
+    }
     one, other = (each.model_dump(exclude=free) for each in (begun, given))
     for each, about in ((begun, one), (given, other)):
         about |= {f"methods.{m.label}": m.model_dump(exclude={"name"}) for m in each.methods}
@@ -180,7 +207,7 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
                 f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same, "
                 "or another folder"
             )
-    return begun.model_copy(update={"flower": given.flower, "tolerance": given.tolerance})
+    return begun.model_copy(update={"flower": given.flower, "tolerance": given.tolerance, "caps": given.caps})
 
 
 def _created(experiment: Experiment) -> Any:

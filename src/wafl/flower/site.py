@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 
 from wafl.core.errors import ConfigError
-from wafl.data.arrays import Client
+from wafl.data import folder as data_folder
 from wafl.data.federation import Federation
-from wafl.data.labels import count_classes
-from wafl.data.unpack import read_npz
 from wafl.engine.memory import free_bytes
 from wafl.runs.config import Data
 from wafl.runs.own_code import imported
@@ -48,39 +46,8 @@ def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
 
 
 def read_folder(folder: Path) -> Federation:
-    """One client per file ``NAME.npz``, with arrays ``x`` and ``y``, and for tests ``x_test`` and ``y_test``."""
-    files = sorted(folder.glob("*.npz"))
-    if not files:
-        raise ConfigError(f"node config: data={str(folder)!r} holds no .npz file: give each client one, with x and y")
-    parts = [_read_file(file) for file in files]
-    names = [file.stem for file in files]
-    tested = [name for name, part in zip(names, parts, strict=True) if len(part) == 4]
-    if tested and len(tested) != len(names):
-        raise ConfigError(
-            f"{folder}: {', '.join(tested)} have x_test and y_test, the others do not: give them to all or none"
-        )
-    # Classes that no client of this node has may be at others.
-    labels = [part[key] for part in parts for key in ("y", "y_test") if key in part]
-    return Federation.from_arrays(
-        [cast("Client", tuple(part.values())) for part in parts],
-        test_fraction=None if tested else 0.0,
-        names=names,
-        num_classes=count_classes(labels),
-    )
-
-
-def _read_file(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-    wanted = ("x", "y", "x_test", "y_test")
-    try:
-        found = read_npz(file, wanted, free_bytes(torch.device("cpu")))
-    except Exception as error:  # a damaged archive may raise anything
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    if set(found) not in ({"x", "y"}, set(wanted)):
-        has = ", ".join(found) or "none"
-        raise ConfigError(f"{file} holds {has} of x, y, x_test, y_test: give the first two or all")
-    if found["y"].dtype.kind in "OSUT":
-        raise ConfigError(f"{file} has text as labels, which nodes would number differently: save the classes' numbers")
-    return found
+    """One client per file; a file must fit into this machine's memory."""
+    return data_folder.read_folder(folder, free_bytes(torch.device("cpu")))
 
 
 def _called(source: str) -> Federation:
@@ -97,10 +64,16 @@ def _part(node_config: Mapping[str, Any], data: Data) -> Site:
             f"node config has no data: give data='FOLDER' or data='module:function'; for trials, give partition-id and "
             f"num-partitions for a part of the experiment's data set (partition-id={part!r}, num-partitions={parts!r})"
         )
-    federation = make_clients(data)
+    federation = _everyone(data.model_dump_json())
     rows = {name: row for row, name in enumerate(federation.names) if row % parts == part}
     if not rows:
         raise ConfigError(
             f"{parts} nodes for {federation.num_clients} clients leave partition {part} empty: use fewer nodes"
         )
     return Site(federation, rows, rows)
+
+
+@lru_cache(maxsize=1)
+def _everyone(data: str) -> Federation:
+    """All clients of the experiment; cached, because many simulated nodes of one process take their parts of them."""
+    return make_clients(Data.model_validate_json(data))

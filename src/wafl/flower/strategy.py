@@ -5,26 +5,40 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from logging import INFO, WARNING, getLogger
+from inspect import signature
+from logging import INFO, WARNING
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
 from wafl.adversaries import Wasserstein
+from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
+from wafl.algorithms.caps import Caps
+from wafl.algorithms.lengths import longest_of
+from wafl.core.errors import TooFewRepliesError
 from wafl.core.options import options_of
+from wafl.core.shaping import CLIENTS, Shape
+from wafl.flower.logs import log
 from wafl.flower.training import COST, PREFIX, array_fault
-
-log = getLogger("flwr").log  # what Flower shows of a Flower run
 
 
 class WAFL(FedAvg):
     """FedAvg on ``phi_gamma``; clients must return :func:`wafl.flower.train`.
 
-    All arguments are keyword arguments. With a radius, gamma is found during training: ``strategy.gamma`` is the
-    current one, and each round's metrics have the one that was sent. The costs it is found from are not private: with
-    Flower's differential privacy, give gamma. Replies that are not finite or do not fit the model are left out.
+    All arguments are keyword arguments. With a radius, gamma is found during training, and the ball grows in the first
+    rounds of ``start``: ``strategy.gamma`` and ``strategy.radius`` are the current ones, and each round's metrics have
+    the gamma that was sent. The costs it is found from are not private: with
+    Flower's differential privacy, give gamma. Replies that are not finite or do not fit the model are left out, and so
+    are those that claim more than the caps allow; updates that are much longer than the others are shortened. If no
+    client could train in any round, ``start`` ends with an error.
+
+    Flower's other servers mix in: ``class Robust(WAFL, FedMedian): pass`` takes the median of the clients' models, and
+    FedAdam, FedYogi, FedTrimmedAvg, Krum or FedProx (whose proximal term clients then add) work the same way.
 
     Args:
         gamma: the price of transport; a smaller gamma is a larger ball. Without gamma and radius it is 0.5.
@@ -40,6 +54,10 @@ class WAFL(FedAvg):
         strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
             linear model. ``strategy.gamma`` may then be below the gamma that clients used.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
+        shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
+        clip: an update more than this many times as long as the round's median is shortened to that length; of two
+            updates, the longer is compared with the shorter. The default is 3; ``math.inf`` shortens none.
+        caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples`` and ``cost`` count.
         fraction_train: FedAvg's share of nodes that train in a round.
         fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
         min_train_nodes: FedAvg's least number of nodes that train.
@@ -57,10 +75,15 @@ class WAFL(FedAvg):
 
     def __init__(self, **options: Any) -> None:
         own = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
+        self.clip, self.caps = Tolerance(clip=options.pop("clip", REMOTE_CLIP)).clip, options.pop("caps", Caps())
         super().__init__(**options)
         self.adversary = Wasserstein(**own)
-        self.gamma = float(self.adversary.first_gamma)
+        if self.adversary.shape == CLIENTS:
+            raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
+        self.gamma, self.radius = float(self.adversary.first_gamma), self.adversary.radius
+        self._planned: int | None = None
         self._sent = ArrayRecord()
+        self._rounds_trained = self._rounds_asked = 0
 
     def summary(self) -> None:
         radius = "" if self.adversary.radius is None else f", to be found for radius {self.adversary.radius:g}"
@@ -79,30 +102,58 @@ class WAFL(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
-        counted = self._usable(replies)
+        counted = self._shortened(self._usable(replies))
         arrays, metrics = super().aggregate_train(server_round, [*counted, *filter(Message.has_error, replies)])
         if arrays is None or metrics is None:
             if self.fraction_train > 0:
+                self._rounds_asked += 1
                 log(WARNING, "round %d: none of %d replies can be used; the model is kept", server_round, len(replies))
             return None, None
+        self._rounds_asked += 1
         metrics["gamma"] = self.gamma
-        if self.adversary.radius is not None:
-            self.gamma = self.adversary.next_gamma(self.gamma, self._mean_cost(counted))
-        # A mean of whole numbers is not whole: what clients do not train, such as counters and masks, stays as it was.
-        same = {
-            name: value if value.dtype == self._sent[name].dtype else self._sent[name] for name, value in arrays.items()
-        }
-        return ArrayRecord(same), metrics
+        if self.radius is not None:
+            now, cost = {"gamma": self.gamma, "radius": self.radius}, self._mean_cost(counted)
+            found = self.adversary.next_scalars(now, cost, 0.0, self._planned or 0)
+            self.gamma, self.radius = found["gamma"], found["radius"]
+        self._rounds_trained += 1
+        return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
 
-    def _told(self) -> dict[str, float | int]:
-        """The adversary in plain values, with the current gamma; None is left out, and a box is two numbers."""
+    def start(self, *arguments: Any, **options: Any) -> Result:
+        """As FedAvg's, and an error if no client could train in any of the rounds.
+
+        The ball of a radius grows in the first call, as in :func:`wafl.fit`.
+
+        Args:
+            arguments: those of FedAvg's ``start``.
+            options: those of FedAvg's ``start``.
+        """
+        self._rounds_trained, self._rounds_asked = 0, 0
+        if self.radius is not None and self._planned is None:
+            given = signature(super().start).bind(*arguments, **options)
+            given.apply_defaults()
+            planned: int = given.arguments["num_rounds"]
+            first = self.adversary.first_scalars(self.adversary.scalars(), 0.0, planned)
+            self._planned = planned
+            self.gamma, self.radius = first["gamma"], first["radius"]
+        result = super().start(*arguments, **options)
+        if self._rounds_asked and not self._rounds_trained:
+            raise TooFewRepliesError(
+                f"no client could train in any of {self._rounds_asked} rounds, and the model is the one it began with: "
+                "the reasons are in the log above and in the logs of the nodes"
+            )
+        return result
+
+    def _told(self) -> dict[str, float | int | list[float]]:
+        """The adversary in plain values, with the current gamma and ball; None is left out, a box is two numbers."""
         told: dict[str, Any] = {name: getattr(self.adversary, name) for name in options_of(Wasserstein)}
-        told["gamma"] = self.gamma
-        del told["bounds"]
+        told |= {"gamma": self.gamma, "radius": self.radius}
+        del told["bounds"], told["shape"]
         if self.adversary.box is not None:
             told["low"], told["high"] = self.adversary.box
         kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
-        return {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
+        plain = {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
+        shape = self.adversary.shape
+        return {**plain, "shape": shape.matrix.flatten().tolist()} if isinstance(shape, Shape) else plain
 
     def _usable(self, replies: list[Message]) -> list[Message]:
         """The replies whose arrays and metrics can be averaged; the others are logged and left out."""
@@ -140,13 +191,49 @@ class WAFL(FedAvg):
             return f"metric {self.weighted_by_key}={weight} must be a positive number"
         if not isinstance(cost, int | float) or cost < 0:
             return f"metric {COST}={cost} must be a number, at least 0: the client must return wafl.flower.train(...)"
-        return None
+        return self.caps.fault_of_count("examples", weight) or self.caps.fault_of_numbers(0.0, cost)
+
+    def _shortened(self, replies: list[Message]) -> list[Message]:
+        """The replies, after updates that are much longer than the round's median have been shortened."""
+        updates = [_updates(next(iter(reply.content.array_records.values())), self._sent) for reply in replies]
+        squares = [sum(float((part**2).sum()) for part in each.values()) for each in updates]
+        lengths = torch.tensor(squares, dtype=torch.float64).sqrt()
+        longest = longest_of(lengths, self.clip)
+        for reply, update, length in zip(replies, updates, lengths.tolist(), strict=True):
+            if length > longest:
+                share = longest / length
+                log(WARNING, "\t> Shortened the update of node %d to %.3g%%", reply.metadata.src_node_id, 100 * share)
+                ((key, arrays),) = reply.content.array_records.items()
+                moved = {name: self._sent[name].numpy() + share * part for name, part in update.items()}
+                new = {name: Array(value.astype(arrays[name].dtype)) for name, value in moved.items()}
+                reply.content[key] = ArrayRecord({**arrays, **new})
+        return replies
 
     def _mean_cost(self, replies: list[Message]) -> float:
         metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
         weights = [cast(float, record[self.weighted_by_key]) for record in metrics]
         costs = [cast(float, record[COST]) for record in metrics]
         return sum(weight * cost for weight, cost in zip(weights, costs, strict=True)) / sum(weights)
+
+
+def _typed(value: Array, sent: Array) -> Array:
+    """The array in the type that was sent: servers such as FedAdam compute in double precision.
+
+    A mean of whole numbers is not whole: what clients do not train, such as counters and masks, stays as it was.
+    """
+    if value.dtype == sent.dtype:
+        return value
+    return Array(value.numpy().astype(sent.dtype)) if np.dtype(sent.dtype).kind == "f" else sent
+
+
+def _updates(arrays: ArrayRecord, sent: ArrayRecord) -> dict[str, npt.NDArray[np.float64]]:
+    """How far the arrays of floating-point numbers have moved, in double precision."""
+    found: dict[str, npt.NDArray[np.float64]] = {}
+    for name, array in arrays.items():
+        value = array.numpy()
+        if np.issubdtype(value.dtype, np.floating):
+            found[name] = value.astype(np.float64) - sent[name].numpy()
+    return found
 
 
 def _leave_out(reply: Message, reason: str) -> None:

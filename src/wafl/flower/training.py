@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -14,7 +15,6 @@ from wafl.adversaries import AdversaryState, Wasserstein
 from wafl.core.checks import check_positive
 from wafl.core.fitness import check_fitness
 from wafl.core.random import WORD, Key
-from wafl.core.statistics import FROZEN, check_statistics
 from wafl.core.task import Loss, Problem, Task, make_task
 from wafl.engine.watch import lowest_gamma
 
@@ -27,9 +27,15 @@ COST = "transport-cost"
 HEADER = 1024
 """By how many bytes numpy's headers may differ."""
 
-_INPUTS, _LABELS, _RATES = ("image", "img", "x"), ("label", "y"), ("lr", "learning-rate")
+PROXIMAL = "proximal-mu"
+"""Under this name Flower's FedProx tells clients how strongly to hold on to the server's model."""
+
+_INPUTS, _LABELS = ("image", "img", "x", "pixel_values"), ("label", "labels", "y")
+_RATES = ("lr", "learning-rate")
 
 Record = TypeVar("Record")
+Step = Callable[[Tensor, Tensor], Tensor]
+"""The parameters after a step, from those before it and the gradient, both ``[1, P]``."""
 
 
 def train(
@@ -41,18 +47,23 @@ def train(
     lr: float | None = None,
     local_epochs: int | None = None,
     loss: Loss = "cross_entropy",
+    optimizer: torch.optim.Optimizer | None = None,
     device: torch.device | str | None = None,
 ) -> Message:
     """Train the model on phi_gamma, starting from the message's arrays, with one step of plain SGD per batch.
 
+    With Flower's FedProx mixed into the strategy, each step also holds on to the message's arrays.
+
     Args:
         model: the model; it is changed in place.
-        loader: gives batches ``(x, y)``, or dicts with image, img or x, and label or y.
+        loader: gives batches ``(x, y)``, whatever comes after them, or dicts with image, img, x or pixel_values, and
+            label, labels or y.
         message: from a server whose strategy is :class:`wafl.flower.WAFL`.
         context: Flower's context of the ClientApp.
         lr: the learning rate; by default "lr" or "learning-rate" of the train config or of the run config.
         local_epochs: how often the loader is gone through; by default "local-epochs" of the run config, or 1.
         loss: "cross_entropy", "squared_error", or your own loss.
+        optimizer: takes the steps instead of plain SGD; made of ``model.parameters()``, and has its own learning rate.
         device: where to train; by default where the model is.
 
     Returns:
@@ -62,7 +73,10 @@ def train(
     arrays = _only(message.content.array_records, "ArrayRecord")
     config = _only(message.content.config_records, "ConfigRecord")
     adversary, gamma = _adversary(config)
-    rate, epochs = _rate(lr, config, context), _epochs(local_epochs, context)
+    epochs, mu = _epochs(local_epochs, context), _proximal(config)
+    if optimizer is not None:
+        _check_optimizer(optimizer, model, lr)
+    rate = _rate(lr, config, context) if optimizer is None else 0.0
     fault = array_fault(arrays, ArrayRecord(model.state_dict()))
     if fault is not None:
         raise ValueError(
@@ -72,16 +86,15 @@ def train(
 
     home = next((value.device for value in model.parameters()), "cpu")
     task = make_task(model, loss, home if device is None else device)
-    check_statistics(FROZEN, task.tracking)
+    _check_batch_norm(task)
     params = task.initial()[None]
     check_strict(adversary, task, params[0])
     if adversary.learns:
         gamma = max(gamma, lowest_gamma(adversary, task, params[0]))
     key = _key(config, context, params.device)
-    params, metrics = _descend(task, adversary, gamma, params, loader, rate, epochs, key)
-    with torch.no_grad():
-        for name, value in task.unflatten(params[0]).items():
-            model.get_parameter(name).copy_(value)
+    step = _plain(rate) if optimizer is None else _stepped(optimizer, model, task)
+    params, metrics = _descend(task, adversary, gamma, params, loader, _held(step, params, mu), epochs, key)
+    _write(model, task, params)
 
     state = model.state_dict()
     # In the order of the message's arrays: Flower's clipping goes by position.
@@ -109,7 +122,7 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
 
 
 def check_strict(adversary: Wasserstein, task: Task, params: Tensor) -> None:
-    if adversary.strict and task.curvature(params[None]) is None:
+    if adversary.strict and adversary.curvature(Problem(task, params[None])) is None:
         raise ValueError("strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out")
 
 
@@ -119,7 +132,7 @@ def _descend(
     gamma: float,
     params: Tensor,
     loader: Iterable[Any],
-    rate: float,
+    take: Step,
     epochs: int,
     key: Key,
 ) -> tuple[Tensor, MetricRecord]:
@@ -138,12 +151,67 @@ def _descend(
             problem = Problem(task, params, task.draw_masks(key.at(step), params, x))
             weight = params.new_full((1, size), 1.0 / size)
             move = adversary(problem, x, y, AdversaryState({"gamma": price}, key.at(step), weight))
-            params = params.sub(problem.descent(move.inputs, move.y_adv, weight), alpha=rate)
+            params = take(params, problem.descent(move.inputs, move.y_adv, weight))
             loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
             step, seen = step + 1, seen + size
         if seen == before:
             raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: use a DataLoader or a list")
     return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
+
+
+def _plain(rate: float) -> Step:
+    return lambda params, gradient: params.sub(gradient, alpha=rate)
+
+
+def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> Step:
+    """Let the optimizer step the model's own parameters, wherever they are."""
+
+    def take(params: Tensor, gradient: Tensor) -> Tensor:
+        _write(model, task, params)
+        for name, value in task.unflatten(gradient[0]).items():
+            parameter = model.get_parameter(name)
+            parameter.grad = value.to(parameter.device)
+        optimizer.step()
+        optimizer.zero_grad()
+        return task.flatten({name: model.get_parameter(name) for name in task.unflatten(params[0])}).to(params)[None]
+
+    return take
+
+
+def _held(step: Step, start: Tensor, mu: float) -> Step:
+    """FedProx: the gradient of ``mu / 2 ||params - start||^2`` is added (Li et al., MLSys 2020)."""
+    return step if mu == 0 else lambda params, gradient: step(params, gradient + mu * (params - start))
+
+
+def _write(model: nn.Module, task: Task, params: Tensor) -> None:
+    with torch.no_grad():
+        for name, value in task.unflatten(params[0]).items():
+            model.get_parameter(name).copy_(value)
+
+
+def _proximal(config: ConfigRecord) -> float:
+    mu = config.get(PROXIMAL, 0.0)
+    if not isinstance(mu, int | float) or not 0 <= mu < math.inf:
+        raise ValueError(f"{PROXIMAL}={mu!r} must be a number, at least 0")
+    return float(mu)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, lr: float | None) -> None:
+    if lr is not None:
+        raise ValueError(f"lr={lr} and optimizer are both given: give the optimizer its learning rate, or leave it out")
+    held = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    names = [name for name, value in model.named_parameters() if value.requires_grad and id(value) not in held]
+    if names:
+        raise ValueError(f"the optimizer does not hold {', '.join(names)}: make it of model.parameters()")
+
+
+def _check_batch_norm(task: Task) -> None:
+    for name, layer in task.tracking.items():
+        raise ValueError(
+            f"{type(layer).__name__} at {name!r} keeps batch statistics, which mix examples and differ between "
+            "clients: call its eval() to train with the statistics that it has, or use torch.nn.GroupNorm or "
+            "torch.nn.LayerNorm instead"
+        )
 
 
 def _only(records: Mapping[str, Record], kind: str) -> Record:
@@ -160,6 +228,9 @@ def _adversary(config: ConfigRecord) -> tuple[Wasserstein, float]:
     if "gamma" not in own:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
     own["bounds"] = (own.pop("low"), own.pop("high")) if "low" in own else None
+    if "shape" in own:
+        side = math.isqrt(len(own["shape"]))
+        own["shape"] = np.reshape(own["shape"], (side, side))
     gamma = own["gamma"]
     if "radius" in own:
         del own["gamma"]
@@ -217,6 +288,6 @@ def _pair(batch: Any) -> tuple[Any, Any]:
                 f"and one of {', '.join(_LABELS)}"
             )
         return named[inputs], named[labels]
-    if isinstance(batch, Sequence) and len(pair := cast(Sequence[Any], batch)) == 2:
+    if isinstance(batch, Sequence) and len(pair := cast(Sequence[Any], batch)) >= 2:
         return pair[0], pair[1]
     raise ValueError(f"a batch is a {type(batch).__name__}: it must be (x, y), or a dict of inputs and labels")

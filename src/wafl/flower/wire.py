@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from torch import Tensor
 
 from wafl.algorithms import Query, Replies, Reply
 from wafl.algorithms.admission import split
 from wafl.algorithms.messages import PARAMS
 
-FORMAT = 2
-RAW = "wafl.raw"
-"""How arrays are written: their numbers only, little-endian, row by row."""
+FORMAT = 3
+"""Of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
+HEADER = 256
+"""The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+NUMBERS = ("loss", "cost")
+"""What a client reports of each query, in a record of metrics, so that a reply has one record of arrays."""
 LARGEST = 2**62
 LONGEST = 1000
 """Characters of a refusal."""
@@ -56,7 +62,6 @@ def encode_query(query: NodeQuery) -> RecordDict:
     first, scalars, iterates = query.queries[0], sorted(query.queries[0].scalars), sorted(query.queries[0].iterates)
     content = config_only(
         "query",
-        format=FORMAT,
         entry=query.entry,
         kind=first.kind,
         round=first.round,
@@ -113,11 +118,8 @@ class Outline:
 
 def read_outline(content: RecordDict) -> Outline:
     """The outline of what :func:`encode_query` wrote; refuses empty and repeated names, and that of the parameters."""
+    check_format(content, "query")
     read = Reader(content, "query")
-    if read.one("format", int, 0, LARGEST) != FORMAT:
-        raise WireError(
-            f"the message has format {read.one('format', int)}, this version reads {FORMAT}: update wafl-learn"
-        )
     kind = read.one("kind", str)
     if kind not in ("train", "loss"):
         raise WireError(f"kind={short(kind)} must be 'train' or 'loss'")
@@ -186,6 +188,18 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
     )
 
 
+def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The metrics of a reply: their names, and one number per client and run each; they may be non-finite."""
+    found = content.get("numbers")
+    values = dict(found) if isinstance(found, MetricRecord) else {}
+    if set(values) != set(NUMBERS):
+        raise WireError(f"numbers holds {short(sorted(values))}, expected {short(sorted(NUMBERS))}")
+    for name, each in values.items():
+        if not isinstance(each, list) or len(each) != count or not all(isinstance(value, float) for value in each):
+            raise WireError(f"{name} must be a list of {count} numbers, got {short(each)}")
+    return {name: torch.tensor(values[name], dtype=torch.float64).to(dtype) for name in NUMBERS}
+
+
 def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]:
     """One run's values by name."""
     return dict(zip(names, values[place * len(names) : (place + 1) * len(names)], strict=True))
@@ -195,11 +209,10 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
     """One row per client; with partial sums one per run, the weighted mean of the clients whose numbers are finite."""
     if query.partial_sums:
         replies = [_averaged(each, reply) for each, reply in zip(query.queries, replies, strict=True)]
-    numbers = arrays(
-        loss=torch.cat([reply.loss for reply in replies]), cost=torch.cat([reply.cost for reply in replies])
+    content = config_only("reply")
+    content["numbers"] = MetricRecord(
+        {name: [float(value) for reply in replies for value in getattr(reply, name)] for name in NUMBERS}
     )
-    content = config_only("reply", format=FORMAT)
-    content["numbers"] = numbers
     wanted = query.queries[0].wanted
     if wanted:
         content["vectors"] = arrays(**{name: torch.cat([reply.vectors[name] for reply in replies]) for name in wanted})
@@ -208,14 +221,13 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
 
 def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     """One reply per client and run; they may be non-finite, because that is one client's fault and not the node's."""
-    check_refusal(content)
-    Reader(content, "reply").one("format", int, FORMAT, FORMAT)
+    check_format(content, "reply")
     sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
     rows = [1] * len(sizes) if query.partial_sums else sizes
-    numbers = read_arrays(content, "numbers", ("loss", "cost"), (sum(sizes),), first.params.dtype)
+    numbers = _read_numbers(content, sum(sizes), first.params.dtype)
     shape = (sum(rows), *first.params.shape)
     found = read_arrays(content, "vectors", first.wanted, shape, first.params.dtype)
-    loss, cost = (numbers[name].split(sizes) for name in ("loss", "cost"))
+    loss, cost = (numbers[name].split(sizes) for name in NUMBERS)
     vectors = {
         name: [part.expand(size, -1) for part, size in zip(whole.split(rows), sizes, strict=True)]
         for name, whole in found.items()
@@ -226,29 +238,30 @@ def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     ]
 
 
-def refusal(why: str) -> RecordDict:
-    return config_only("refused", why=why[:LONGEST])
-
-
-def check_refusal(content: RecordDict) -> None:
-    """Raise a node's refusal, in its own words."""
-    if "refused" in content:
-        raise WireError(Reader(content, "refused").one("why", str)[:LONGEST])
-
-
 def arrays(**tensors: Tensor) -> ArrayRecord:
     return ArrayRecord({name: _array(value.detach().cpu().numpy()) for name, value in tensors.items()})
 
 
 def _array(values: np.ndarray[Any, Any]) -> Array:
-    data = values.astype(values.dtype.newbyteorder("<")).tobytes()
-    return Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=RAW, data=data)
+    return Array(np.ascontiguousarray(values, values.dtype.newbyteorder("<")))
 
 
 def config_only(record: str, /, **values: Any) -> RecordDict:
-    """A message with one record of plain values, "query" or "reply"; empty lists and None are left out."""
+    """A message with one record of plain values and their format; empty lists and None are left out."""
     filled = {name: value for name, value in values.items() if value is not None and value != []}
-    return RecordDict({record: ConfigRecord(filled)})
+    return RecordDict({record: ConfigRecord({"format": FORMAT, **filled})})
+
+
+def check_format(content: RecordDict, record: str) -> None:
+    """Refuse a message that another version wrote, before anything else of it is read."""
+    read = Reader(content, record)
+    found = read.one("format", int, 0, LARGEST) if read.has("format") else "none"
+    if found != FORMAT:
+        sender, reader = ("server", "node") if record == "query" else ("node", "server")
+        raise WireError(
+            f"the {sender}'s messages have format {found}, this {reader}'s wafl-learn {version('wafl-learn')} has "
+            f"format {FORMAT}: install the same version of wafl-learn on the server and on every node"
+        )
 
 
 def read_arrays(
@@ -268,7 +281,7 @@ def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An array of exactly this shape, type and size in bytes; its bytes are numbers, and nothing is parsed."""
+    """An array of exactly this shape, type and size in bytes; nothing is allocated before its header is checked."""
     found = content.get(record)
     array = found.get(name) if isinstance(found, ArrayRecord) else None
     if array is None:
@@ -276,16 +289,29 @@ def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ..
     if dtype not in DTYPES:
         raise WireError(f"parameters of type {dtype} cannot travel: give the model float32 or float64 parameters")
     expected = DTYPES[dtype]
-    if array.stype != RAW or array.dtype != expected or tuple(array.shape) != shape:
+    if array.stype != SType.NUMPY or array.dtype != expected or tuple(array.shape) != shape:
         raise WireError(
             f"{name} is {short(array.dtype)} of shape {short(tuple(array.shape))} ({short(array.stype)}), expected "
             f"{expected} of {shape}"
         )
-    size = math.prod(shape) * dtype.itemsize
-    if len(array.data) != size:
-        raise WireError(f"{name} takes {len(array.data)} bytes, expected {size}")
-    values = np.frombuffer(array.data, np.dtype(expected).newbyteorder("<")).astype(expected)
+    size, little = math.prod(shape) * dtype.itemsize, np.dtype(expected).newbyteorder("<")
+    begin = _header(array.data[:HEADER], shape, little)
+    if begin is None or len(array.data) != begin + size:
+        raise WireError(f"{name} takes {len(array.data)} bytes, expected a header and {size}")
+    values = np.frombuffer(array.data, little, offset=begin).astype(expected)
     return torch.from_numpy(values).view(shape)
+
+
+def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | None:
+    """Where the numbers begin, if the header is that of such an array; it is a dict of literals, and nothing is run."""
+    stream = io.BytesIO(data)
+    try:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            return None
+        found = np.lib.format.read_array_header_1_0(stream)
+    except Exception:  # bytes of any kind may raise anything
+        return None
+    return stream.tell() if found == (shape, False, dtype) else None
 
 
 def finite(name: str, values: Tensor) -> Tensor:

@@ -17,10 +17,13 @@ from wafl.runs.read import parse_experiment
 SERVER, CLIENT = "wafl.flower.server:server_app", "wafl.flower.client:client_app"
 
 
-def write_app(folder: Path, experiment: Experiment, source: Path | None = None) -> list[Path]:
+def write_app(
+    folder: Path, experiment: Experiment, source: Path | None = None, *, with_data: bool = False
+) -> list[Path]:
     """Write the app into a new or empty folder and return its files.
 
-    Modules in ``source`` that the experiment names are copied with it, except the module of its data.
+    Modules in ``source`` that the experiment names are copied with it; that of its data only ``with_data``, because
+    real nodes have their own.
     """
     import tomlkit
 
@@ -48,7 +51,7 @@ def write_app(folder: Path, experiment: Experiment, source: Path | None = None) 
     }
     project = folder / "pyproject.toml"
     write_whole(project, tomlkit.dumps(document).encode())
-    modules = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in imports(experiment, data=False))
+    modules = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in imports(experiment, data=with_data))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
     return [project, *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file())]
 

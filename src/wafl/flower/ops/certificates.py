@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 HOSTS = ("localhost", "127.0.0.1")
+"""Where the operator, the proxy and the ServerApp reach the SuperLink; every server certificate is also for these."""
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 MOST_DAYS = 36500
+CA_DAYS = 3650
+"""The CA outlives the server certificates that it signs: a node keeps its ca.crt when they are renewed."""
+CA_NAME = "WAFL federation CA"
 CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
@@ -56,6 +60,17 @@ class Certificates:
     def server_key(self) -> Path:
         return self.folder / "server.key"
 
+    def hosts(self) -> list[str]:
+        """The names and addresses that the server certificate is for."""
+        from cryptography import x509
+
+        names = _read(self.server_cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [str(name.value) for name in names]
+
+    def nodes(self) -> list[str]:
+        """The nodes that have a key pair here."""
+        return sorted(path.stem for path in (self.folder / "keys").glob("*.pub") if self.node_key(path.stem).is_file())
+
     def node_key(self, name: str) -> Path:
         """What only that node gets."""
         return self.folder / "keys" / name
@@ -74,14 +89,14 @@ def make_certificates(
 ) -> Certificates:
     """Make a CA, a server certificate for these hosts, and one key pair per node.
 
-    In a folder that has certificates, only key pairs are added. Nothing is overwritten: when the certificates expire,
-    make new ones in a new folder.
+    In a folder that has certificates, only key pairs are added, and nothing is overwritten; see
+    :func:`renew_certificates`.
 
     Args:
         folder: where the files go.
-        hosts: the names and addresses by which nodes reach the server.
+        hosts: the names and addresses by which nodes reach the server; the certificate is also for localhost.
         nodes: the names of nodes that get a key pair.
-        days: how long the certificates are valid.
+        days: how long the server certificate is valid; the CA is valid for at least ten years.
     """
     require("cryptography", extra="flower", what="wafl flower certificates")
     _check(hosts, nodes, days)
@@ -96,7 +111,68 @@ def make_certificates(
     if not made:
         _write_certificates(files, hosts, days)
     for name in nodes:
-        _write_node(files, name)
+        private, public = _node(name)
+        _write(files.node_key(name), private)
+        _write(files.node_pub(name), public, 0o644)
+    return files
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """When the server's new certificate expires; ``old_ca`` says when the nodes' ``ca.crt`` does, if it was renewed."""
+
+    until: datetime
+    old_ca: datetime | None
+
+
+def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365) -> Renewed:
+    """Replace the server's certificate and key.
+
+    The CA keeps its key, so nodes trust the new certificate by the ``ca.crt`` that they have. If that would expire
+    first, the CA's certificate is renewed as well.
+
+    Args:
+        folder: as :func:`make_certificates` made it, with the CA's key.
+        hosts: the names and addresses by which nodes reach the server, if they have changed.
+        days: how long the server certificate is valid.
+    """
+    require("cryptography", extra="flower", what="wafl flower certificates")
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    files = Certificates.open(folder)
+    wanted = files.hosts() if hosts is None else hosts
+    _check(wanted, (), days)
+    if not files.ca_key.is_file():
+        raise FileNotFoundError(f"{files.ca_key} is missing: put it back from where it is kept, and renew again")
+    ca_key, ca = load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
+    if not isinstance(ca_key, EllipticCurvePrivateKey) or ca_key.public_key() != ca.public_key():
+        raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
+    lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
+    if not lasts:
+        _replace(files.ca, _signed(_ca(ca_key, max(days, CA_DAYS)), ca_key), 0o644)
+    server_key, server = _server(ca_key, wanted, days)
+    _replace(files.server_key, server_key)
+    _replace(files.server_cert, server, 0o644)
+    return Renewed(_read(files.server_cert).not_valid_after_utc, None if lasts else ca.not_valid_after_utc)
+
+
+def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
+    """Replace the key pairs of these nodes; the SuperLink takes their old keys until they are unregistered.
+
+    Args:
+        folder: as :func:`make_certificates` made it.
+        nodes: the names of the nodes.
+    """
+    require("cryptography", extra="flower", what="wafl flower certificates")
+    files = Certificates.open(folder)
+    _check(HOSTS, nodes, 1)
+    if missing := [name for name in nodes if name not in files.nodes()]:
+        raise FileNotFoundError(f"node {missing[0]!r} has no key in {files.folder}: add it without --renew")
+    for name in nodes:
+        private, public = _node(name)
+        _replace(files.node_key(name), private)
+        _replace(files.node_pub(name), public, 0o644)
     return files
 
 
@@ -134,7 +210,9 @@ def _is_name(host: str) -> bool:
 
 def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool) -> None:
     if made and not nodes:
-        raise FileExistsError(f"{files.folder} has certificates: choose another folder, or add nodes to it with --node")
+        raise FileExistsError(
+            f"{files.folder} has certificates: choose another folder, add nodes with --node, or renew them with --renew"
+        )
     certificates = () if made else (files.ca_key, files.server_key, files.server_cert)
     for file in certificates:
         if file.exists():
@@ -146,51 +224,67 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
 
 
 def _refuse_other_hosts(files: Certificates, hosts: Sequence[str]) -> None:
-    from cryptography import x509
-
-    certificate = x509.load_pem_x509_certificate(files.server_cert.read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    known = [str(name.value) for name in names]
+    known = files.hosts()
     if new := [host for host in hosts if host not in known]:
         has = f"{files.server_cert} is for {', '.join(known)}"
-        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder")
+        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder, or give all hosts with --renew")
 
 
 def _write_certificates(files: Certificates, hosts: Sequence[str], days: int) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    ca_key = ec.generate_private_key(ec.SECP384R1())
+    server_key, server = _server(ca_key, hosts, days)
+    _write(files.ca_key, _private(ca_key))
+    _write(files.server_key, server_key)
+    _write(files.server_cert, server, 0o644)
+    _write(files.ca, _signed(_ca(ca_key, max(days, CA_DAYS)), ca_key), 0o644)
+
+
+def _ca(key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    name = _name(CA_NAME)
+    return (
+        _builder(name, name, key, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(ca=True), critical=True)
+    )
+
+
+def _server(ca_key: EllipticCurvePrivateKey, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
+    """A new key of the server, and its certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    ca_name = _name("WAFL federation CA")
-    ca = (
-        _builder(ca_name, ca_name, ca_key, ca_key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(ca=True), critical=True)
-    )
-    names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in hosts]
-    server = (
-        _builder(_name("WAFL federation server"), ca_name, server_key, ca_key, days)
+    key = ec.generate_private_key(ec.SECP384R1())
+    everywhere = dict.fromkeys((*hosts, *HOSTS))
+    names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in everywhere]
+    certificate = (
+        _builder(_name("WAFL federation server"), _name(CA_NAME), key, ca_key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(ca=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
     )
-    _write(files.ca_key, _private(ca_key))
-    _write(files.server_key, _private(server_key))
-    _write(files.server_cert, _signed(server, ca_key), 0o644)
-    _write(files.ca, _signed(ca, ca_key), 0o644)
+    return _private(key), _signed(certificate, ca_key)
 
 
-def _write_node(files: Certificates, name: str) -> None:
-    """In the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
+def _node(name: str) -> tuple[bytes, bytes]:
+    """A key pair in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _write(files.node_key(name), _private(key, ssh=True))
-    _write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
+    return _private(key, ssh=True), public + f" {name}\n".encode()
+
+
+def _read(certificate: Path) -> x509.Certificate:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(certificate.read_bytes())
 
 
 def _name(text: str) -> x509.Name:
@@ -252,3 +346,11 @@ def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a new file; fail if it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
+
+
+def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file in place of the one that is there, all of it or nothing."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    _write(new, content, mode)
+    new.replace(path)

