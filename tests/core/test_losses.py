@@ -338,7 +338,7 @@ def test_output_loss_takes_any_object_with_the_right_members():
     own = OwnCrossEntropy()
     assert output_loss(own) is own
     del plain.slopes
-    with pytest.raises(ValueError, match=r"is not a loss: use one of .*a subclass of wafl\.core\.losses\.OutputLoss"):
+    with pytest.raises(ValueError, match=r"is not a loss: use one of .*a subclass of wafl\.OutputLoss"):
         output_loss(plain)
 
 

@@ -39,6 +39,8 @@ METHODS: dict[str, tuple[wafl.Method, dict[str, Any]]] = {
     "FedPGM, random start": (wafl.FedPGM(steps=2, random_start=True), {}),
     "AFL": (wafl.AFL(), ONE_STEP),
     "DRFA": (wafl.DRFA(weights_step=0.05), {}),
+    "QFFL": (wafl.QFFL(q=0.5), {}),
+    "ScaffPD": (wafl.ScaffPD(), {"cohort": None}),
 }
 GRIDS: dict[str, tuple[wafl.Method, dict[str, list[Any]]]] = {
     "lanes of one batch": (wafl.WAFL(), {"gamma": [1.0, 3.0], "seed": [0, 5]}),
@@ -143,7 +145,7 @@ def test_a_run_interrupted_in_any_round_ends_with_the_same_bits(
 def test_a_run_interrupted_between_any_two_queries_ends_with_the_same_bits(
     tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """DRFA asks twice per round: the first answer alone is no progress."""
+    """DRFA, q-FFL and Scaff-PD ask twice per round: the first answer alone is no progress."""
     answer = Lanes.run
     asked = 0
 
@@ -154,7 +156,7 @@ def test_a_run_interrupted_between_any_two_queries_ends_with_the_same_bits(
 
     monkeypatch.setattr(Lanes, "run", counting)
     whole, questions = bits(fit(clients, name)), asked
-    assert questions == (2 if "DRFA" in name else 1) * ROUNDS
+    assert questions == (2 if "DRFA" in name or name in ("QFFL", "ScaffPD") else 1) * ROUNDS
     for turn in range(1, questions + 1):
         left = turn
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import wafl
-from wafl.core.cost import check_memory, check_steps
+from wafl.core.cost import check_ascent, check_memory, check_steps
+from wafl.data.domains import federation_of
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec
 from wafl.runs.demo import demo_experiment
@@ -71,3 +73,53 @@ def test_an_attack_of_a_billion_steps_is_refused_before_training() -> None:
     slow = experiment.model_copy(update={"attack": experiment.attack.model_copy(update={"steps": BILLION})})
     with pytest.raises(ValueError, match=r"attack\.steps = 1000000000: up to .* days or more: lower attack\.steps"):
         make_plan(slow)
+
+
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [
+        (
+            wafl.PGD(epsilon=0.1, steps=BILLION),
+            r"PGD with steps=1000000000, .* 2.78 hours or more: lower",
+        ),
+        (wafl.PGD(epsilon=0.1, random_start=True, restarts=BILLION), r"restarts=1000000000: .* days or more: lower"),
+        (wafl.WassersteinShift(1.0, steps=BILLION), r"WassersteinShift with steps=1000000000: .* lower"),
+    ],
+    ids=["pgd", "restarts", "wasserstein"],
+)
+def test_an_attack_that_would_take_days_is_refused_wherever_it_is_given(
+    clients: wafl.Federation, attack: wafl.PGD, words: str
+) -> None:
+    model = wafl.models.mlr(clients)
+    test = replace(clients, test=clients.train)
+    with pytest.raises(ValueError, match=words):
+        wafl.evaluate(model, test, attack=attack)
+    with pytest.raises(ValueError, match=words):
+        wafl.compare({"run": cast(Any, model)}, test, attacks=[None, attack])
+    with pytest.raises(ValueError, match=words):
+        attack(model, np.zeros((2, 1, 8, 8), "float32"), np.array([0, 1]))
+    with pytest.raises(ValueError, match=words):
+        wafl.tune(model, clients, wafl.FedAvg(), attack=attack, rounds=1, local_steps=1)
+
+
+def test_the_longest_attacks_that_people_run_are_not_refused() -> None:
+    check_ascent(wafl.PGD(epsilon=0.1, steps=10_000, random_start=True, restarts=1_000))
+    check_ascent(wafl.WassersteinShift(1.0, steps=100_000))
+
+
+def test_an_endless_ascent_is_refused_outside_of_training(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    with pytest.raises(ValueError, match=r"Wasserstein with steps=1000000000, .* or more: lower steps"):
+        wafl.robust_loss(model, np.zeros((2, 1, 8, 8)), np.array([0, 1]), gamma=1.0, steps=BILLION)
+    with pytest.raises(ValueError, match=r"Wasserstein with .*restarts=1000000000: .* days or more: lower restarts"):
+        wafl.calibrate(model, clients, gammas=[1.0], restarts=BILLION)
+
+
+def test_a_billion_trials_are_refused_before_the_first_is_drawn(clients: wafl.Federation) -> None:
+    with pytest.raises(ValueError, match=r"the models of trials=1000000000 would take .* of memory.*: lower trials"):
+        wafl.tune(wafl.models.mlr(clients), clients, wafl.FedAvg(), trials=BILLION, rounds=1, local_steps=1)
+
+
+def test_images_that_do_not_fit_into_memory_are_refused_before_they_are_resized() -> None:
+    with pytest.raises(ValueError, match=r"images of digits with size=1000000 would take .*TiB .*: lower size"):
+        federation_of(["digits"], size=10**6)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import wafl
+from wafl.engine.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -61,3 +62,49 @@ def test_float32_convolutions_on_the_gpu_are_not_rounded_to_tf32(digits: wafl.Fe
     for name, value in on["cpu"].params.items():
         torch.testing.assert_close(on["cuda"].params[name], value, atol=1e-5, rtol=0)
     assert torch.backends.cudnn.allow_tf32 == before
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_a_resumed_run_has_the_bits_of_one_that_went_through(digits, tmp_path, precision: str) -> None:
+    model = wafl.models.cnn(digits, channels=(4, 8))
+
+    def run(rounds: int, **more) -> wafl.Run:
+        options = {"cohort": 5, "local_epochs": 1, "device": "cuda", "precision": precision}
+        return wafl.fit(model, digits, wafl.WAFL(gamma=2.0, steps=4), rounds=rounds, **options, **more)
+
+    def stop(_place: int, record, _state) -> None:
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    whole = run(5)
+    with pytest.raises(KeyboardInterrupt):
+        run(5, checkpoint=Checkpoint(tmp_path), on_round=stop)
+    resumed = run(5, checkpoint=Checkpoint(tmp_path))
+    assert all(torch.equal(value, resumed.params[name]) for name, value in whole.params.items())
+
+
+def test_clients_of_very_different_sizes_are_captured_and_end_where_the_cpu_ends() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = [
+        (torch.randn(size, 5, generator=generator), torch.arange(size) % 3) for size in (300, 200, 130, 70, 40, 17, 6)
+    ]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    options = {"rounds": 3, "local_epochs": 2, "batch_size": 16, "momentum": 0.5, "learning_rate": 0.1}
+    on = {
+        device: wafl.fit(model.double(), clients, wafl.WAFL(gamma=5.0), device=device, **options)
+        for device in ("cpu", "cuda")
+    }
+    for name, value in on["cpu"].params.items():
+        torch.testing.assert_close(on["cuda"].params[name], value, atol=1e-8, rtol=0)
+
+
+def test_what_cannot_be_captured_is_said_and_computed_all_the_same(digits: wafl.Federation) -> None:
+    class Peeking(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(x.flatten(1))
+            return outputs if bool(outputs.isfinite().all()) else outputs * 0
+
+    with pytest.warns(wafl.SequentialWarning, match="captured"):
+        on_gpu = wafl.fit(Peeking(64, 10), digits, wafl.FedAvg(), rounds=2, local_epochs=1, device="cuda")
+    assert len(on_gpu.history) == 2

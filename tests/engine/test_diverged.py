@@ -106,6 +106,7 @@ def test_an_infinite_supremum_ends_its_run_alone(clients: wafl.Federation) -> No
     assert large.diverged is None
 
 
+@pytest.mark.filterwarnings("ignore::wafl.DivergenceWarning")
 def test_a_server_whose_step_overflows_ends_its_run_alone(clients: wafl.Federation) -> None:
     servers = [wafl.servers.sgd(1.0), wafl.servers.sgd(1e38)]
     good, bad = sweep(clients, wafl.FedAvg(), {"server": servers}, learning_rate=10.0)

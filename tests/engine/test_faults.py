@@ -17,6 +17,7 @@ import wafl
 from tests.oracles import reference
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance, admit
+from wafl.algorithms.caps import Caps
 from wafl.core.errors import DivergedError, TooFewRepliesError
 from wafl.engine.callbacks import Moment
 from wafl.engine.checkpoint import Checkpoint, read_progress
@@ -161,6 +162,9 @@ def test_faults_refuse_rates_that_are_not_rates_and_seeds_that_are_not_seeds(
         ({"attempts": 0}, "attempts=0 must be at least 1"),
         ({"outsized": 1.0}, "outsized=1.0 must exceed 1"),
         ({"outsized": math.nan}, "outsized=nan must exceed 1"),
+        ({"clip": 0.9}, "clip=0.9 must be at least 1"),
+        ({"clip": math.nan}, "clip=nan must be at least 1"),
+        ({"diverged": 1.0}, "diverged=1.0 must exceed 1"),
     ],
 )
 def test_a_tolerance_refuses_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
@@ -398,11 +402,15 @@ def ask(*clients: int, iterates: dict[str, int] | None = None, kind: Any = "trai
         (Reply(1, torch.tensor(0.5), torch.tensor(0.0)), "no update"),
         (reply(1, [200.0, 0.0, 0.0]), "an update of length 200, above 100"),
         (reply(1, [99.0, 0.0, 0.0]), None),
+        (reply(1, cost=torch.tensor(-1e-3)), "a cost of -0.001, which is negative"),
+        (reply(1, loss=torch.tensor(1e30)), "a loss of 1e+30, above 100"),
+        (reply(1, loss=torch.tensor(99.0)), None),
+        (reply(1, loss=torch.tensor(-99.0)), None),
     ],
 )
 def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, reason: str | None) -> None:
     received = [reply(3), bad, reply(0), reply(2)]
-    counted, replies, excluded = admit(ask(0, 1, 2, 3), received, Tolerance())
+    counted, replies, excluded, _ = admit(ask(0, 1, 2, 3), received, Tolerance())
     assert excluded == ([] if reason is None else [Exclusion(1, reason)])
     assert replies is not None
     expected = (0, 1, 2, 3) if reason is None else (0, 2, 3)
@@ -423,7 +431,7 @@ def test_a_reply_without_a_usable_snapshot_is_left_out_if_one_was_asked_for(
     snapshot: Tensor | None, reason: str
 ) -> None:
     good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
-    _, replies, excluded = admit(
+    _, replies, excluded, _ = admit(
         ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance()
     )
     assert excluded == [Exclusion(1, reason)]
@@ -433,14 +441,14 @@ def test_a_reply_without_a_usable_snapshot_is_left_out_if_one_was_asked_for(
 
 def test_a_reply_to_a_query_for_losses_needs_no_update() -> None:
     losses = [Reply(client, torch.tensor(1.0 + client), torch.tensor(0.0)) for client in range(3)]
-    counted, replies, excluded = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
+    counted, replies, excluded, _ = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
     assert (counted.clients, excluded) == ((0, 1, 2), [])
     assert replies is not None
     assert (replies.loss.tolist(), replies.vectors) == ([1.0, 2.0, 3.0], {})
 
 
 def test_if_no_reply_can_be_used_nobody_counts() -> None:
-    counted, replies, excluded = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
+    counted, replies, excluded, _ = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
     assert (counted.clients, replies, len(excluded)) == ((), None, 2)
 
 
@@ -450,6 +458,45 @@ def test_an_update_is_outsized_only_among_three_or_more_that_move() -> None:
     assert len(admit(ask(0, 1, 2), [*pair, reply(2)], Tolerance(outsized=1.5))[2]) == 1
     still = [reply(client, [0.0, 0.0, 0.0]) for client in range(3)]
     assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance())[2] == [], "if most stand still, every move is long"
+
+
+def test_a_loss_or_cost_above_its_cap_is_left_out_with_its_reason() -> None:
+    liars = [reply(1, loss=torch.tensor(8.0)), reply(3, loss=torch.tensor(-8.0)), reply(4, cost=torch.tensor(3.0))]
+    found = admit(ask(0, 1, 2, 3, 4), [reply(0), reply(2), *liars], Tolerance(), Caps(loss=5.0, cost=2.0))
+    assert found.query.clients == (0, 2)
+    assert {out.client: out.reason for out in found.excluded} == {
+        1: "a loss of 8, above caps.loss = 5",
+        3: "a loss of -8, above caps.loss = 5",
+        4: "a cost of 3, above caps.cost = 2",
+    }
+
+
+def test_an_update_longer_than_the_clip_is_shortened_and_the_others_keep_their_bits() -> None:
+    """Snapshots are models too, and are compared with snapshots; losses need no model."""
+    away, snapshots = [[1.0, 0.0, 0.0], [0.0, -30.0, 0.0], [0.0, 0.0, 2.0], [0.5, 0.0, 0.0]], [0.1, 9.0, 0.1, 0.1]
+    received = [reply(i, away[i], torch.tensor([0.0, 0.0, snapshots[i]])) for i in range(4)]
+    found = admit(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, Tolerance(clip=2.0))
+    assert found.excluded == []
+    assert found.shortened == {1: pytest.approx(1 / 15)}, "the lower median is 1"
+    assert found.replies is not None
+    assert found.replies.params.tolist() == [away[0], [0.0, pytest.approx(-2.0), 0.0], away[2], away[3]]
+    assert found.replies.vectors["snapshot"][:, 2].tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1])
+    two = admit(ask(0, 1), received[:2], Tolerance(clip=2.0))
+    assert two.shortened == {1: pytest.approx(1 / 15)}, "of two, the longer is compared with the shorter"
+    assert admit(ask(0, 1), received[:2], Tolerance()).shortened == {}, "by default none is"
+    losses = [Reply(client, torch.tensor(1.0), torch.tensor(0.0)) for client in range(3)]
+    assert admit(ask(0, 1, 2, kind="loss"), losses, Tolerance(clip=1.0)).shortened == {}
+
+
+def test_who_was_shortened_is_in_the_history_of_a_run() -> None:
+    heavy = [(x * (10.0 if client == 2 else 1.0), y) for client, (x, y) in enumerate(pairs())]
+    spoilt = wafl.Federation.from_arrays(heavy, test_fraction=0)
+    run = fit(spoilt, wafl.FedAvg(), ALL, rounds=2, tolerance=Tolerance(clip=2.0))
+    for record in run.history:
+        assert [client for client, _ in record.shortened] == [2]
+        assert 0.0 < record.shortened[0][1] < 1.0
+        assert 2 in record.participants
+    assert History.from_json(json.loads(json.dumps(run.history.to_json())))[0].shortened == run.history[0].shortened
 
 
 def test_the_tolerance_says_how_long_an_update_may_be(clients: wafl.Federation) -> None:
@@ -495,6 +542,15 @@ def test_a_round_is_repeated_until_enough_reply(clients: wafl.Federation) -> Non
         last = {c for c in range(8) if fate(faults, 0, record.round, c, record.attempts - 1) is not None}
         assert {client for client, _ in record.excluded} == last, "of the attempt that counted alone"
     assert max(run.history.column("attempts")) > 2
+
+
+def test_if_every_reply_is_not_finite_the_error_speaks_of_the_learning_rate(clients: wafl.Federation) -> None:
+    """The model may diverge, or the clients may be broken: a server cannot tell."""
+    with pytest.raises(TooFewRepliesError, match=r"every reply came and none was finite: .* lower the learning rate"):
+        fit(clients, wafl.FedAvg(), faults=Faults(nan=1.0))
+    with pytest.raises(TooFewRepliesError) as missing:
+        fit(clients, wafl.FedAvg(), faults=Faults(dropout=0.99), tolerance=Tolerance(min_replies=1.0, attempts=1))
+    assert "learning rate" not in str(missing.value)
 
 
 def test_too_few_replies_end_the_training_with_the_round(clients: wafl.Federation) -> None:

@@ -24,6 +24,7 @@ METHODS: dict[str, tuple[wafl.Method, dict[str, Any]]] = {
     "FedRobust": (wafl.FedRobust(), {}),
     "AFL": (wafl.AFL(), ONE_STEP),
     "DRFA": (wafl.DRFA(weights_step=0.05), {}),
+    "QFFL": (wafl.QFFL(q=0.5), {}),
 }
 
 
@@ -337,7 +338,7 @@ def test_the_history_has_one_record_per_round_with_what_the_method_has(few: wafl
     moves = name.startswith("WAFL") or name in ("FedPGM", "FedRobust")
     assert all((record.achieved_radius is not None) == moves for record in history)
     assert all((record.gamma is not None) == name.startswith("WAFL") for record in history)
-    learned = "DRFA" in name or name == "AFL"
+    learned = "DRFA" in name or name in ("AFL", "QFFL")
     assert all((record.client_weights is not None) == learned for record in history)
 
 

@@ -14,8 +14,8 @@ from wafl.algorithms import Query, Replies
 from wafl.core.inputs import Inputs
 from wafl.core.task import LayeredTask, LinearTask, Masks, Task, make_task
 from wafl.engine.batches import room_for
+from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.schedule import Schedule
 
 SIZES = (90, 3, 40, 17, 64, 1)

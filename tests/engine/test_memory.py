@@ -8,7 +8,7 @@ import wafl
 from wafl.core.random import Key
 from wafl.core.task import make_task
 from wafl.engine import memory
-from wafl.engine.local import ClientTask, LaneInput
+from wafl.engine.client_task import ClientTask, LaneInput
 from wafl.engine.memory import lanes_that_fit
 from wafl.schedule import LocalWork
 

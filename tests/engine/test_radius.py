@@ -6,6 +6,8 @@ import math
 from statistics import fmean
 
 import pytest
+import torch
+from torch import nn
 
 import wafl
 from wafl.engine.spec import Spec
@@ -33,6 +35,41 @@ def test_the_radius_is_reached_at_every_scale_and_the_model_survives(clients: wa
         assert max(record.achieved_radius or 0.0 for record in run.history) < 1.5 * radius
         if radius <= 0.1:
             assert wafl.evaluate(run, clients).accuracy > 0.8
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_a_network_learns_in_a_ball_in_which_it_would_have_become_constant_from_the_start() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centers, y = torch.randn(4, 8, generator=generator), torch.arange(40) % 4
+    pairs = [(centers[y] + 0.3 * torch.randn(40, 8, generator=generator), y) for _ in range(4)]
+    clients = wafl.Federation.from_arrays(pairs)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    schedule = {"rounds": 45, "local_steps": 3, "batch_size": 16, "learning_rate": 0.3}
+    run = wafl.fit(model, clients, wafl.WAFL(radius=2.6), **schedule)
+    assert fmean(record.achieved_radius or 0.0 for record in run.history[-10:]) == pytest.approx(2.6, rel=0.15)
+    assert wafl.evaluate(run, clients).accuracy >= 0.6, "0.15 if the ball is whole from the first round on"
+    assert (run.history[1].achieved_radius or 0.0) < 0.5, "the ball starts small"
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+@pytest.mark.parametrize("radius", [0.01, 0.2])
+def test_the_gamma_of_an_linf_regression_is_the_one_in_closed_form(radius: float) -> None:
+    """``sup over d of (r + <w, d>)^2 - gamma ||d||_inf^2`` moves by ``|r| ||w||_1 / (gamma - ||w||_1^2)``."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.tensor([0.5, -0.3, 0.2, 0.0])
+    x = torch.randn(60, 4, generator=generator)
+    y = x @ truth + 0.5 * torch.randn(60, generator=generator)
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
+    schedule = {"rounds": 60, "local_steps": 1, "batch_size": None, "learning_rate": 0.05}
+    run = wafl.fit(
+        wafl.models.mlr(clients), clients, wafl.WAFL(radius=radius, norm=math.inf), loss="squared_error", **schedule
+    )
+    weight, bias = (run.params[name].flatten().double() for name in sorted(run.params, reverse=True))
+    residual, slope = x.double() @ weight + bias - y.double(), float(weight.abs().sum())
+    gamma = slope**2 + float(residual.square().mean().sqrt()) * slope / radius
+    assert run.history[-1].gamma == pytest.approx(gamma, rel=0.02)
+    assert run.history[-1].achieved_radius == pytest.approx(radius, rel=0.02)
 
 
 def test_runs_with_a_gamma_and_runs_with_a_radius_do_not_share_a_batch() -> None:

@@ -14,7 +14,7 @@ from tests.engine.test_models import SIZES, TIMING, Normalized, images, one_thre
 from tests.oracles import plain
 from wafl.engine.checkpoint import Checkpoint
 
-BOTH = pytest.mark.parametrize("statistics", ["averaged", "client"])
+ALL = pytest.mark.parametrize("statistics", ["averaged", "client", "fedbn"])
 WAFL = wafl.WAFL(gamma=2.0, tolerance=0, steps=2)
 
 
@@ -49,7 +49,7 @@ def assert_same_bits(one: wafl.Run, other: wafl.Run) -> None:
     assert all(torch.equal(value, values(other)[name]) for name, value in values(one).items())
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("method", [wafl.FedAvg(), WAFL], ids=["FedAvg", "WAFL"])
 def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statistics: str, method: wafl.Method):
     """Sizes 5, 7 and 3 in batches of 3: the last of the 7 is a batch of one example, and every batch is padded."""
@@ -74,7 +74,7 @@ class Looking(Twofold):
         return super().forward(x)
 
 
-@BOTH
+@ALL
 def test_clients_one_after_another_learn_the_same_statistics(statistics: str):
     together = wafl.fit(seeded(Twofold), clients_of(images()), WAFL, **TIMING, statistics=statistics)
     with pytest.warns(wafl.SequentialWarning):
@@ -82,10 +82,10 @@ def test_clients_one_after_another_learn_the_same_statistics(statistics: str):
     assert_near(in_turn, values(together), atol=1e-12)
 
 
-def test_with_one_client_both_options_are_the_same_plain_loop():
+def test_with_one_client_all_options_are_the_same_plain_loop():
     pairs = images()[1:2]
     expected = plain.train(copy.deepcopy(seeded(Twofold)).eval(), pairs, **TIMING, statistics="averaged")
-    for statistics in ("averaged", "client"):
+    for statistics in ("averaged", "client", "fedbn"):
         run = wafl.fit(seeded(Twofold), clients_of(pairs), wafl.FedAvg(), **TIMING, statistics=statistics)
         assert_near(run, expected, atol=1e-12)
 
@@ -94,23 +94,25 @@ def test_equal_clients_keep_what_one_client_would():
     x, y = images()[1]
     timing: dict[str, Any] = {**TIMING, "batch_size": None}
     one = wafl.fit(seeded(Twofold), clients_of([(x, y)]), WAFL, **timing, statistics="averaged")
-    for statistics in ("averaged", "client"):
+    for statistics in ("averaged", "client", "fedbn"):
         three = wafl.fit(seeded(Twofold), clients_of([(x, y)] * 3), WAFL, **timing, statistics=statistics)
         assert_near(three, values(one), atol=1e-12)
 
 
-def test_averaged_and_client_differ():
+def test_averaged_client_and_fedbn_differ():
     runs = wafl.sweep(
-        seeded(Twofold), clients_of(images()), wafl.FedAvg(), {"statistics": ["averaged", "client"]}, **TIMING
+        seeded(Twofold), clients_of(images()), wafl.FedAvg(), {"statistics": ["averaged", "client", "fedbn"]}, **TIMING
     )
-    first, second = (run.model.get_buffer("norm.running_mean") for run in runs)
+    first, second, _ = (run.model.get_buffer("norm.running_mean") for run in runs)
     assert float((first - second).abs().max()) > 1e-3
+    _, averaged, kept = (run.model.get_parameter("norm.weight").detach() for run in runs)
+    assert float((averaged - kept).abs().max()) > 1e-4
     for run in runs:
         alone = wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **TIMING, **run.point)
         assert_near(run, values(alone), atol=1e-12)
 
 
-@BOTH
+@ALL
 def test_a_run_resumes_to_the_same_bits(statistics: str, tmp_path: Any):
     timing: dict[str, Any] = {**TIMING, "rounds": 4, "cohort": 2, "statistics": statistics}
 
@@ -145,14 +147,14 @@ def test_nothing_but_batches_moves_statistics(method: wafl.Method, options: dict
 
 
 @pytest.mark.parametrize("method", [wafl.SCAFFOLD(), wafl.DRFA(), wafl.AFL(), wafl.FedRobust()], ids=lambda m: m.name)
-def test_every_kind_of_method_trains_with_the_statistics_of_each_client(method: wafl.Method):
-    timing: dict[str, Any] = {"rounds": 2, "local_steps": 1, "learning_rate": 0.1, "statistics": "client"}
+def test_every_kind_of_method_trains_with_the_layers_of_each_client(method: wafl.Method):
+    timing: dict[str, Any] = {"rounds": 2, "local_steps": 1, "learning_rate": 0.1, "statistics": "fedbn"}
     run = wafl.fit(seeded(Twofold), clients_of(images()), method, **timing)
     assert all(bool(torch.isfinite(value).all()) for value in values(run).values())
     assert float(run.model.get_buffer("second.running_var").min()) > 0
 
 
-@BOTH
+@ALL
 def test_a_saved_run_is_tested_with_the_mean_of_its_clients_statistics(statistics: str, tmp_path: Any):
     clients = clients_of(images(), test_fraction=0.4)
     run = wafl.fit(seeded(Twofold), clients, wafl.FedAvg(), **TIMING, statistics=statistics)
@@ -190,9 +192,13 @@ class Folded(nn.Module):
 @pytest.mark.parametrize(
     ("model", "statistics", "message"),
     [
-        (Twofold, "frozen", r"BatchNorm1d at 'norm'.*eval\(\).*statistics='averaged' or 'client'.*GroupNorm"),
+        (
+            Twofold,
+            "frozen",
+            r"BatchNorm1d at 'norm'.*eval\(\).*statistics='averaged', 'client' or 'fedbn'.*GroupNorm",
+        ),
         (Normalized, "client", r"statistics='client' is for BatchNorm layers in training mode.*none.*train\(\)"),
-        (Twofold, "batch", "statistics='batch' must be frozen, averaged or client"),
+        (Twofold, "batch", "statistics='batch' must be frozen, averaged, client or fedbn"),
         (Folded, "averaged", r"BatchNorm1d at 'norm' gets 6 rows for 1 examples: .*eval\(\)"),
         (
             lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(18, momentum=None), nn.Linear(18, 3)),

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
+from wafl.core.capture import capturing
+
 DATA: Final = "data"
 Box = tuple[float, float]
 Bounds = Box | Literal["data"] | None
@@ -64,11 +66,12 @@ def box_of(bounds: Bounds, declared: Box | None = None) -> Box | None:
 def within(owner: T, declared: Box | None) -> T:
     """The same adversary or attack on data that declare this box; what has no ``bounds`` stays as it is.
 
-    At the output of a layer (``space``) the bounds of the data mean nothing.
+    At the output of a layer (``space``) the bounds of the data mean nothing, and a ball with a ``shape`` has none.
     """
     if getattr(owner, "bounds", None) != DATA or not is_dataclass(owner):
         return owner
-    box = declared if getattr(owner, "space", None) is None else None
+    plain = getattr(owner, "space", None) is None and getattr(owner, "shape", None) is None
+    box = declared if plain else None
     return cast(T, replace(cast(Any, owner), bounds=box))
 
 
@@ -90,7 +93,7 @@ def is_finite(box: Box | None) -> bool:
 
 def check_inside(x: Tensor, box: Box | None) -> None:
     """Examples that have to stay in a box must start inside it."""
-    if box is None:
+    if box is None or (x.is_cuda and capturing()):
         return
     low, high = torch.aminmax(x)
     if float(low) < box[0] or float(high) > box[1]:

@@ -51,6 +51,10 @@ class LabelCostWarning(TrainingWarning):
     """The label cost is so low that moving the targets alone multiplies the loss."""
 
 
+class DivergenceWarning(TrainingWarning):
+    """The loss has risen far above that of the first round; the message has since when, and which clients stand out."""
+
+
 class SequentialWarning(TrainingWarning):
     """The model cannot be batched over clients, which are computed one after another: slower, with the same results."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from wafl.core.random import Purpose, philox
+from wafl.core.random import Purpose, philox_array
 
 Integers = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ Six would do for many clients. The other ten are for the smallest grids, where w
 two: with 16 turns, what is drawn of up to 6 clients is within 0.0005 of uniform (total variation, over all keys).
 """
 
-TABLE = 256
+TABLE = 1024
 """Up to this many rows, one call draws the amounts of all turns; otherwise each turn draws those it meets."""
 
 
@@ -50,10 +50,10 @@ def _permuted(places: Integers, rows: int, columns: int, amounts: Callable[[int,
 
 def _amounts(seed: int, purpose: Purpose, round: int, largest: int) -> Callable[[int, Integers], Integers]:
     """Random words, one for each turn and each row or column."""
-    key, (at, client) = (np.array([seed]), np.array([int(purpose)])), (np.array([round]), np.array([0]))
+    key, (at, client) = (seed, int(purpose)), (np.array([round]), np.array([0]))
 
     def draw(turn: Integers, line: Integers) -> Integers:
-        return philox((line, turn, at, client), key)[0]
+        return philox_array((line, turn, at, client), key)[0]
 
     if largest > TABLE:
         return lambda turn, line: draw(np.array([turn]), line)

@@ -150,6 +150,30 @@ class SquaredError(OutputLoss):
 
 
 @dataclass(frozen=True)
+class SoftLabels(OutputLoss):
+    """``-sum_c t_c log softmax(s + r)_c``: y holds the targets t and an offset r of the outputs, ``[..., 2, C]``."""
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        targets, offset = y.unbind(-2)
+        return -(targets * (outputs + offset).log_softmax(-1)).sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        targets, offset = y.unbind(-2)
+        return targets.sum(-1, keepdim=True) * (outputs + offset).softmax(-1) - targets
+
+
+@dataclass(frozen=True)
+class Product(OutputLoss):
+    """``<s, y>``, whose gradient in the outputs is y: what is left of any loss once its slopes are known."""
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs * y).sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return y
+
+
+@dataclass(frozen=True)
 class CustomLoss(OutputLoss):
     """Your own function of ``(outputs [B, C], y [B])`` that returns one loss per example; no more is known about it."""
 
@@ -182,7 +206,7 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
     if not callable(loss):
         raise ValueError(
             f"loss {loss!r} is not a loss: use one of {', '.join(named)}, a function of (outputs, y), or an object of "
-            "a subclass of wafl.core.losses.OutputLoss"
+            "a subclass of wafl.OutputLoss"
         )
     return CustomLoss(loss)
 

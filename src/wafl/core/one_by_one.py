@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
+
+MOST_STREAMS = 16
+
+_POOL: list[torch.cuda.Stream] = []
+_side_by_side: ContextVar[bool] = ContextVar("side_by_side", default=False)
 
 
 def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
     """What ``torch.func.vmap(function)`` computes, lane by lane, for arguments that are tensors or tuples of them."""
 
     def each_lane(*args: Any) -> Any:
-        results = [function(*(_at(value, lane) for value in args)) for lane in range(len(args[0]))]
+        count = len(args[0])
+        streams = _streams(count) if are_side_by_side() else []
+        results: list[Any] = []
+        for lane in range(count):
+            with torch.cuda.stream(streams[lane % len(streams)]) if streams else nullcontext():
+                results.append(function(*(_at(value, lane) for value in args)))
+        for stream in streams:
+            torch.cuda.current_stream().wait_stream(stream)
         return _stacked(results)
 
     return each_lane
+
+
+@contextmanager
+def side_by_side() -> Generator[None, None, None]:
+    """Lanes run in CUDA streams of their own: a small network fills a GPU only together with others."""
+    token = _side_by_side.set(True)
+    try:
+        yield
+    finally:
+        _side_by_side.reset(token)
+
+
+def are_side_by_side() -> bool:
+    return _side_by_side.get()
+
+
+def _streams(count: int) -> list[torch.cuda.Stream]:
+    """One stream per lane, which goes on from here; many lanes take turns."""
+    while len(_POOL) < min(count, MOST_STREAMS):
+        _POOL.append(torch.cuda.Stream())
+    for stream in _POOL[:count]:
+        stream.wait_stream(torch.cuda.current_stream())
+    return _POOL[:count]
 
 
 def autograd_gradient(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:

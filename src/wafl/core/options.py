@@ -14,11 +14,13 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from wafl.core.bounds import check_bounds
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,13 @@ class Box:
 
 
 @dataclass(frozen=True)
+class Shaped:
+    """The shape of a ball: see :mod:`wafl.core.shaping`, which checks it."""
+
+    def check(self, name: str, value: Any) -> None: ...
+
+
+@dataclass(frozen=True)
 class EachRound:
     """A number in this range, or a function of the round that returns one."""
 
@@ -122,8 +131,8 @@ class Tunable:
     comparable: Callable[[float, int], float] | None = None
 
 
-Limits = Range | Count | Choice | Box | EachRound
-LIMITS = (Range, Count, Choice, Box, EachRound)
+Limits = Range | Count | Choice | Box | Shaped | EachRound
+LIMITS = (Range, Count, Choice, Box, Shaped, EachRound)
 
 
 def Positive(hint: str = "", *, infinite: bool = False) -> Range:
@@ -165,6 +174,11 @@ def check_options(owner: Any) -> None:
         option.check(value)
         if isinstance(value, np.generic):  # JSON and checkpoints hold plain numbers
             object.__setattr__(owner, name, value.item())
+
+
+def part(options: Any, kind: type[T]) -> T:
+    """A part of this kind, made from those of the options that belong to it."""
+    return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})  # pyright: ignore[reportArgumentType]
 
 
 def _is_number(value: Any, kind: type) -> bool:

@@ -15,10 +15,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-FROZEN, AVERAGED, PER_CLIENT = "frozen", "averaged", "client"
-"""What becomes of statistics in a training: nothing, the mean of the clients', or each client keeps its own."""
+FROZEN, AVERAGED, PER_CLIENT, FEDBN = "frozen", "averaged", "client", "fedbn"
+"""What becomes of statistics in a training: nothing, the mean of the clients', or each client keeps its own.
+
+With ``"client"`` that is SiloBN (Andreux et al., 2020). With ``"fedbn"`` each client keeps the scale and offset of
+these layers too: FedBN (Li et al., "FedBN: federated learning on non-IID features via local batch normalization",
+ICLR 2021).
+"""
 
 MEAN, VARIANCE = "running_mean", "running_var"
+AFFINE = ("weight", "bias")
+"""What BatchNorm calls its scale and offset."""
 
 
 def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
@@ -35,6 +42,11 @@ def names_of(layers: Mapping[str, BatchNorm]) -> tuple[str, ...]:
     return tuple(_path(layer, kind) for layer in layers for kind in (MEAN, VARIANCE))
 
 
+def affine_of(layers: Mapping[str, BatchNorm]) -> set[str]:
+    """The names that the layers' scales and offsets have, or would have, among the parameters of the model."""
+    return {_path(layer, kind) for layer in layers for kind in AFFINE}
+
+
 def check_statistics(choice: str, layers: Mapping[str, BatchNorm]) -> None:
     """Refuse frozen statistics if these layers are about to learn theirs, and any other choice if there is none."""
     if choice == FROZEN and layers:
@@ -42,8 +54,8 @@ def check_statistics(choice: str, layers: Mapping[str, BatchNorm]) -> None:
         raise ValueError(
             f"{type(layer).__name__}{f' at {name!r}' if name else ''} keeps batch statistics, which mix examples and "
             "differ between clients: call its eval() to train with the statistics that it has, let it learn running "
-            f"ones with statistics={AVERAGED!r} or {PER_CLIENT!r}, or use torch.nn.GroupNorm or torch.nn.LayerNorm "
-            "instead"
+            f"ones with statistics={AVERAGED!r}, {PER_CLIENT!r} or {FEDBN!r}, or use torch.nn.GroupNorm or "
+            "torch.nn.LayerNorm instead"
         )
     if choice != FROZEN and not layers:
         raise ValueError(

@@ -12,19 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from wafl.core import precision
 from wafl.core.dropout import Site, draw_masks, masked, recorded
 from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.layers import changed_output, output_of
-from wafl.core.losses import OutputLoss, output_loss
-from wafl.core.one_by_one import autograd_gradient, in_turn
+from wafl.core.losses import OutputLoss, Product, output_loss
+from wafl.core.one_by_one import are_side_by_side, autograd_gradient, in_turn
 from wafl.core.random import Key
-from wafl.core.statistics import followed, names_of, tracking_layers
+from wafl.core.statistics import affine_of, followed, names_of, tracking_layers
 
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
 
@@ -110,11 +111,23 @@ class Task:
         found = {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
         return {**found, **{name: found[name].detach() for name in self.statistics}}
 
+    def with_loss(self, loss: OutputLoss) -> Self:
+        """The same model with another loss of its outputs."""
+        other = copy.copy(self)
+        other.loss = loss
+        return other
+
     def initial(self) -> Tensor:
         return self.flatten(_trainable(self.module))
 
     def _own_statistics(self) -> dict[str, Tensor]:
         return {name: self.module.get_buffer(name) for name in self.statistics}
+
+    def batch_norm_places(self, *, affine: bool) -> list[int]:
+        """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
+        chosen = {*self.statistics, *(affine_of(self.tracking) if affine else ())}
+        names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
+        return [place for place, name in enumerate(names) if name in chosen]
 
     def frozen_digest(self) -> bytes:
         """What the outputs depend on in addition to the trainable parameters: frozen ones and buffers."""
@@ -197,8 +210,8 @@ class Task:
         """The outputs ``[B, C]`` of one lane: parameters ``[P]``, examples ``[B, ...]``."""
         module = self.module if trains else self._at_rest
         x = x.long() if self.traits.integers else x
-        with masked(iter(masks)) if masks else nullcontext():
-            return functional_call(module, self.unflatten(flat), (x,), tie_weights=self._tie)
+        with masked(iter(masks)) if masks else nullcontext(), precision.layers(x.device):
+            return functional_call(module, self.unflatten(flat), (x,), tie_weights=self._tie).to(flat.dtype)
 
     def _calling(self, x: Moved, masks: Masks | None) -> Callable[..., Tensor]:
         """:meth:`call` with the parts of x, in the mode that masks stand for."""
@@ -214,17 +227,23 @@ class Task:
         return shifted
 
     def _each_lane(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return vmap(function) if self.traits.batched else in_turn(function)
+        return vmap(function) if self._batched else in_turn(function)
 
     def _gradient_of(self, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-        return grad(function, has_aux=True) if self.traits.batched else autograd_gradient(function)
+        return grad(function, has_aux=True) if self._batched else autograd_gradient(function)
+
+    @property
+    def _batched(self) -> bool:
+        """A captured step runs lanes side by side: a GPU computes them faster than their batched convolutions."""
+        return self.traits.batched and not are_side_by_side()
 
     def _why_not_movable(self) -> str:
         words = [name for name, part in self.module.named_modules() if isinstance(part, nn.Embedding)]
         why = "takes integers" if self.traits.integers else "has no gradient in its inputs, which it rounds or casts"
         return (
-            f"{type(self.module).__name__} {why}, so no example can be moved there: let the ball live in the space of "
-            f"a layer's output, such as space={[*words, 'embedding'][0]!r}"
+            f"{type(self.module).__name__} {why}, so no example can be moved there. FedRobust, calibrate, certify and "
+            "the bounds need the layers behind some layer as the model, and its outputs as the examples; otherwise let "
+            f"the ball live in the space of a layer's output, such as space={[*words, 'embedding'][0]!r}"
         )
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -338,7 +357,8 @@ class LayeredTask(Task):
             leaves = [value.detach().requires_grad_() for value in self._values(params)]
             gradient = torch.empty_like(params)
             places = self._values(gradient)
-            total = (weight * self.loss.value(self._forward(leaves, dense(x), places), y)).sum()
+            written = None if precision.is_reduced() else places
+            total = (weight * self.loss.value(self._forward(leaves, dense(x), written), y)).sum()
         for place, slope in zip(places, torch.autograd.grad(total, leaves), strict=True):
             if slope.data_ptr() != place.data_ptr():
                 place.copy_(slope)
@@ -361,6 +381,10 @@ class LayeredTask(Task):
 
     def _forward(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None = None) -> Tensor:
         """The outputs; the gradients of large layers are written to ``places``, if they are given."""
+        with precision.layers(hidden.device):
+            return self._through(values, hidden, places).to(hidden.dtype)
+
+    def _through(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None) -> Tensor:
         unused = iter(range(len(values)))
         for layer in self._layers:
             if isinstance(layer, nn.Linear):
@@ -403,6 +427,11 @@ class Problem:
     def descent(self, x: Moved, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of the weighted sum of the losses."""
         return self.task.gradient(self.params, x, y, weight, self.masks)
+
+    def push(self, x: Moved, slopes: Tensor) -> Tensor:
+        """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, outputs_b>``, for slopes ``[L, B, C]``."""
+        task = self.task.with_loss(Product())
+        return task.gradient(self.params, x, slopes, torch.ones_like(slopes[..., 0]), self.masks)
 
     def behind(self, layer: str, x: Tensor | Inputs) -> LayerProblem:
         """The problem of an adversary that moves the output of a layer at these examples."""

@@ -7,6 +7,7 @@ hold that small clients do not pay for large ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -59,30 +60,34 @@ def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches
     counts: list[int] = sizes.tolist()
     steps = work.num_steps(counts)
     shape = (len(counts), max(steps), room)
-    index = torch.zeros(shape, dtype=torch.int64, device=sizes.device)
-    real = torch.zeros(shape, dtype=torch.bool, device=sizes.device)
+    # One slot more, for what is drawn but not used.
+    index = torch.zeros(math.prod(shape) + 1, dtype=torch.int64, device=sizes.device)
+    real = torch.zeros_like(index, dtype=torch.bool)
     similar: dict[int, list[int]] = {}  # what is drawn is as wide as the largest client among them
     for lane, count in enumerate(counts):
         similar.setdefault(count.bit_length(), []).append(lane)
     for lanes in similar.values():
-        _fill(index, real, work, key, [counts[lane] for lane in lanes], torch.tensor(lanes, device=sizes.device))
-    return Batches(index, real, steps)
+        slots, order = _drawn(work, key, [counts[lane] for lane in lanes], lanes, shape)
+        index.scatter_(0, slots, order)
+        real.index_fill_(0, slots, True)
+    return Batches(index[:-1].view(shape), real[:-1].view(shape), steps)
 
 
-def _fill(index: Tensor, real: Tensor, work: LocalWork, key: Key, counts: list[int], lanes: Tensor) -> None:
-    """Write the batches of these lanes, which have this many examples."""
-    device, width = lanes.device, max(counts)
+def _drawn(
+    work: LocalWork, key: Key, counts: list[int], lanes: list[int], shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """What these lanes draw in all epochs, and the slot of ``shape`` that each draw goes to."""
+    device, width = key.seed.device, max(counts)
     cut = work.batch_size or width
-    sizes, steps, per_epoch = (
+    lane, sizes, steps, per_epoch = (
         torch.tensor(values, device=device)[:, None]
-        for values in (counts, work.num_steps(counts), [work.steps_per_epoch(count) for count in counts])
+        for values in (lanes, counts, work.num_steps(counts), [work.steps_per_epoch(count) for count in counts])
     )
-    own = Key(key.seed[lanes], key.round[lanes], key.client[lanes], key.step[lanes])
+    epochs = torch.arange(int((-(-steps // per_epoch)).max()), device=device)[:, None]
+    own = Key(key.seed[lanes], key.round[lanes], key.client[lanes], epochs)
+    order = permutation(own, Purpose.BATCH, sizes[:, 0], width)
     position = torch.arange(width, device=device)
-    for epoch in range(int((-(-steps // per_epoch)).max())):
-        order = permutation(own.at(epoch), Purpose.BATCH, sizes[:, 0], width)
-        step = epoch * per_epoch + position // cut
-        wanted = (position < sizes) & (step < steps)
-        place = tuple(part[wanted] for part in torch.broadcast_tensors(lanes[:, None], step, position % cut))
-        index[place] = order[wanted]
-        real[place] = True
+    step = epochs[..., None] * per_epoch + position // cut
+    slots = (lane * shape[1] + step) * shape[2] + position % cut
+    wanted = (position < sizes) & (step < steps)
+    return torch.where(wanted, slots, math.prod(shape)).flatten(), order.flatten()

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary
 from wafl.algorithms import Query, Replies
-from wafl.algorithms.admission import Exclusion
+from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.attacks import Attack
+from wafl.core.shaping import Shape
 from wafl.core.task import Task
 from wafl.data.intake import Intake
 from wafl.engine.progress import Progress
@@ -25,7 +26,8 @@ from wafl.run import Run
 class Roster:
     """What a server knows about its clients: none of their examples, and about their data only what it was told.
 
-    ``num_examples`` is how many examples each client trains on; 0 if it was not asked.
+    ``num_examples`` is how many examples each client trains on; 0 if it was not asked. ``owners`` has, by name, the
+    fingerprint of the key of the node that brought a client, if it is on a node.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class Roster:
     bounds: tuple[float, float] | None = None
     recipe: Mapping[str, Any] | None = None
     intake: Intake = field(default_factory=Intake)
+    owners: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def num_clients(self) -> int:
@@ -52,7 +55,8 @@ class Roster:
 class Admitted:
     """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
 
-    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough.
+    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough. ``shortened``
+    has, by client, the share of its update's length that was kept.
     """
 
     query: Query
@@ -60,6 +64,7 @@ class Admitted:
     excluded: Sequence[Exclusion] = ()
     attempts: int = 1
     diverged: str | None = None
+    shortened: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 class Engine(Protocol):
@@ -79,8 +84,22 @@ class Clients(Protocol):
         ...
 
     @property
+    def absent(self) -> str:
+        """Who was expected when training began and was not there, in one line; empty if nobody is missing."""
+        ...
+
+    @property
     def device(self) -> torch.device:
         """Where the server keeps its parameters."""
+        ...
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """How much may go wrong, if anything may."""
+        ...
+
+    def shape_of_clients(self) -> Shape:
+        """How clients differ, for adversaries with ``shape="clients"``; an error if they do not tell."""
         ...
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:

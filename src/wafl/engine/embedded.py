@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -17,18 +17,21 @@ from wafl.adversaries import Adversary, AdversaryState, Wasserstein
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
+from wafl.core.cost import check_memory
 from wafl.core.describe import describe
 from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import UNFIT, check_fitness
+from wafl.core.precision import computing
+from wafl.core.shaping import CLIENTS, Shape, client_shape
 from wafl.core.task import Problem, Task
 from wafl.core.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
+from wafl.engine.client_task import ClientTask
 from wafl.engine.clients import Admitted, Engine, Roster
 from wafl.engine.faults import Faults, spoil, without
 from wafl.engine.features import with_fixed_features
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.engine.progress import ClientState, Place, Progress
 from wafl.engine.spec import Spec
 from wafl.engine.tolerant import Arrivals, Tolerant
@@ -47,6 +50,7 @@ class Embedded:
     faults: Faults | None = None
     tolerance: Tolerance | None = None
     roster: Roster = field(init=False)
+    absent = ""  # everybody is here
 
     def __post_init__(self) -> None:
         for name, kind in (("faults", Faults), ("tolerance", Tolerance)):
@@ -79,7 +83,7 @@ class Embedded:
             if low < bounds[0] or high > bounds[1]:
                 raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them")
         for adversary in adversaries:
-            if isinstance(adversary, Wasserstein) and adversary.strict and problem.curvature is None:
+            if isinstance(adversary, Wasserstein) and adversary.strict and adversary.curvature(problem) is None:
                 raise ValueError(
                     "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
                 )
@@ -87,6 +91,19 @@ class Embedded:
             if is_dataclass(adversary) and hasattr(adversary, "steps"):
                 brief = replace(brief, steps=1)
             brief(problem, x, y, AdversaryState())
+
+    def shape_of_clients(self) -> Shape:
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """How the clients' training examples differ between them, for adversaries with ``shape="clients"``."""
+        train = self.federation.train
+        features = math.prod(train.shape)
+        remedy = "give one number per feature, or use a round ball"
+        check_memory(f"shape={CLIENTS!r} of {features} features", 24.0 * features**2, remedy)
+        owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
+        return client_shape(train.x, train.y, owner)
 
     def fingerprint(self) -> Mapping[str, str]:
         """The tolerance is not part of it: whoever runs out of replies may resume with a more lenient one."""
@@ -114,7 +131,12 @@ class Embedded:
             task, first.method.adversary, first.schedule.local_work, examples, largest, first.method.local
         )
         client = with_fixed_features(client)
-        lanes = Lanes(client, progress.chunk_sizes.get(group, self.chunk_size), progress.memory)
+        lanes = Lanes(
+            client,
+            progress.chunk_sizes.get(group, self.chunk_size),
+            progress.memory,
+            captures=self.device.type == "cuda",
+        )
         whole = _Whole(lanes, group, progress, self.device)
         if self.faults is None and self.tolerance is None:
             return whole
@@ -135,7 +157,7 @@ class _Whole:
         self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
 
     def replies(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Replies]:
-        with full_precision(self._device):
+        with computing(self.lanes.client.work.precision, self._device):
             replies = self.lanes.run(queries, runs)
         if self.lanes.chunk_size is not None:
             self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
@@ -206,17 +228,3 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={name!r} asks for CUDA, which torch does not find here: use device='cpu'")
     return device
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Generator[None, None, None]:
-    """Let float32 mean float32: by default, convolutions on a GPU round their inputs to the 10 bits of TF32."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before

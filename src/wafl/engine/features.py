@@ -13,7 +13,7 @@ from wafl.core.fitness import find_traits
 from wafl.core.layers import after, output_of
 from wafl.core.task import Task, make_task
 from wafl.data.examples import Examples
-from wafl.engine.local import ClientTask
+from wafl.engine.client_task import ClientTask
 
 CHUNK = 256
 """How many examples the backbone sees together."""

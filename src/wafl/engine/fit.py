@@ -41,6 +41,7 @@ def fit(
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
     statistics: str = "frozen",
+    precision: str = "float32",
     server_learning_rate: float | None = None,
     client_weights: ClientWeights | None = None,
     loss: Loss = "cross_entropy",
@@ -70,11 +71,14 @@ def fit(
         weight_decay: the weight decay of the clients' steps.
         clip_norm: the longest update that counts in full; a longer one is shortened to this length.
         statistics: what becomes of the running statistics of BatchNorm layers in training mode: ``"averaged"`` like the
-            parameters, kept by each ``"client"``, or ``"frozen"``, which wants these layers in ``eval()``.
+            parameters, kept by each ``"client"``, kept with the scale and offset of these layers (``"fedbn"``), or
+            ``"frozen"``, for which these layers must be in ``eval()``.
+        precision: what the layers of a network are computed with: ``"float32"``, or, to be faster on a GPU, ``"tf32"``
+            or ``"bfloat16"``; everything else stays float32.
         server_learning_rate: shorthand for the method's ``server=wafl.servers.sgd(rate)``.
         client_weights: replaces the method's client weights.
         loss: ``"cross_entropy"``, ``"squared_error"``, a function of ``(outputs, y)`` that returns one loss per
-            example, or a :class:`wafl.core.losses.OutputLoss`.
+            example, or a :class:`wafl.OutputLoss`.
         init: the parameters to start from; by default the model's own.
         seed: determines every random choice.
         device: where lanes are computed, ``"cpu"`` or ``"cuda"``.
@@ -107,6 +111,7 @@ def fit(
         weight_decay=weight_decay,
         clip_norm=clip_norm,
         statistics=statistics,
+        precision=precision,
         server_learning_rate=server_learning_rate,
         seed=seed,
     )

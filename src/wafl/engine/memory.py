@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from wafl.engine.local import REPORT_BATCH, ClientTask, LaneInput
+from wafl.engine.client_task import REPORT_BATCH, ClientTask, LaneInput
 
 
 def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:

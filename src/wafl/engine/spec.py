@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from wafl.algorithms.servers.averaging import averaging
+from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.algorithms.servers.sgd import sgd
 from wafl.core.bounds import Box
 from wafl.core.describe import describe
@@ -26,17 +26,21 @@ class Spec:
     point: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule.server_learning_rate is not None and self.method.server != averaging():
+        server = self.method.server
+        plain = isinstance(server, Aggregating) and server.optimizer == sgd()
+        if self.schedule.server_learning_rate is not None and not plain:
             raise ValueError(
-                f"server_learning_rate={self.schedule.server_learning_rate} and server={self.method.server} are both "
-                "given: server_learning_rate is shorthand for server=wafl.servers.sgd(rate); leave one of them out"
+                f"server_learning_rate={self.schedule.server_learning_rate} and server={server} are both given: "
+                "server_learning_rate is shorthand for the optimizer wafl.servers.sgd(rate); leave one of them out"
             )
 
     @property
     def parts(self) -> Method:
         """The method, with the server that the schedule's ``server_learning_rate`` stands for."""
-        rate = self.schedule.server_learning_rate
-        return self.method if rate is None else replace(self.method, server=averaging(sgd(rate)))
+        rate, server = self.schedule.server_learning_rate, self.method.server
+        if rate is None or not isinstance(server, Aggregating):
+            return self.method
+        return replace(self.method, server=replace(server, optimizer=sgd(rate)))
 
     def within(self, declared: Box | None) -> Spec:
         """The same run on data that declare this box."""

@@ -12,8 +12,8 @@ from wafl.adversaries import Adversary
 from wafl.algorithms import Query
 from wafl.core.task import Task
 from wafl.data.examples import Examples
+from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.schedule import LocalWork
 
 

@@ -10,6 +10,7 @@ import torch
 
 from wafl.algorithms import Query, Replies, Reply
 from wafl.algorithms.admission import Exclusion, Tolerance, admit, not_finite
+from wafl.algorithms.caps import Caps
 from wafl.core.errors import TooFewRepliesError
 from wafl.engine.clients import Admitted
 
@@ -39,8 +40,8 @@ class Source(Protocol):
 class Tolerant:
     """An engine made of a source that may fail."""
 
-    def __init__(self, source: Source, tolerance: Tolerance) -> None:
-        self._source, self._tolerance = source, tolerance
+    def __init__(self, source: Source, tolerance: Tolerance, caps: Caps | None = None) -> None:
+        self._source, self._tolerance, self._caps = source, tolerance, caps
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         tolerance, admitted, why = self._tolerance, dict[int, Admitted](), ""
@@ -49,10 +50,11 @@ class Tolerant:
             waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
             arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
             for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
-                counted, kept, faulty = admit(query, arrived.replies, tolerance)
+                counted, kept, faulty, shortened = admit(query, arrived.replies, tolerance, self._caps)
                 diverged.pop(run, None)
                 if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
-                    admitted[run] = Admitted(counted, kept, [*arrived.missing, *faulty], attempt + 1)
+                    out = [*arrived.missing, *faulty]
+                    admitted[run] = Admitted(counted, kept, out, attempt + 1, shortened=shortened)
                     continue
                 why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
                 if faulty and all(not_finite(out) for out in faulty) and not arrived.missing:
@@ -69,7 +71,10 @@ class Tolerant:
         needed = (
             f"{tolerance.min_replies:.0%} of {len(query.clients)} clients" if tolerance.min_replies else "one client"
         )
+        cause = ""
+        if not admitted and all(run in diverged for run in runs):
+            cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
         raise TooFewRepliesError(
-            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over; "
-            "the rounds before it are kept"
+            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
+            f"{cause}; the rounds before it are kept"
         )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.fingerprint import model_digest, object_digest, tensors_digest
+from wafl.core.shaping import CLIENTS
 from wafl.core.statistics import check_statistics
 from wafl.core.task import Loss, make_task
 from wafl.data.mistakes import what_is
@@ -51,6 +52,7 @@ class _ActiveRun:
     reached: RunProgress
     trained: tuple[Query, Replies] | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    shortened: tuple[tuple[int, float], ...] = ()
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
 
@@ -74,14 +76,17 @@ class _ActiveRun:
 
         if query.kind == "train":
             self.trained, self.excluded, self.attempts = (query, answer.replies), [], 1
+            self.shortened = tuple(answer.shortened.items())
         prefix = "" if query.kind == "train" else "loss: "
         self.excluded += [(out.client, f"{prefix}{out.reason}") for out in answer.excluded]
         self.attempts = max(self.attempts, answer.attempts)
+        record = None if after.round == before.round else self._record(before)
+        if record is not None and self.trained is not None:
+            self.watch.check_loss(*self.trained, record, names, self.reached.history)
         self.reached.state = after
-        if after.round == before.round:
-            return None
-        self.watch.check_gamma(after)
-        return self._record(before)
+        if record is not None:
+            self.watch.check_gamma(after)
+        return record
 
     def _record(self, before: State) -> Record:
         """What happened in the round that started from this state; its seconds are filled in later."""
@@ -103,6 +108,7 @@ class _ActiveRun:
             else None,
             excluded=tuple(self.excluded),
             attempts=self.attempts,
+            shortened=self.shortened,
         )
 
 
@@ -131,7 +137,8 @@ class Trainer:
                 progress.runs[place] = RunProgress(algorithm.init(self.start))
             reached = progress.runs[place]
             reached.state = _moved(reached.state, self.clients.device)
-            active.append(_ActiveRun(place, spec, algorithm, Watch(spec.method, self.task), reached))
+            watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
+            active.append(_ActiveRun(place, spec, algorithm, watch, reached))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
         for run in active:
@@ -177,8 +184,14 @@ class Trainer:
         }
 
     def _within(self, specs: Sequence[Spec]) -> list[Spec]:
-        """The runs on these clients' data, whose bounds are where adversaries stay by default."""
-        return [spec.within(self.roster.bounds) for spec in specs]
+        """The runs on these clients' data, which decide where adversaries stay and, if asked, the shape of the ball."""
+        return [self._shaped(spec.within(self.roster.bounds)) for spec in specs]
+
+    def _shaped(self, spec: Spec) -> Spec:
+        if getattr(spec.method.adversary, "shape", None) != CLIENTS:
+            return spec
+        adversary = replace(cast(Any, spec.method.adversary), shape=self.clients.shape_of_clients())
+        return replace(spec, method=replace(spec.method, adversary=adversary))
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress

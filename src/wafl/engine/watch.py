@@ -11,9 +11,18 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Replies, State
+from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.lengths import lengths_of
 from wafl.core.checks import finite_rows
-from wafl.core.errors import ConcavityWarning, DivergedError, LabelCostWarning, RadiusWarning, UnboundedError
-from wafl.core.task import Task
+from wafl.core.errors import (
+    ConcavityWarning,
+    DivergedError,
+    DivergenceWarning,
+    LabelCostWarning,
+    RadiusWarning,
+    UnboundedError,
+)
+from wafl.core.task import Problem, Task
 from wafl.core.warn import warn_user
 from wafl.history import History, Record
 from wafl.methods import Method
@@ -21,7 +30,7 @@ from wafl.methods import Method
 
 def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float | None:
     """The gamma above which the inner problem is concave; None if no gamma is known to be enough."""
-    curvature = task.curvature(params[None])
+    curvature = adversary.curvature(Problem(task, params[None]))
     if curvature is None or adversary.norm != 2 or adversary.power != 2:
         return None
     return adversary.limit(float(curvature[0]), task.loss.quadratic)
@@ -45,7 +54,13 @@ LEAST_MOVE = 1e-9
 MOST_GROWN = 2.0**24
 """A loss this many times as large as the first is absurd: next to it, the first one is lost in rounding (float32)."""
 
+MOST_RISEN, SMOOTHED = 10.0, 3
+"""A loss this many times that of the first round, in the mean of that many rounds, is said to diverge."""
+
 FENCE = "keep examples within bounds=(low, high)"
+
+LEARNED, LOST = 0.9, 0.98
+"""A model has learned if its loss is below this part of that of guessing, and has lost it again above that part."""
 
 SETTLING = 10
 """After how many rounds a radius should have been found."""
@@ -54,10 +69,14 @@ SETTLING = 10
 class Watch:
     """Watches one run; each warning is given once."""
 
-    def __init__(self, method: Method, task: Task) -> None:
-        self._moves = method.adversary is not None
+    def __init__(
+        self, method: Method, task: Task, num_classes: int | None = None, tolerance: Tolerance | None = None
+    ) -> None:
+        self._stop_at = math.inf if tolerance is None else tolerance.diverged
+        self._moves = method.adversary is not None and getattr(method.adversary, "moves", True)
         self._adversary = method.adversary if isinstance(method.adversary, Wasserstein) else None
         self._task = task
+        self._guessing = math.log(num_classes) if num_classes and task.loss.logistic else 0.0
         self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
 
@@ -96,6 +115,39 @@ class Watch:
         else:
             grown += f"; {self.likely_cause(query)}"
         raise DivergedError(grown)
+
+    def check_loss(
+        self, query: Query, replies: Replies, record: Record, names: Sequence[str], history: History
+    ) -> None:
+        """Warn, or stop if the tolerance says so, when the loss of three rounds is far above that of the first."""
+        if len(history) < SMOOTHED or history[0].loss <= 0:
+            return
+        loss = fmean([record.loss, *(each.loss for each in history[1 - SMOOTHED :])])
+        risen = loss / history[0].loss
+        if risen <= min(MOST_RISEN, self._stop_at):
+            return
+        lowest = min(history, key=lambda each: each.loss)
+        said = (
+            f"round {record.round}: the loss is {loss:.3g}, and has risen since round {lowest.round}, when it was "
+            f"{lowest.loss:.3g}. {self._who(query, replies, record, names)}: {self.likely_cause(query)}; if clients "
+            "may lie, use a robust server such as wafl.servers.geometric_median()"
+        )
+        if risen > self._stop_at:
+            raise DivergedError(f"{said}. It is above tolerance.diverged = {self._stop_at:g} times the first round's")
+        self._warn_once(said, DivergenceWarning)
+
+    @staticmethod
+    def _who(query: Query, replies: Replies, record: Record, names: Sequence[str]) -> str:
+        """The clients that stand out in this round: with the longest update, as it was sent, and the highest loss."""
+        lengths, kept = lengths_of(query.params, replies.params), dict(record.shortened)
+        lengths /= torch.tensor([kept.get(client, 1.0) for client in replies.clients]).to(lengths)
+        longest, median = int(lengths.argmax()), float(lengths.median())
+        times = f", {float(lengths[longest]) / median:.3g} times the median" if median > 0 else ""
+        highest = int(replies.loss.argmax())
+        return (
+            f"The longest update is that of {names[replies.clients[longest]]}{times}, and the highest loss that of "
+            f"{names[replies.clients[highest]]}, {float(replies.loss[highest]):.3g}"
+        )
 
     def check_params(self, query: Query, state: State) -> None:
         """Stop if the server's own step gave NaN or infinity."""
@@ -164,6 +216,18 @@ class Watch:
         elif len(history) >= SETTLING and not 0.8 <= _achieved(last) / radius <= 1.2:
             missed = f"radius={radius:g} was missed: from round {last[0].round} on it was {_achieved(last):.4g}"
             self._warn_once(f"{missed}. {self._why_missed(radius, recent)}", RadiusWarning)
+        elif len(history) >= SETTLING:
+            self._check_learned(radius, history, fmean(record.loss for record in last))
+
+    def _check_learned(self, radius: float, history: History, loss: float) -> None:
+        """Warn if the model had learned in a smaller ball, and is no better than guessing in the whole one."""
+        best = min(history, key=lambda record: record.loss)
+        if best.loss < LEARNED * self._guessing and loss > LOST * self._guessing:
+            self._warn_once(
+                f"radius={radius:g} is too large for this model: its loss was {best.loss:.3g} in round {best.round}, "
+                f"when the ball was smaller; now it is {loss:.3g}, no better than guessing. Ask for a smaller radius",
+                RadiusWarning,
+            )
 
     def _why_missed(self, radius: float, recent: Sequence[Record]) -> str:
         first, last = recent[0].gamma or 0.0, recent[-1].gamma or 0.0

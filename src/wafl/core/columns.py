@@ -1,0 +1,32 @@
+"""Work on a wide matrix a few columns at a time, so that temporary copies stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+NUMBERS = 2**22
+"""Numbers of the matrix in one part."""
+
+
+def by_columns(work: Callable[..., Tensor], rows: Tensor, *vectors: Tensor) -> list[Tensor]:
+    """What ``work`` makes of each part of the columns of ``rows [n, P]``, and of the same part of each vector."""
+    width = max(1, NUMBERS // len(rows))
+    return [
+        work(part, *parts)
+        for part, *parts in zip(rows.split(width, 1), *(vector.split(width) for vector in vectors), strict=True)
+    ]
+
+
+def gram(rows: Tensor, start: Tensor) -> Tensor:
+    """The inner products ``[n, n]`` of the rows, measured from ``start``, in double precision."""
+
+    def products(part: Tensor, begin: Tensor) -> Tensor:
+        moved = part.double() - begin.double()
+        return moved @ moved.T
+
+    first, *others = by_columns(products, rows, start)
+    for other in others:
+        first = first + other
+    return first

@@ -1,0 +1,204 @@
+"""Differential privacy: what is spent against integrals, and what is trained against a plain loop."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.oracles import flower_fakes as fakes
+from wafl.cli.tables import comparison
+from wafl.core.accountant import delta_of, epsilon_of, noise_for
+from wafl.core.errors import ConfigError
+from wafl.engine import private
+from wafl.runs.folder import StudyFolder
+from wafl.runs.read import parse_experiment
+from wafl.runs.study import Study
+
+SIZES = (3, 8, 6, 5)
+EXPERIMENT: dict[str, Any] = {
+    "name": "study",
+    "data": {"source": "tests.oracles.flower_fakes:everyone"},
+    "schedule": {"rounds": 3, "local_steps": 1, "batch_size": 8, "learning_rate": 0.5},
+    "attack": {"kind": "none"},
+    "flower": {"nodes": 2, "wait": 5.0, "round_timeout": 20.0},
+    "methods": [{"method": "FedAvg", "client_weights": "uniform"}],
+    "privacy": {"clip_norm": 0.4, "epsilon": 3.0, "delta": 1e-3},
+}
+
+
+# -- The accountant ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 4.0, 30.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 8.0])
+def test_delta_is_how_far_the_densities_lie_apart(noise: float, epsilon: float) -> None:
+    """The integral of ``max(p - exp(epsilon) q, 0)``, p and q two Gaussians one clipped update apart."""
+    shift = 1 / noise
+    x = np.linspace(-14.0, 14.0 + shift, 200_001)
+    p, q = (np.exp(-np.square(x - mean) / 2) / math.sqrt(2 * math.pi) for mean in (shift, 0.0))
+    expected = np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), x)
+    assert delta_of(epsilon, noise, 1) == pytest.approx(expected, rel=1e-6, abs=1e-13)
+
+
+def test_two_releases_are_one_in_two_dimensions() -> None:
+    """The same integral over the plane, where each release is a coordinate."""
+    noise, epsilon = 1.5, 1.2
+    axis = np.linspace(-8.0, 9.0, 1501)
+    one, other = np.meshgrid(axis, axis)
+    shift = 1 / noise
+    p = np.exp(-(np.square(one - shift) + np.square(other - shift)) / 2) / (2 * math.pi)
+    q = np.exp(-(np.square(one) + np.square(other)) / 2) / (2 * math.pi)
+    expected = np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * (axis[1] - axis[0]) ** 2
+    assert delta_of(epsilon, noise, 2) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("noise", "releases", "delta", "expected"),
+    [
+        (1.0, 1, 1e-5, 4.37717810002493),
+        (4.0, 20, 1e-5, 4.983306407376121),
+        (2.0, 15, 1e-4, 8.522618644011324),
+        (30.0, 100, 1e-6, 1.4479880288830957),
+    ],
+)
+def test_epsilon_is_that_of_a_peer(noise: float, releases: int, delta: float, expected: float) -> None:
+    """What the PLDAccountant of dp-accounting 0.6.0 gives, an upper bound by discretization."""
+    assert epsilon_of(delta, noise, releases) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "rounds"), [(1.0, 1e-5, 20), (8.0, 1e-6, 1), (0.01, 1e-9, 1000)])
+def test_the_noise_for_an_epsilon_spends_that_epsilon(epsilon: float, delta: float, rounds: int) -> None:
+    noise = noise_for(epsilon, delta, rounds)
+    assert epsilon_of(delta, noise, rounds) == pytest.approx(epsilon, rel=1e-6)
+    assert epsilon_of(delta, 1.01 * noise, rounds) < epsilon < epsilon_of(delta, 0.99 * noise, rounds)
+    assert epsilon_of(delta, noise, 0) == 0.0
+
+
+# -- Training ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> fakes.Clock:
+    return fakes.virtual(monkeypatch)
+
+
+@pytest.fixture
+def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private.secrets, "randbits", lambda _: 7)
+
+
+def embedded(clients: dict[str, fakes.Client], experiment: dict[str, Any], folder: Path) -> dict[str, Any]:
+    fakes.EVERYONE.append(fakes.federation(clients))
+    try:
+        return Study.create(parse_experiment(experiment, "here"), folder).run()
+    finally:
+        fakes.EVERYONE.pop()
+
+
+def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviation: float) -> torch.Tensor:
+    """Algorithm 1 of McMahan et al. for a linear model and one full batch, client by client."""
+    draws = np.random.default_rng(7)
+    weight = torch.zeros(3, 4, dtype=torch.float64)
+    bias = torch.zeros(3, dtype=torch.float64)
+    for _ in range(rounds):
+        total = torch.zeros(15, dtype=torch.float64)
+        for each in clients.values():
+            x, y = torch.tensor(each["x"]).double(), torch.tensor(each["y"])
+            wrong = torch.softmax(x @ weight.T + bias, 1) - torch.eye(3, dtype=torch.float64)[y]
+            update = -0.5 * torch.cat([(wrong.T @ x / len(x)).flatten(), wrong.mean(0)])
+            total += update * min(1.0, clip / float(update.norm()))
+        step = total / len(clients) + torch.from_numpy(draws.normal(0.0, deviation, 15))
+        weight, bias = weight + step[:12].view(3, 4), bias + step[12:]
+    return torch.cat([weight.flatten(), bias])
+
+
+@pytest.mark.usefixtures("same_noise")
+def test_clipped_updates_and_noise_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES)
+    embedded(clients, EXPERIMENT, tmp_path / "study")
+    found = load_file(tmp_path / "study" / "fedavg" / "params.safetensors")
+    noise = noise_for(3.0, 1e-3, 3)
+    expected = reference(clients, 3, 0.4, noise * 0.4 / len(SIZES))
+    (weight,), (bias,) = ([value for value in found.values() if value.ndim == ndim] for ndim in (2, 1))
+    trained = torch.cat([weight.flatten(), bias]).double()
+    torch.testing.assert_close(trained, expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(expected, reference(clients, 3, 0.4, 0.0), atol=0.1)
+    assert not torch.allclose(reference(clients, 3, 0.4, 0.0), reference(clients, 3, 1e9, 0.0), atol=1e-3)
+
+
+def test_nobody_can_draw_the_same_noise_again(tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES)
+    for name in ("one", "two"):
+        embedded(clients, EXPERIMENT, tmp_path / name)
+    one, two = (load_file(tmp_path / name / "fedavg" / "params.safetensors") for name in ("one", "two"))
+    assert not any(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.usefixtures("same_noise")
+def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(clock: fakes.Clock, tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES)
+    here = embedded(clients, EXPERIMENT, tmp_path / "embedded")
+    grid = fakes.make_grid(clock, tmp_path, clients, [["c00", "c02"], ["c01", "c03"]], EXPERIMENT)
+    fakes.train(grid, EXPERIMENT, tmp_path / "study")
+    params = [(tmp_path / name / "fedavg" / "params.safetensors").read_bytes() for name in ("embedded", "study")]
+    assert params[0] == params[1]
+    assert {seen.query["query"].get("clipping_norm") for seen in grid.seen if seen.kind == "train"} == {0.4}
+    there = StudyFolder(tmp_path / "study").read_results()
+    spent = here["methods"]["FedAvg"]["privacy"]
+    assert there["methods"]["FedAvg"]["privacy"] == spent
+    assert spent["epsilon"] == pytest.approx(3.0, rel=1e-6)
+    assert "FedAvg: epsilon 3 at delta 0.001 for the model of one seed" in str(comparison(there).renderables[1])
+
+
+def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_often(tmp_path: Path) -> None:
+    changes = {"schedule": {**EXPERIMENT["schedule"], "rounds": 4, "cohort": 2}, "seeds": [0, 1]}
+    given = {"clip_norm": 0.4, "noise_multiplier": 2.0}
+    results = embedded(fakes.make_clients(SIZES), {**EXPERIMENT, **changes, "privacy": given}, tmp_path / "study")
+    counts = np.zeros((2, 4))
+    for row in StudyFolder(tmp_path / "study").read_metrics():
+        counts[row["seed"], row["cohort"]] += 1
+    spent = results["methods"]["FedAvg"]["privacy"]
+    assert spent["epsilon"] == epsilon_of(1e-5, 2.0, int(counts.max()))
+    assert spent["epsilon_of_all_seeds"] == epsilon_of(1e-5, 2.0, int(counts.sum(0).max()))
+    assert spent["epsilon_of_all_seeds"] > spent["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"methods": [{"method": "FedAvg"}]}, r"fedavg weights its clients: set client_weights = 'uniform'"),
+        ({"methods": [{"method": "DRFA"}]}, r"weights its clients"),
+        (
+            {"methods": [{"method": "WAFL", "radius": 0.3, "client_weights": "uniform"}]},
+            r"wafl finds gamma from the clients' costs: give gamma, not radius",
+        ),
+        (
+            {"methods": [{"method": "SCAFFOLD", "client_weights": "uniform"}]},
+            r"has clients send more than their updates \(control\)",
+        ),
+        (
+            {"methods": [{"method": "FedAvg", "client_weights": "uniform", "server": {"kind": "median"}}]},
+            r"needs each client's model",
+        ),
+        ({"tune": {}}, r"tune looks at clients without noise"),
+    ],
+)
+def test_what_would_leak_more_than_the_noisy_mean_is_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ValueError, ConfigError), match=words):
+        embedded(fakes.make_clients(SIZES), {**EXPERIMENT, **changes}, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_partial_sums_are_refused_with_privacy(clock: fakes.Clock, tmp_path: Path) -> None:
+    experiment = {**EXPERIMENT, "flower": {**EXPERIMENT["flower"], "partial_sums": True}}
+    grid = fakes.make_grid(clock, tmp_path, fakes.make_clients(SIZES), [["c00", "c02"], ["c01", "c03"]], experiment)
+    with pytest.raises(ConfigError, match=r"privacy: .*leave flower.partial_sums out"):
+        fakes.train(grid, experiment, tmp_path / "study")
