@@ -339,3 +339,30 @@ def test_memory_mapped_arrays_are_not_copied(tmp_path: Path) -> None:
     file[2500:] = 7.0
     assert clients.train.of(1)[0].eq(7.0).all(), "the rows are read when they are asked for"
     assert clients.train.of(0)[0].eq(0.0).all()
+
+
+def test_offsets_into_a_memory_mapped_array_train_the_same_model(tmp_path: Path) -> None:
+    x, y = (np.concatenate(part) for part in zip(*pairs(), strict=True))
+    offsets = np.cumsum([0, *(len(labels) for _, labels in pairs())])
+    np.save(tmp_path / "x.npy", x)
+    clients = wafl.Federation.from_offsets(np.load(tmp_path / "x.npy", mmap_mode="r"), y, offsets)
+    assert_same(clients, wafl.Federation.from_arrays(pairs()))
+
+
+def resident_file_bytes() -> int:
+    """How much of files is mapped into this process."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * sum(int(status.split(f"{kind}:")[1].split()[0]) for kind in ("RssFile", "RssShmem"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux says about a process")
+def test_reading_more_than_fits_keeps_the_process_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wafl.data.mapped.RESIDENT", 2**22)
+    np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype="float32", shape=(64, 2**18))  # 64 MB, sparse
+    file = np.load(tmp_path / "x.npy", mmap_mode="r")
+    before = resident_file_bytes()
+    clients = wafl.Federation.from_offsets(file, np.arange(64) % 2, np.arange(0, 65, 4), test_fraction=0)
+    for client in range(clients.num_clients):
+        clients.train.expect(clients.train.offsets[client, None], torch.tensor([4]))
+        assert clients.train.of(client)[0].eq(0.0).all()
+    assert resident_file_bytes() - before < 2**24

@@ -69,6 +69,54 @@ def test_more_clients_than_fit_in_one_block_are_all_packed():
     assert torch.equal(clients.train.x[:, 0].floor().unique(), torch.arange(count, dtype=torch.float64))
 
 
+@settings(max_examples=20, deadline=None)
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=7), fraction=st.sampled_from([0.0, 0.25, 0.9]))
+def test_offsets_and_blocks_pack_what_clients_one_by_one_do(sizes, fraction):
+    pairs = [client_arrays(i, n, classes=1) for i, n in enumerate(sizes)]
+    x, y = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    options = {"test_fraction": fraction, "seed": 3}
+    one_by_one = wafl.Federation.from_arrays([[x.tolist(), y.tolist()] for x, y in pairs], **options)
+    together = wafl.Federation.from_arrays(pairs, **options)
+    packed = wafl.Federation.from_offsets(x, y, np.cumsum([0, *sizes]), **options)
+    for clients in (together, packed):
+        for ours, theirs in ((clients.train, one_by_one.train), (clients.test, one_by_one.test)):
+            assert torch.equal(ours.offsets, theirs.offsets)
+            assert torch.equal(ours.y, theirs.y)
+            assert torch.equal(ours.x.float(), theirs.x.float())
+
+
+def test_the_split_of_many_is_drawn_in_pieces(monkeypatch):
+    x, y, offsets = np.arange(300.0)[:, None], np.zeros(300, int), np.cumsum([0, *[1, 2, 3, 4, 10] * 15])
+    whole = wafl.Federation.from_offsets(x, y, offsets)
+    monkeypatch.setattr("wafl.data.arrays.MOST_DRAWN", 30)
+    assert wafl.Federation.from_offsets(x, y, offsets).fingerprint() == whole.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([0, 2], "from 0 to 2, but must go from 0 to the number of examples, 4"),
+        ([1, 4], "from 1 to 4"),
+        ([0, 2, 2, 4], "client 1 has the rows 2:2: leave it out or give it at least one example"),
+        ([0, 3, 2, 4], "client 1 has the rows 3:2"),
+        ([0.0, 4.0], "whole numbers"),
+        ([0], "at least two"),
+    ],
+)
+def test_offsets_that_leave_rows_to_nobody_are_refused(offsets, message):
+    with pytest.raises(ValueError, match=message):
+        wafl.Federation.from_offsets(np.zeros((4, 2)), np.zeros(4, int), offsets)
+
+
+def test_a_mistake_among_offsets_is_said_of_its_client():
+    x = np.zeros((6, 2))
+    x[4, 1] = np.nan
+    with pytest.raises(ValueError, match="client 2 has NaN or infinity"):
+        wafl.Federation.from_offsets(x, np.zeros(6, int), [0, 2, 4, 6])
+    with pytest.raises(ValueError, match="client 2 has NaN or infinity"):
+        wafl.Federation.from_arrays([(part, np.zeros(2, int)) for part in np.split(x, 3)])
+
+
 def test_the_split_is_random_seeded_and_does_not_depend_on_other_clients():
     def held_out(sizes: list[int], seed: int) -> list[int]:
         return tags(federation_of(sizes, seed=seed).test.of(0)[0])

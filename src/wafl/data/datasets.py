@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -254,10 +255,15 @@ def _natural(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
 
 def _digits() -> Dataset:
     """1,797 digits of 8x8 pixels in 0 .. 16 (Alpaydin and Kaynak, UCI); the last fifth for testing."""
+    x, y = (values.clone() for values in _read_digits())
+    cut = len(x) * 4 // 5
+    return Dataset("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10, max_value=16)
+
+
+@cache
+def _read_digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn parses a text file, which takes longer than many a study of these digits."""
     from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
 
     bunch = cast(Any, load_digits())
-    x = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
-    y = torch.from_numpy(bunch.target).to(torch.int64)
-    cut = len(x) * 4 // 5
-    return Dataset("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10, max_value=16)
+    return torch.from_numpy(bunch.images).to(torch.uint8)[:, None], torch.from_numpy(bunch.target).to(torch.int64)

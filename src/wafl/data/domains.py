@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from wafl.core.cost import check_memory
 from wafl.data.datasets import Dataset, load_dataset
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
@@ -107,6 +108,8 @@ def _same_shape(dataset: Dataset, size: int, limit: int | None) -> Dataset:
     max_value = dataset.max_value
     if max_value is None:
         raise ValueError(f"{dataset.name} has measurements, and domains are made of images: use mnist, usps, svhn, ...")
+    count = sum(len(y[:limit]) for y in (dataset.y_train, dataset.y_test))
+    check_memory(f"{count} images of {dataset.name} with size={size}", 3.0 * count * size**2, "lower size")
     x_train, x_test = (_resized(x[:limit], max_value, size) for x in (dataset.x_train, dataset.x_test))
     return Dataset(dataset.name, x_train, dataset.y_train[:limit], x_test, dataset.y_test[:limit], dataset.num_classes)
 

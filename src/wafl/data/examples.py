@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wafl.core.fingerprint import tensors_digest
-from wafl.data.mapped import Stored, join, pick
+from wafl.data.mapped import Mapped, Stored, join, pick
 from wafl.data.preprocessing import STATISTICS, Preprocessing
 
 CHUNK = 4096
@@ -50,6 +50,11 @@ class Examples:
         picked = self.raw.index_select(0, index.flatten()).view(*index.shape, *self.shape)
         return self.prepare(picked, dtype)
 
+    def expect(self, begins: Tensor, sizes: Tensor) -> None:
+        """Say which rows are about to be asked for, ``sizes[i]`` from ``begins[i]`` on: the disk can begin to read."""
+        if isinstance(self.raw, Mapped):
+            self.raw.expect(begins, sizes)
+
     @property
     def num_examples(self) -> Tensor:
         return self.offsets.diff()
@@ -68,7 +73,10 @@ class Examples:
         return self.prepare(self.raw[rows], self.dtype), self.y[rows]
 
     def to(self, device: torch.device) -> Examples:
-        return replace(self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device))
+        prepare = self.prepare.to(device)
+        return replace(
+            self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device), prepare=prepare
+        )
 
     def of_clients(self, chosen: Sequence[int]) -> Examples:
         """The examples of these clients alone."""

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from wafl.core.bounds import check_box
-from wafl.data.arrays import Client, pack_arrays
+from wafl.data.arrays import Client, Packed, pack_arrays, pack_offsets
+from wafl.data.arrow import write_folder
 from wafl.data.examples import Examples
+from wafl.data.folders import Apart, read_folder
 from wafl.data.foreign import Columns, read_datasets
 from wafl.data.frames import read_frame
 from wafl.data.intake import Intake
@@ -114,13 +116,53 @@ class Federation:
             preprocess=preprocess,
             seed=seed,
         )
-        prepare, count = packed.train.prepare, packed.train.num_clients
+        return cls._of(packed, names, unit, bounds)
+
+    @classmethod
+    def from_offsets(cls, x: Any, y: Any, offsets: Any, **options: Unpack[Options]) -> Federation:
+        """Pack the data of many clients that lie in one array, one client after another.
+
+        A million clients take seconds. A memory-mapped ``x`` stays on disk. Other arrays are not copied either if
+        nothing is held out, so do not change them afterwards. The split is that of :meth:`from_arrays`.
+
+        Args:
+            x: all examples, one row per example, an array of numpy or torch.
+            y: their labels, or regression targets.
+            offsets: client i has the rows ``offsets[i]:offsets[i + 1]``, so they go from 0 to the number of examples.
+            options: as in :meth:`from_arrays`.
+
+        >>> import numpy as np, wafl
+        >>> x, y = np.random.rand(24, 4), np.arange(24) % 2
+        >>> wafl.Federation.from_offsets(x, y, [0, 8, 16, 24])
+        Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
+        """
+        bounds, preprocess = options.get("bounds"), options.get("preprocess")
+        if preprocess is not None and bounds is not None:
+            raise ValueError(f"bounds={bounds} follow from preprocess={preprocess!r}: leave them out")
+        packed = pack_offsets(
+            x,
+            y,
+            offsets,
+            test_fraction=options.get("test_fraction"),
+            bounds=bounds,
+            num_classes=options.get("num_classes"),
+            classes=options.get("classes"),
+            preprocess=preprocess,
+            seed=options.get("seed", 0),
+        )
+        return cls._of(packed, options.get("names"), options.get("unit"), bounds)
+
+    @classmethod
+    def _of(
+        cls, packed: Packed, names: Sequence[str] | None, unit: str | None, bounds: tuple[float, float] | None
+    ) -> Federation:
+        prepare = packed.train.prepare
         return cls(
             packed.train,
             packed.test,
-            _check_names(names, count),
+            _check_names(names, packed.train.num_clients),
             prepare.unit if unit is None else unit,
-            check_box(bounds) if preprocess is None else prepare.bounds,
+            check_box(bounds) if bounds is not None else prepare.bounds,
             packed.num_classes,
             classes=packed.classes,
         )
@@ -155,6 +197,68 @@ class Federation:
         """
         columns, names, arrays = read_frame(frame, client, target, features)
         return replace(cls.from_arrays(arrays, names=names, **options), columns=columns)
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Federation:
+        """Pack a folder of ``.npy`` files, whose examples stay on disk, so that they may be larger than the memory.
+
+        The folder holds all clients in one array, one after another, as ``x.npy``, ``y.npy`` and ``offsets.npy`` (see
+        :meth:`from_offsets`), which suits any number of clients. Or it holds one folder per client, by the client's
+        name, with ``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``.
+
+        Args:
+            folder: the folder.
+            options: as in :meth:`from_arrays`.
+
+        >>> import numpy as np, tempfile, wafl
+        >>> folder = tempfile.mkdtemp()
+        >>> for name, array in {"x": np.random.rand(24, 4), "y": np.arange(24) % 2, "offsets": [0, 8, 24]}.items():
+        ...     np.save(f"{folder}/{name}.npy", array)
+        >>> wafl.Federation.from_folder(folder)
+        Federation(2 clients, 18 training and 6 test examples of shape (4,), 2 classes)
+        """
+        found = read_folder(Path(folder))
+        if isinstance(found, Apart):
+            by_name: Options = {"names": list(found.clients), **options}
+            return cls.from_arrays(found.clients.values(), **by_name)
+        about = found.about
+        named: Options = {"names": about.names, "classes": about.classes, **options}
+        packed = cls.from_offsets(found.x, found.y, found.offsets, **named)
+        return replace(packed, columns=None if about.columns is None else tuple(about.columns))
+
+    @classmethod
+    def from_arrow(
+        cls,
+        source: Any,
+        folder: str | os.PathLike[str],
+        *,
+        client: str,
+        target: str,
+        features: Sequence[str] | None = None,
+        **options: Unpack[FrameOptions],
+    ) -> Federation:
+        """Pack Parquet or Arrow files of any size, one row per example (needs ``wafl-learn[parquet]``).
+
+        The rows are read a few at a time and written, client by client, to a folder of ``.npy`` files, where they
+        stay. Next time, :meth:`from_folder` reads that folder at once.
+
+        Args:
+            source: a Parquet or Arrow file, a folder of them, or a table of pyarrow, such as ``dataset.data.table`` of
+                a Hugging Face data set.
+            folder: where to write; it must not exist.
+            client: the column that says whose the row is; its values become the clients' names.
+            target: the column to predict, of text or numbers.
+            features: the columns of numbers, or of lists of numbers, to predict from; by default all others.
+            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
+                :meth:`from_arrays`.
+
+        >>> import pyarrow, tempfile, wafl
+        >>> table = pyarrow.table({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
+        >>> wafl.Federation.from_arrow(table, tempfile.mkdtemp() + "/people", client="who", target="sick").names
+        ('a', 'b')
+        """
+        write_folder(source, Path(folder), client, target, features)
+        return cls.from_folder(folder, **options)
 
     @classmethod
     def from_datasets(
@@ -211,6 +315,27 @@ class Federation:
         seen, unseen = (
             self._part(chosen, [float(share), int(seed), side]) for chosen, side in ((kept, "seen"), (held, "unseen"))
         )
+        prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
+        return seen._prepared_by(prepare), unseen._prepared_by(prepare)
+
+    def of_clients(self, chosen: Sequence[int]) -> Federation:
+        """These clients alone, prepared as they were among the others.
+
+        Args:
+            chosen: the clients by number.
+        """
+        return replace(self._part(chosen, []), recipe=None)
+
+    def set_apart(self, held: Sequence[int]) -> tuple[Federation, Federation]:
+        """Split the clients into the others, which train, and these, which never do; see :meth:`hold_out`.
+
+        Args:
+            held: the clients that never train, by number.
+        """
+        kept = [client for client in range(self.num_clients) if client not in set(held)]
+        if not kept or not held or not all(0 <= client < self.num_clients for client in held):
+            raise ValueError(f"held={list(held)} must be some of the {self.num_clients} clients, and not all of them")
+        seen, unseen = self.of_clients(kept), self.of_clients(held)
         prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
         return seen._prepared_by(prepare), unseen._prepared_by(prepare)
 
@@ -308,7 +433,7 @@ class Federation:
 
 def _check_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
-        return tuple(f"client {i}" for i in range(count))
+        return tuple([f"client {i}" for i in range(count)])
     if isinstance(names, str):
         raise ValueError(f"names={names!r} is one text: give a list with one name per client")
     given = tuple(str(name) for name in names)

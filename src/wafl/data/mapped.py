@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,14 @@ from torch import Tensor
 
 CHUNK = 2**22
 """How many bytes :meth:`Mapped.split` reads at a time."""
+
+
+RESIDENT = 2**26
+"""How many bytes are read before the system is told that they need not stay in this process."""
+
+
+AROUND = 2**16
+"""What a system maps into a process around a byte that is read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +73,48 @@ class Mapped:
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
         wanted = self.rows[rows if isinstance(rows, slice) else rows.cpu().numpy()]
         found = np.empty((len(wanted), *self.shape[1:]), self._type)
+        for place, here, rows in self._at_home(wanted):
+            found[here] = self.arrays[place][rows]
+            self._count_read(found.nbytes if isinstance(rows, slice) else len(rows) * max(AROUND, self._row_bytes))
+        return torch.from_numpy(found)
+
+    def expect(self, begins: Tensor, sizes: Tensor) -> None:
+        """Let the system read these rows ahead, ``sizes[i]`` from ``begins[i]`` on, while others are computed with."""
+        for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
+            for place, _, rows in self._at_home(self.rows[begin : begin + size]):
+                last = rows.stop - 1 if isinstance(rows, slice) else rows.max()
+                _advise(self.arrays[place], int(rows.start if isinstance(rows, slice) else rows.min()), int(last))
+
+    def _at_home(self, wanted: NDArray[np.int64]) -> Iterator[tuple[int, Any, Any]]:
+        """Which arrays hold the wanted rows: the number of the array, which of those wanted, and their rows there."""
+        if len(wanted) == 0:
+            return
+        first, last = (int(np.searchsorted(self._starts, row, side="right")) - 1 for row in wanted[[0, -1]])
+        if first == last and int(wanted[-1] - wanted[0]) == len(wanted) - 1 and bool((np.diff(wanted) == 1).all()):
+            begin = int(wanted[0] - self._starts[first])
+            yield first, slice(None), slice(begin, begin + len(wanted))
+            return
         home = np.searchsorted(self._starts, wanted, side="right") - 1
         for place in np.unique(home):
             here = home == place
-            found[here] = self.arrays[place][wanted[here] - self._starts[place]]
-        return torch.from_numpy(found)
+            yield int(place), here, wanted[here] - self._starts[place]
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._type.itemsize * math.prod(self.shape[1:])
+
+    def _count_read(self, size: int) -> None:
+        """Give back what has been read, once it is much: the process then stays small."""
+        self._read[0] += size
+        if self._read[0] > RESIDENT:
+            self._read[0] = 0
+            for array in self.arrays:
+                _forget(array)
+
+    @cached_property
+    def _read(self) -> list[int]:
+        """How many bytes have been read since they were last given back."""
+        return [0]
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
         assert dim == 0
@@ -76,7 +122,7 @@ class Mapped:
 
     def split(self, size: int) -> Iterator[Tensor]:
         """All rows, a few at a time: at most ``size``, and no more than fit into ``CHUNK`` bytes."""
-        step = max(1, min(size, CHUNK // max(1, self._type.itemsize * math.prod(self.shape[1:]))))
+        step = max(1, min(size, CHUNK // max(1, self._row_bytes)))
         return (self[begin : begin + step] for begin in range(0, len(self), step))
 
     def to(self, device: torch.device) -> Mapped | Tensor:
@@ -94,6 +140,24 @@ class Mapped:
         return self.arrays[0].dtype.newbyteorder("=")
 
 
+def _advise(array: NDArray[Any], first: int, last: int) -> None:
+    """Read rows ahead, on systems that can be asked to."""
+    source, step = getattr(array, "_mmap", None), array.strides[0]
+    if source is None or not hasattr(mmap, "MADV_WILLNEED") or step <= 0:
+        return
+    origin = np.frombuffer(source, np.uint8).__array_interface__["data"][0]
+    begin = array.__array_interface__["data"][0] + first * step - origin
+    begin -= begin % mmap.PAGESIZE
+    source.madvise(mmap.MADV_WILLNEED, begin, min((last - first + 2) * step, len(source) - begin))
+
+
+def _forget(array: NDArray[Any]) -> None:
+    """Let pages go that are on disk anyway; changes to a private copy are not, and stay."""
+    source = getattr(array, "_mmap", None)
+    if source is not None and hasattr(mmap, "MADV_DONTNEED") and getattr(array, "mode", None) in ("r", "r+", "w+"):
+        source.madvise(mmap.MADV_DONTNEED)
+
+
 Stored = Tensor | Mapped
 """How examples are stored."""
 
@@ -107,4 +171,4 @@ def join(parts: Sequence[Stored]) -> Stored:
 
 def pick(stored: Stored, rows: Tensor) -> Stored:
     """Some of the rows; a copy, unless they are on disk."""
-    return stored.pick(rows) if isinstance(stored, Mapped) else stored[rows]
+    return stored.pick(rows) if isinstance(stored, Mapped) else stored.index_select(0, rows)

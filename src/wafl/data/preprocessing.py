@@ -32,6 +32,11 @@ class Preprocessing:
             x = x - self.shift.to(x)
         return x if self.scale is None else x / self.scale.to(x)
 
+    def to(self, device: torch.device) -> Preprocessing:
+        """The same, with its numbers on a device."""
+        numbers = (None if number is None else number.to(device) for number in (self.shift, self.scale))
+        return replace(self, **dict(zip(("shift", "scale"), numbers, strict=True)))
+
     def to_json(self) -> dict[str, Any]:
         numbers = {
             name: None if (value := getattr(self, name)) is None else value.tolist() for name in ("shift", "scale")
