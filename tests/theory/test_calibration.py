@@ -263,6 +263,18 @@ def test_a_run_brings_its_own_loss_and_weights():
     assert calibrate(run, clients, gammas=[gamma]).radii[0] == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_calibration_prints_its_table_and_no_tensor():
+    found = calibrated(a_case("mlr"))
+    header, *rows, ball = str(found).splitlines()
+    assert header.split() == ["gamma", "radius", "loss"]
+    shown = [[float(word) for word in row.split()] for row in rows]
+    assert shown == [
+        pytest.approx(point, rel=1e-3) for point in zip(found.gammas, found.radii, found.losses, strict=True)
+    ]
+    assert ball.startswith("l2 ball, meters")
+    assert "tensor" not in repr(found)
+
+
 def test_the_figure_shows_the_calibration(tmp_path):
     found = calibrated(a_case("mlr"), norm=math.inf)
     figure = found.plot(tmp_path / "radius.png")

@@ -16,6 +16,7 @@ from torch import nn
 
 import wafl
 from tests.oracles import adversary as oracles
+from tests.oracles import phi as phi_oracles
 from tests.oracles import theory
 from wafl.adversaries import AdversaryState
 from wafl.attacks import Population
@@ -243,9 +244,9 @@ def test_no_ascent_in_the_ball_finds_a_larger_loss(name, norm):
     for row in found.rows:
         climbed = theory.climbed_shift(case, row.radius, norm)
         assert found.loss <= climbed <= row.best * (1.0 + 1e-9)
-        assert row.gamma > found.L_zz / 2.0
+        assert row.gamma > (0.0 if name == "mlr" else found.L_zz / 2.0)
         if row.achieved is not None:
-            assert climbed * (1.0 - 2e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
+            assert climbed * (1.0 - 1e-3) <= row.achieved <= row.best * (1.0 + 1e-9)
             assert row.gap == row.best - row.achieved
 
 
@@ -353,17 +354,16 @@ def test_the_certificate_is_the_minimum_of_the_dual(seed):
     case = a_case("mlr", seed)
     weight = case.model.weight.detach().numpy()
     limit = theory.farthest_rows(weight, 2) ** 2 / 8.0
-    for row in certificates_of(case, [0.02, 0.2], achieved=False).rows:
+    for row in certificates_of(case, [0.02, 0.2], achieved=False, gap=1e-5).rows:
         least = theory.dual_on_a_grid(case, weight, row.radius, limit)
-        assert row.value == pytest.approx(least, rel=1e-7)
+        assert row.value == pytest.approx(least, rel=1e-6)
         assert row.gamma > 1.02 * limit  # otherwise the grid would not reach it
 
 
 @pytest.mark.parametrize("norm", [1, math.inf])
-@pytest.mark.parametrize("name", ["mlr", "tanh"])
-def test_the_certificate_for_norms_other_than_l2_is_quadratic_in_the_radius(name, norm):
+def test_a_networks_certificate_for_norms_other_than_l2_is_quadratic_in_the_radius(norm):
     """The minimum of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form."""
-    case, found = a_case(name), certified(name, norm)
+    case, found = a_case("tanh"), certified("tanh", norm)
     steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
     for row in found.rows:
         expected = case.mean() + steep * row.radius + found.L_zz * row.radius**2 / 2.0
@@ -390,12 +390,12 @@ def test_the_simple_bound_is_the_loss_plus_the_slope_times_the_radius(name, norm
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "regression"])
-def test_achieved_is_the_loss_after_the_worst_shift(name, norm):
+def test_achieved_is_at_least_the_loss_after_the_worst_shift(name, norm):
     case = replace(a_case(name), weights=SIZES)
-    for row in certificates_of(case, [0.4], norm, client_weights=wafl.weights.by_examples()).rows:
+    for row in certificates_of(case, [0.4], norm, client_weights=wafl.weights.by_examples(), gap=1e-3).rows:
         moved = wafl.WassersteinShift(row.radius, norm=norm)(case.model, case.x, case.y, loss=case.loss).numpy()
         assert case.share @ theory.cost(moved - case.x, norm) <= row.radius**2 * (1.0 + 1e-9)
-        assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-9)
+        assert case.share @ case.losses(moved, case.y) * (1.0 - 1e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
 
 
 def test_achieved_weights_each_client_by_its_weight():
@@ -404,9 +404,9 @@ def test_achieved_weights_each_client_by_its_weight():
     problem = Problem(task, task.initial()[None])
     x, y = torch.from_numpy(case.x)[None], torch.from_numpy(case.y)[None]
     moved = wafl.WassersteinShift(0.4).move(problem, Population(x, y, None, torch.from_numpy(case.share)))[0].numpy()
-    (row,) = certificates_of(case, [0.4]).rows
+    (row,) = certificates_of(case, [0.4], gap=1e-3).rows
     assert case.share @ theory.cost(moved - case.x, 2) <= 0.4**2 * (1.0 + 1e-9)
-    assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-9)
+    assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
@@ -512,6 +512,79 @@ def test_float32_models_and_data_are_certified_in_float64():
     assert found[0].value == pytest.approx(certificates_of(rounded, [0.1])[0].value, rel=1e-12)
 
 
+# The error rate, the order of the ball, and the gap.
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_certified_error_rate_is_the_best_use_of_the_budget(norm, power):
+    """A fractional knapsack: the nearest examples cross their boundary, the last of them in part."""
+    case = a_case("mlr")
+    weight, outputs = case.model.weight.detach().numpy(), theory.plain_outputs(case.model, case.x)
+    distance = np.array(
+        [phi_oracles.distance_to_error(weight, s, y, norm) for s, y in zip(outputs, case.y, strict=True)]
+    )
+    found = certificates_of(case, [0.0, 0.1, 0.4, 3.0], norm, metric="error", power=power)
+    assert found.loss == pytest.approx(case.share @ (distance == 0), rel=1e-12)
+    for row in found.rows:
+        left, worst = row.radius**power, 0.0
+        for place in np.argsort(distance):
+            price = case.share[place] * distance[place] ** power
+            part = 1.0 if price <= left else left / price
+            worst, left = worst + part * case.share[place], left - part * price
+        assert row.value == pytest.approx(worst, rel=1e-4)
+        assert row.achieved == pytest.approx(worst, rel=1e-4)
+    assert found.proven
+    assert "error rate in the" in str(found)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_ball_of_order_1_adds_the_steepest_slope_times_the_radius(norm):
+    """Far mass approaches it: a share ``radius / t`` of one example goes t along the steepest direction."""
+    case = a_case("mlr")
+    weight = case.model.weight.detach().numpy()
+    steep = theory.farthest_rows(weight, norm)
+    (row,) = certificates_of(case, [0.5], norm, power=1).rows
+    assert row.value == pytest.approx(case.mean() + steep * 0.5, rel=1e-12)
+    pairs = [(y, k) for y in range(3) for k in range(3)]
+    y, k = max(pairs, key=lambda pair: np.linalg.norm(weight[pair[1]] - weight[pair[0]], ord=oracles.dual_order(norm)))
+    slope = weight[k] - weight[y]
+    toward = {1: np.sign(slope) * (np.abs(slope) == np.abs(slope).max()), 2: slope, math.inf: np.sign(slope)}[norm]
+    toward = toward / np.linalg.norm(toward, ord=norm)
+    place = int(np.flatnonzero(case.y == y)[0])
+    far = 1e5
+    moved = theory.plain_losses(case.model, case.x[[place]] + far * toward, case.y[[place]])[0]
+    still = theory.plain_losses(case.model, case.x[[place]], case.y[[place]])[0]
+    reached = case.mean() + 0.5 / far * (moved - still)
+    assert reached <= row.value
+    assert reached == pytest.approx(row.value, rel=1e-3)
+
+
+def test_the_squared_error_has_no_largest_value_in_a_ball_of_order_1():
+    assert certificates_of(a_case("regression"), [0.5], power=1)[0].value == math.inf
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_the_gap_is_kept_at_every_radius(norm):
+    case = a_case("mlr")
+    for gap in (0.02, 1e-3):
+        for row in certificates_of(case, [0.1, 0.5, 1.0, 2.0, 4.0], norm, gap=gap).rows:
+            assert row.achieved <= row.value <= (1.0 + 1.2 * gap) * row.achieved
+
+
+def test_questions_that_make_no_sense_are_refused():
+    case = a_case("mlr")
+    with pytest.raises(ValueError, match=r"gap=0\.0 must lie in"):
+        certificates_of(case, [0.1], gap=0.0)
+    with pytest.raises(ValueError, match="power=3 must be 1 or 2"):
+        certificates_of(case, [0.1], power=3)
+    with pytest.raises(ValueError, match="metric='accuracy' must be 'loss' or 'error'"):
+        certificates_of(case, [0.1], metric="accuracy")
+    for name in ("tanh", "regression"):
+        with pytest.raises(wafl.PreconditionError, match="needs a linear classifier"):
+            certificates_of(a_case(name), [0.1], metric="error")
+
+
 # Corner cases.
 
 
@@ -529,7 +602,7 @@ def test_certificates_never_decrease_as_the_radius_grows(name, norm):
     assert found[2].value - case.mean() == pytest.approx(1e-6 * steep, rel=1e-3)
     for row in found.rows:
         assert math.isfinite(row.value)
-        assert row.gamma > found.L_zz / 2.0
+        assert row.gamma > (0.0 if name == "mlr" else found.L_zz / 2.0)
         if row.achieved is not None:
             assert case.mean() * (1.0 - 1e-9) <= row.achieved <= row.best * (1.0 + 1e-9)
 
@@ -574,7 +647,7 @@ def test_certificates_say_whether_they_are_proven():
     assert not found.proven
     assert not found.simple_proven
     assert found.L_zz.kind == "estimate"
-    assert "an estimate: L_zz is not proven" in str(found)
+    assert "an estimate: neither L_z nor L_zz is proven" in str(found)
     trusted = certificates_of(case, [0.1], loss=hinge, curvature=2.0, achieved=False)
     assert trusted.proven
     assert trusted.L_zz == 2.0
@@ -628,8 +701,8 @@ def test_certificates_print_a_table_and_save_as_json(name):
     lines = str(found).splitlines()
     assert lines[0].split() == ["radius", "achieved", "certified", "simple", "gamma"]
     assert lines[2].split()[0] == "0.1"
-    assert lines[2].split()[2] == f"{found[1].value:.4f}"
-    assert "l_inf ball, input units" in lines[-1]
+    assert lines[2].split()[2] == f"{found[1].best:.4f}"
+    assert "l_inf ball of W_2, input units" in lines[-1]
     saved = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert saved["loss"] == found.loss
     assert saved["norm"] == "l_inf"

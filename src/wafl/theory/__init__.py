@@ -2,10 +2,17 @@
 
 - ``constants.py``: the Lipschitz constants of a model; ``linear.py`` (closed forms), ``layers.py``, ``estimates.py``
 - ``certificates.py``: the worst loss inside the ball; ``upper.py``, ``dual.py``, ``mixture.py``
+- ``phi.py``: phi_gamma of linear models from both sides; ``ball.py``, ``incumbents.py``, ``simplex.py``, ``lines.py``,
+  ``coordinates.py``, ``regression.py``
+- ``sampling.py``: from examples to the distributions that they come from
+- ``next_client.py``: clients as a sample of all clients; ``population.py``
 - ``calibration.py``: the radius of a gamma, and the gamma of a radius
+- ``promise.py``: a certificate as a file, ``statement.py`` in words, ``rounding.py``; ``verify.py`` checks one
+- ``audit.py``: how far a site is from a federation, by what ``labels.py`` publishes
 - ``bounds.py``, ``rates.py``: the paper's statements, one function each; ``summary.py``: all of them for a run
 """
 
+from wafl.theory.audit import Audit, LabelAudit, audit
 from wafl.theory.bound import Bound
 from wafl.theory.bounds import (
     Concentration,
@@ -20,11 +27,15 @@ from wafl.theory.calibration import Calibration, calibrate
 from wafl.theory.certificates import Certificate, Certificates, certify
 from wafl.theory.constant import Constant
 from wafl.theory.constants import Constants, constants
+from wafl.theory.next_client import NextClient, next_client
+from wafl.theory.promise import Promise, issue
 from wafl.theory.rates import convergence
 from wafl.theory.summary import Refusal, Summary, summarize
+from wafl.theory.verify import Verification, verify
 
 __all__ = [
-    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "Refusal",
-    "Summary", "calibrate", "certify", "constants", "convergence", "covering_radius", "distance_to_client",
-    "distance_to_target", "excess_risk_sandwich", "generalization_to_truth", "robust_generalization", "summarize",
+    "Audit", "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants",
+    "LabelAudit", "NextClient", "Promise", "Refusal", "Summary", "Verification", "audit", "calibrate", "certify",
+    "constants", "convergence", "covering_radius", "distance_to_client", "distance_to_target", "excess_risk_sandwich",
+    "generalization_to_truth", "issue", "next_client", "robust_generalization", "summarize", "verify",
 ]  # fmt: skip

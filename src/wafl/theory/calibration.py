@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,8 @@ from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
 from wafl.core.bounds import DATA, Bounds, Box, check_bounds, within
 from wafl.core.checks import check_positive, check_seed
-from wafl.core.norms import power_norm
+from wafl.core.cost import check_ascent
+from wafl.core.norms import norm_name, power_norm
 from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
@@ -41,15 +42,26 @@ class Calibration:
     losses: tuple[float, ...]
     norm: float
     unit: str
-    mixture: Mixture
-    adversary: Wasserstein
+    mixture: Mixture = field(repr=False)
+    adversary: Wasserstein = field(repr=False)
     seed: int
     declared: Box | None = None
+
+    def __str__(self) -> str:
+        rows = [f"{'gamma':>10} {'radius':>10} {'loss':>10}"]
+        rows += [
+            f"{gamma:>10.4g} {radius:>10.4g} {loss:>10.4g}"
+            for gamma, radius, loss in zip(self.gammas, self.radii, self.losses, strict=True)
+        ]
+        return "\n".join([*rows, f"{norm_name(self.norm)} ball, {self.unit}; loss is the mean of phi_gamma"])
 
     def gamma_for(self, radius: float) -> float:
         """The gamma at which the achieved radius is ``radius``; if that jumps, the smallest gamma that stays below it.
 
         The achieved radius decreases as gamma increases, so a bracket is narrowed, one query to all clients at a time.
+        It is that of the moves an ascent finds, as in training. Below the concavity limit there may be better and
+        longer ones (``restarts`` looks for some), so this is not the gamma of the worst distribution at that radius:
+        :func:`wafl.certify` has that one.
         """
         check_positive("radius", radius)
         limit = _finite_above(self.mixture, self.adversary)
@@ -164,6 +176,7 @@ def calibrate(
         check_positive("gamma", gamma)
     options = (norm, power, label_cost, steps, tolerance, restarts, check_bounds(bounds))
     adversary = within(Wasserstein(wanted[0], None, *options), clients.bounds)
+    check_ascent(adversary)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
     means = _means(mixture, adversary, wanted, seed)
     radii = tuple(cost ** (1.0 / power) for cost in means.cost)

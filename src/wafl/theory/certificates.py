@@ -2,8 +2,11 @@
 
 By duality (the paper's duality equation), no distribution within ``radius`` of the clients' mixture has a larger
 expected loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the minimum of this
-over gamma. For each gamma, each client sends two means over its examples: of an upper bound on phi_gamma, and of what
-the examples' moves cost, which is the slope in gamma.
+over gamma. For each gamma, each client sends two means over its examples: of a bound on phi_gamma, and of what the
+examples' moves cost, which is the slope in gamma.
+
+For linear models phi_gamma is bounded from both sides (:mod:`wafl.theory.phi`): the search for gamma follows what an
+ascent reaches, which also gives a distribution inside the ball, and the value is then proven at the gammas found.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,27 +22,37 @@ from typing import Any, Literal
 from torch import nn
 
 from wafl.attacks import WassersteinShift
-from wafl.core.checks import check_seed
+from wafl.core.checks import check_seed, check_space
+from wafl.core.errors import PreconditionError
 from wafl.core.norms import check_norm, norm_name
-from wafl.core.task import Loss
+from wafl.core.task import Loss, Task
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.plotting import Curve, certificates_against_radius
 from wafl.run import Run
+from wafl.theory import elsewhere
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
-from wafl.theory.dual import Surrogate, minimize_dual
+from wafl.theory.dual import CLOSE, Surrogate, minimize_dual, search_dual
 from wafl.theory.mixture import Means, Mixture
-from wafl.theory.upper import UpperBound
-from wafl.weights import ClientWeights
+from wafl.theory.phi import is_known
+from wafl.theory.sampling import Domain, Drawn
+from wafl.theory.upper import ErrorSurrogate, LinearSurrogate, Report, UpperBound, setting_of
+from wafl.weights import ClientWeights, fixed
+
+Metric = Literal["loss", "error"]
+Asked = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
+LEAST_SHARE = 0.1
+LARGEST = 1e300
+"""A gamma at which nothing moves."""
 
 
 @dataclass(frozen=True)
 class Certificate:
     """For every distribution within ``radius`` the expected loss is at most ``value``, found at ``gamma``.
 
-    ``simple`` is the cruder bound ``E[loss] + L_z radius``. ``achieved`` is the loss of a distribution inside the ball,
-    the one that :class:`wafl.WassersteinShift` finds, so the truth lies between it and the smaller of the two bounds.
+    ``simple`` is the cruder bound ``E[loss] + L_z radius``, or 1 for an error rate. ``achieved`` is the loss of a
+    distribution inside the ball, so the truth lies between it and the smaller of the two bounds.
     """
 
     radius: float
@@ -47,6 +60,10 @@ class Certificate:
     gamma: float
     simple: float
     achieved: float | None
+    tolerance: float | None = None
+    """How far each example's phi_gamma may be below what was proven of it; None if that is not by a search."""
+    margin: float = 0.0
+    """What of it allows for other samples, if the certificate is about the distributions that examples come from."""
 
     @property
     def best(self) -> float:
@@ -60,7 +77,12 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Certificates:
-    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if L_zz is an estimate."""
+    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if L_zz is an estimate.
+
+    With a ``confidence``, all of them together hold for the distributions that the examples come from, with that
+    probability over the draw of the examples. ``loss`` is the mean loss at radius 0; with ``metric="error"`` it and
+    every value are error rates.
+    """
 
     rows: tuple[Certificate, ...]
     loss: float
@@ -68,14 +90,17 @@ class Certificates:
     unit: str
     L_z: Constant
     L_zz: Constant
+    confidence: float | None = None
+    metric: Metric = "loss"
+    power: int = 2
 
     @property
     def proven(self) -> bool:
-        return self.L_zz.proven
+        return self.metric == "error" or self.power == 1 or self.L_zz.proven
 
     @property
     def simple_proven(self) -> bool:
-        return self.L_z.proven
+        return self.metric == "error" or self.L_z.proven
 
     def __getitem__(self, place: int) -> Certificate:
         return self.rows[place]
@@ -91,11 +116,47 @@ class Certificates:
             for name, value in (("L_z", self.L_z), ("L_zz", self.L_zz))
         }
         norm = norm_name(self.norm)
-        return {"loss": self.loss, "norm": norm, "unit": self.unit, "constants": constants, "certificates": rows}
+        about = {"metric": self.metric, "power": self.power, "loss": self.loss, "norm": norm, "unit": self.unit}
+        return {**about, "confidence": self.confidence, "constants": constants, "certificates": rows}
 
     def plot(self, path: str | os.PathLike[str] | None = None, **others: Certificates) -> Any:
         """Plot certified and achieved loss against the radius, together with those of ``others``, by name."""
         return plot_certificates({"this run": self, **others}, None if path is None else Path(path))
+
+    def report(self, path: str | os.PathLike[str] = "report.html", **others: Certificates) -> Path:
+        """Write a page with a slider through the radii, for this run and ``others``, by name.
+
+        Needs ``wafl-learn[report]``.
+
+        Args:
+            path: the file to write.
+            others: certificates of other runs.
+
+        Returns:
+            The file.
+        """
+        from wafl.report import Page, Section, Study, Walks, write_page
+
+        walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
+        caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
+        lead = "The loss that an adversary reaches inside the ball lies below what is certified for all of it."
+        section = Section("Radius", lead, [Walks(walks, caption)])
+        return write_page(Page("WAFL report", [Study("certificates", [section])]), Path(path))
+
+    def walk(self, name: str) -> Any:
+        """What a page's slider moves through."""
+        from wafl.report import Stop, Walk, charts
+
+        curve = self.curve()
+        best = "loss certified" if curve.proven else "loss certified (estimate)"
+        lines = [charts.Curve(best, curve.radii, curve.certified, of=name)]
+        if curve.reached is not None:
+            lines.append(charts.Curve("loss reached", curve.radii, curve.reached, dash=True, of=name))
+        stops: list[Stop] = []
+        for row in sorted(self.rows, key=lambda row: row.radius):
+            reached = {} if row.achieved is None else {"loss reached": f"{row.achieved:.4g}"}
+            stops.append(Stop(f"radius {row.radius:g}", row.radius, {**reached, best: f"{row.best:.4g}"}))
+        return Walk(name, stops, charts.lines(lines, "radius", "expected loss"))
 
     def curve(self) -> Curve:
         """The best certificate for each radius, in ascending order, as a figure needs it."""
@@ -109,14 +170,31 @@ class Certificates:
             self.loss,
         )
 
+    def setting(self, row: Certificate) -> dict[str, float]:
+        """What clients are asked to prove a row by duality."""
+        return setting_of(row.gamma, float(self.L_zz), row.tolerance)
+
+    def best_proven(self, row: Certificate) -> float:
+        """The smaller of the bounds that are proven; of both, if neither is."""
+        values = {row.value: self.proven, row.simple: self.simple_proven}
+        return min([value for value, proven in values.items() if proven] or values)
+
     def __str__(self) -> str:
         lines = [f"{'radius':>10} {'achieved':>10} {'certified':>10} {'simple':>10} {'gamma':>10}"]
         for row in self.rows:
             achieved = "-" if row.achieved is None else f"{row.achieved:.4f}"
-            numbers = (f"{row.radius:.4g}", achieved, f"{row.value:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
+            best = self.best_proven(row)
+            numbers = (f"{row.radius:.4g}", achieved, f"{best:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
             lines.append(" ".join(f"{number:>10}" for number in numbers))
-        label = "proven" if self.proven else "an estimate: L_zz is not proven"
-        return "\n".join([*lines, f"{norm_name(self.norm)} ball, {self.unit}, unbounded; certified is {label}"])
+        label = "proven" if self.proven or self.simple_proven else "an estimate: neither L_z nor L_zz is proven"
+        what = "error rate" if self.metric == "error" else "loss"
+        ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
+        about = f"{what} in the {ball}; certified is {label}"
+        return "\n".join([*lines, about + _with_probability(self.confidence)])
+
+
+def _with_probability(confidence: float | None) -> str:
+    return "" if confidence is None else f", for the clients' true mixture with probability {confidence:g}"
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
@@ -132,30 +210,50 @@ def certify(
     *,
     radii: Sequence[float],
     norm: float = 2,
+    power: int = 2,
+    metric: Metric = "loss",
+    gap: float = 0.02,
     part: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
     achieved: bool = True,
+    confidence: float | None = None,
+    space: str | None = None,
+    shape: Any = None,
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Certificates:
     """How large the expected loss can be under any distribution within each radius of the clients' mixture.
 
-    The mixture is that of the clients' examples at hand; for the distributions they come from, see
-    :mod:`wafl.theory.bounds`. Labels stay fixed. The ball is unbounded: its distributions may leave the box of the
-    data, and the certificate holds for those inside it too. L_zz is known for linear models with cross-entropy or
-    squared error and for smooth networks; otherwise it is estimated, and ``proven`` is False. Everything is computed
-    in float64.
+    The mixture is that of the clients' examples at hand, or with a ``confidence`` that of the distributions from which
+    the clients' test examples were drawn. Labels stay fixed. The ball is unbounded: its distributions may leave the box
+    of the data, and the certificate holds for those inside it too. For linear models with cross-entropy or squared
+    error the certificate is tight. For networks it needs L_zz, which is known for smooth ones; otherwise it is
+    estimated, and ``proven`` is False. Everything is computed in float64.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
         clients: whose examples are mixed.
         radii: in the unit of the data; at least one.
         norm: the ground norm, 1, 2 or inf.
+        power: the order of the ball, 1 or 2. For 1, the worst loss of a linear model with cross-entropy is exactly
+            ``E[loss] + L_z radius``, approached by a little mass that goes ever farther.
+        metric: ``"loss"``, or ``"error"``: the share of examples for which some other class has at least the label's
+            output, exactly; of linear classifiers.
+        gap: how far a linear model's certificate may be above what is reached, relative to it. A smaller gap takes
+            longer; the search stops at some point for models whose classes all compete.
         part: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         curvature: a bound on L_zz that you have proven yourself.
-        achieved: whether to look for a bad distribution inside each ball too, which needs all examples in one place.
+        achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
+            examples in one place.
+        confidence: with what probability all radii hold for the clients' distributions; needs ``part="test"``, a model
+            that never saw these examples and, for the loss, data with bounds. Gamma is then chosen on the training
+            examples.
+        space: the name of a layer: the ball is in the space of its output, and so are the radii. What comes before it
+            may be anything; the certificate is proven if that is known of what comes after, as of a linear head.
+        shape: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
+            ``"clients"``, as in :class:`wafl.adversaries.Wasserstein`.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the adversary.
 
@@ -163,7 +261,7 @@ def certify(
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
     >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=1.0), rounds=2, local_epochs=1)
     >>> row = certify(run, clients, radii=[0.5])[0]
-    >>> row.achieved <= row.value <= row.simple
+    >>> row.achieved <= row.value <= min(row.simple, 1.02 * row.achieved)
     True
     """
     check_arguments("certify(model, clients, radii=[...])", model, clients)
@@ -172,22 +270,106 @@ def certify(
     wanted = check_radii(radii)
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
+    check_question(metric, power, gap)
+    if space is not None or shape is not None:
+        check_space(space, None)
+        if isinstance(model, Run):
+            loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
+        model, clients = elsewhere.moved(model, clients, space, shape)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
+    if confidence is not None:
+        check_confidence(confidence, part)
+        if power != 2:
+            raise PreconditionError("a confidence is for power=2: leave out power")
+    linear = mixture.task.linear(mixture.params[None]) is not None
+    if metric == "error" and not (linear and clients.num_classes is not None):
+        raise PreconditionError("metric='error' needs a linear classifier: certify the loss of this model")
     known = input_constants(mixture.task, mixture.params, clients, norm)
+    bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
 
     def reach(radius: float) -> float | None:
-        return mixture.loss_under(WassersteinShift(radius, norm=norm, bounds=None), seed) if achieved else None
+        looks = achieved and metric == "loss"
+        return mixture.loss_under(WassersteinShift(radius, norm=norm, bounds=None), seed) if looks else None
 
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
-    return certificates_of(
-        partial(mixture.means, seed=seed), wanted, norm, clients.unit, known["L_z"], bent, achieved=reach
+    limit = finite_above(mixture.task, bent) if curvature is None else None
+    asked = (wanted, Question(norm, power, metric, gap, limit), clients.unit, known["L_z"], bent)
+    if confidence is None:
+        found = certificates_of(partial(mixture.means, seed=seed), *asked, achieved=reach)
+        return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
+    training = replace(mixture, examples=clients.train)
+    chosen = certificates_of(partial(training.means, seed=seed), *asked)
+    level = (1.0 - confidence) / len(wanted)
+    rows = [
+        replace(_beyond(row, chosen, training, mixture, Domain.of(clients), level, seed), achieved=reach(row.radius))
+        for row in chosen.rows
+    ]
+    report, setting = (ErrorSurrogate(norm), {"gamma": LARGEST}) if metric == "error" else (None, {})
+    return replace(
+        chosen, rows=tuple(rows), loss=mixture.means(report, [setting], seed).value[0], confidence=confidence
     )
 
 
+def check_confidence(confidence: float, part: str) -> None:
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence={confidence} must lie between 0 and 1, such as 0.95")
+    if part != "test":
+        raise PreconditionError(
+            f"part={part!r}: what a model does to examples that it was trained on says little about others; "
+            "use part='test' with a confidence"
+        )
+
+
+def _beyond(
+    row: Certificate, chosen: Certificates, training: Mixture, test: Mixture, domain: Domain, level: float, seed: int
+) -> Certificate:
+    """The certificate of one radius for the distributions behind the test examples, but for probability ``level``.
+
+    By duality or by the slope, whichever is smaller on the training examples, and at the gamma that is best there.
+    """
+    if chosen.metric == "error":
+        gamma = LARGEST if row.radius == 0 else row.gamma
+        drawn = Drawn.of_errors(training, test, chosen.norm, gamma, seed)
+        upper = drawn.upper_mean(level)
+        value = min(upper if row.radius == 0 else gamma * row.radius**2 + upper, 1.0)
+        return Certificate(row.radius, value, row.gamma, 1.0, None, row.tolerance, upper - drawn.mean)
+    equally = chosen.simple_proven == chosen.proven
+    by_slope = row.radius == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
+    setting = None if by_slope else chosen.setting(row)
+    drawn = Drawn.ask(training, test, domain, chosen.L_z, chosen.norm, setting, seed)
+    upper = drawn.upper_mean(level)
+    slope = upper + (chosen.L_z * row.radius if row.radius > 0 else 0.0) if by_slope else math.inf
+    value = slope if row.radius == 0 else math.inf if by_slope else row.gamma * row.radius**2 + upper
+    return Certificate(
+        row.radius, value, math.inf if by_slope else row.gamma, slope, None, row.tolerance, upper - drawn.mean
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is certified: see :func:`certify`.
+
+    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite.
+    """
+
+    norm: float = 2
+    power: int = 2
+    metric: Metric = "loss"
+    gap: float = 0.02
+    finite_above: float | None = None
+
+
+def finite_above(task: Task, bent: Constant) -> float | None:
+    """Above which gamma phi_gamma is finite: 0 for cross-entropy, ``L_zz / 2`` for a squared error, None if unknown."""
+    if task.linear(task.initial()[None]) is None or not is_known(task.loss):
+        return None
+    return 0.0 if task.loss.logistic else bent / 2.0
+
+
 def certificates_of(
-    means: Callable[[UpperBound | None, Sequence[Mapping[str, float]]], Means],
+    means: Asked,
     radii: Sequence[float],
-    norm: float,
+    question: Question,
     unit: str,
     steep: Constant,
     bent: Constant,
@@ -197,17 +379,112 @@ def certificates_of(
 
     ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz.
     """
+    if question.metric == "error":
+        clean, rows = _of_errors(means, radii, question)
+        return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, metric="error", power=question.power)
     clean = means(None, [{}]).value[0]
+    simple = [clean + steep * radius if radius > 0 else clean for radius in radii]
+    if question.power == 1:
+        # Beyond its steepest slope the loss gains nothing from distance, and below it everything.
+        rows = [
+            Certificate(radius, value, float(steep), value, None if question.finite_above is None else value)
+            for radius, value in zip(radii, simple, strict=True)
+        ]
+    elif question.finite_above is not None:
+        rows = _tight(means, radii, question, question.finite_above, clean, simple)
+    else:
+        rows = _smooth(means, radii, question, bent, clean, simple, achieved)
+    return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, power=question.power)
+
+
+def _smooth(
+    means: Asked,
+    radii: Sequence[float],
+    question: Question,
+    bent: Constant,
+    clean: float,
+    simple: Sequence[float],
+    achieved: Callable[[float], float | None],
+) -> list[Certificate]:
+    """For gamma above ``L_zz / 2``, where the inner problem is concave or nearly so."""
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        found = means(UpperBound(norm), [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas])
-        return [Surrogate(value, cost) for value, cost in zip(found.value, found.cost, strict=True)]
+        settings = [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas]
+        return _surrogates(means(UpperBound(question.norm), settings))
 
+    found = minimize_dual(ask, radii, bent / 2.0, clean)
+    return [
+        Certificate(radius, value, gamma, cruder, achieved(radius))
+        for radius, (value, gamma), cruder in zip(radii, found, simple, strict=True)
+    ]
+
+
+def _tight(
+    means: Asked, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
+) -> list[Certificate]:
+    """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
+    report = LinearSurrogate(question.norm)
+    exact = clean if clean > 0 else 1.0
+
+    def ask(gammas: Sequence[float]) -> list[Surrogate]:
+        settings = [{"gamma": gamma, "proven": 0.0, "tolerance": question.gap * exact} for gamma in gammas]
+        return _surrogates(means(report, settings))
+
+    close = CLOSE if limit > 0 else min(question.gap / 10.0, 0.01)  # a closed form costs nothing
+    dual = search_dual(ask, radii, limit, close)
+    targets = [radius for radius in radii if radius > 0]
+    settings: list[dict[str, float]] = []
+    for radius in targets:
+        value, gamma = dual.least(radius)
+        # Rounded, so that the last digits of a mean do not decide how a search ends. The gap is relative to what the
+        # radius adds to the loss, unless that is very little.
+        allowed = _rounded(question.gap * max(value - clean, LEAST_SHARE * value), 3)
+        settings.append(setting_of(gamma if limit > 0 else _rounded(gamma, 6), limit, allowed))
+    proven = means(report, settings).value if settings else []
+    lines = [(each["gamma"], value, each["tolerance"]) for each, value in zip(settings, proven, strict=True)]
     rows: list[Certificate] = []
-    for radius, (value, gamma) in zip(radii, minimize_dual(ask, radii, bent / 2.0, clean), strict=True):
-        simple = clean + steep * radius if radius > 0 else clean
-        rows.append(Certificate(radius, value, gamma, simple, achieved(radius)))
-    return Certificates(tuple(rows), clean, norm, unit, steep, bent)
+    for radius, cruder in zip(radii, simple, strict=True):
+        if radius == 0:
+            rows.append(Certificate(radius, clean, math.inf, clean, clean))
+            continue
+        value, gamma, allowed = min((gamma * radius**2 + phi, gamma, allowed) for gamma, phi, allowed in lines)
+        rows.append(Certificate(radius, value, gamma, cruder, min(max(dual.reached(radius), clean), value), allowed))
+    return rows
+
+
+def _of_errors(means: Asked, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
+    """Exact for every gamma; the mean cost jumps, so the search goes on until gamma is known."""
+    report, power = ErrorSurrogate(question.norm, question.power), question.power
+
+    def ask(gammas: Sequence[float]) -> list[Surrogate]:
+        return _surrogates(means(report, [{"gamma": gamma} for gamma in gammas]))
+
+    clean = ask([LARGEST])[0].value
+    budgets = [radius ** (power / 2.0) for radius in radii]  # the search squares them
+    dual = search_dual(ask, budgets, 0.0, 1e-9)
+    rows: list[Certificate] = []
+    for radius, budget in zip(radii, budgets, strict=True):
+        value, gamma = dual.least(budget) if radius > 0 else (clean, math.inf)
+        reached = dual.reached(budget) if radius > 0 else clean
+        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, min(reached, value, 1.0)))
+    return clean, rows
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _surrogates(found: Means) -> list[Surrogate]:
+    return [Surrogate(value, cost) for value, cost in zip(found.value, found.cost, strict=True)]
+
+
+def check_question(metric: str, power: int, gap: float) -> None:
+    if metric not in ("loss", "error"):
+        raise ValueError(f"metric={metric!r} must be 'loss' or 'error'")
+    if power not in (1, 2):
+        raise ValueError(f"power={power} must be 1 or 2")
+    if not 1e-6 <= gap <= 1.0:
+        raise ValueError(f"gap={gap} must lie in [1e-06, 1]: 0.02 is a certificate at most 2% above what is reached")
 
 
 def _finite(value: float | None) -> float | None:

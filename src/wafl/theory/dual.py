@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 RUNG = 16.0
@@ -23,21 +23,68 @@ class Surrogate:
     cost: float
 
 
+@dataclass(frozen=True)
+class Dual:
+    """What clients answered, by the excess of gamma over the limit, and what follows from it for any radius."""
+
+    limit: float
+    known: Mapping[float, Surrogate]
+
+    def least(self, radius: float) -> tuple[float, float]:
+        """The minimum over the gammas that were asked about, and the gamma that attains it."""
+        values = {excess: (self.limit + excess) * radius**2 + found.value for excess, found in self.known.items()}
+        best = min(values, key=values.__getitem__)
+        return values[best], self.limit + best
+
+    def reached(self, radius: float) -> float:
+        """The loss of a distribution inside the ball, if the answers are what moves of that mean cost attain.
+
+        It mixes the moves at two neighboring gammas, so that their mean cost is ``radius^2``. If no moves cost as much,
+        the rest goes where each unit of cost gains the limit.
+        """
+        budget = radius**2
+        cheap = [excess for excess, found in self.known.items() if found.cost <= budget]
+        dear = [excess for excess, found in self.known.items() if budget < found.cost < math.inf]
+        near = min(cheap, key=lambda excess: budget - self.known[excess].cost)
+        if not dear:
+            return self._loss(near) + self.limit * (budget - self.known[near].cost)
+        far = min(dear, key=lambda excess: self.known[excess].cost)
+        share = (budget - self.known[near].cost) / (self.known[far].cost - self.known[near].cost)
+        return (1.0 - share) * self._loss(near) + share * self._loss(far)
+
+    def _loss(self, excess: float) -> float:
+        found = self.known[excess]
+        return found.value + ((self.limit + excess) * found.cost if found.cost > 0 else 0.0)
+
+
 def minimize_dual(
-    ask: Callable[[Sequence[float]], Sequence[Surrogate]], radii: Sequence[float], limit: float, clean: float
+    ask: Callable[[Sequence[float]], Sequence[Surrogate]],
+    radii: Sequence[float],
+    limit: float,
+    clean: float,
+    close: float = CLOSE,
 ) -> list[tuple[float, float]]:
     """For each radius the minimum over ``gamma > limit``, and the gamma that attains it.
 
-    Clients are asked about a few gammas at a time, and every answer is used for every radius. The derivative in gamma
-    is ``radius^2 - cost``, so the search is for the gamma at which the cost is the squared radius; ``clean``, the loss
-    without any move, is the value at radius 0.
+    ``clean``, the loss without any move, is the value at radius 0.
 
     >>> worst = minimize_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 0.0)
     >>> [round(number, 6) for number in worst[0]]
     [4.0, 0.5]
     """
+    dual = search_dual(ask, radii, limit, close)
+    return [dual.least(radius) if radius > 0 else (clean, math.inf) for radius in radii]
+
+
+def search_dual(
+    ask: Callable[[Sequence[float]], Sequence[Surrogate]], radii: Sequence[float], limit: float, close: float = CLOSE
+) -> Dual:
+    """Ask clients about a few gammas at a time, until the best one for each radius is known.
+
+    Every answer is used for every radius. The derivative in gamma is ``radius^2 - cost``, so the search is for the
+    gamma at which the cost is the squared radius; ``close`` is how close it must come.
+    """
     known: dict[float, Surrogate] = {}
-    """The clients' answers, by the excess of gamma over the limit."""
 
     def learn(excesses: Sequence[float]) -> None:
         fresh = sorted({excess for excess in excesses if excess not in known})
@@ -46,15 +93,15 @@ def minimize_dual(
     scale = limit if limit > 0 else 1.0
     learn([scale * RUNG**rung for rung in range(-3, 4)])
     for turn in range(200):
-        wanted = {radius: _next(known, radius, limit, turn) for radius in radii if radius > 0}
+        wanted = {radius: _next(known, radius, limit, turn, close) for radius in radii if radius > 0}
         excesses = [excess for excess in wanted.values() if excess is not None]
         if not excesses:
             break
         learn(excesses)
-    return [_least(known, radius, limit) if radius > 0 else (clean, math.inf) for radius in radii]
+    return Dual(limit, known)
 
 
-def _next(known: dict[float, Surrogate], radius: float, limit: float, turn: int) -> float | None:
+def _next(known: Mapping[float, Surrogate], radius: float, limit: float, turn: int, close: float) -> float | None:
     """The excess to ask about next; None if there is nothing more to gain."""
     budget = radius**2
     dear = [excess for excess, found in known.items() if found.cost > budget]
@@ -68,16 +115,10 @@ def _next(known: dict[float, Surrogate], radius: float, limit: float, turn: int)
         return None if lowest * budget <= NEGLIGIBLE * value or lowest <= FLOOR else lowest / RUNG
     low, high = max(dear), min(cheap)
     above, below = known[low].cost, known[high].cost
-    if high <= low * (1.0 + CLOSE) or below >= budget * (1.0 - CLOSE):
+    if high <= low * (1.0 + close) or below >= budget * (1.0 - close):
         return None
     # Every other time, try where a power law through both ends meets the budget: the cost almost follows one.
     way = 0.5
     if turn % 2 == 0 and math.isfinite(above) and below > 0:
         way = min(max(math.log(above / budget) / math.log(above / below), 1e-3), 1.0 - 1e-3)
     return low * (high / low) ** way
-
-
-def _least(known: dict[float, Surrogate], radius: float, limit: float) -> tuple[float, float]:
-    values = {excess: (limit + excess) * radius**2 + found.value for excess, found in known.items()}
-    best = min(values, key=values.__getitem__)
-    return values[best], limit + best

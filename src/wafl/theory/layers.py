@@ -6,7 +6,7 @@ Two numbers are tracked through the network: ``slope``, the Lipschitz constant o
 in ReLU or max pooling, makes the gradient jump: the slope is still bounded, but there is no bend.
 
 The last layer is taken together with the loss, whose slope and curvature as a function of that layer's input are known
-(:meth:`wafl.core.losses.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest
+(:meth:`wafl.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest
 ``||w_j - w_k||`` of two rows of the layer and a quarter of its square, so
 
     L_z <= max ||w_j - w_k|| slope,    L_zz <= (max ||w_j - w_k||^2 / 4) slope^2 + max ||w_j - w_k|| bend,

@@ -15,7 +15,7 @@ from wafl.core.fitness import check_fitness
 from wafl.core.task import Loss, Problem, Task
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.engine.survey import Survey
+from wafl.engine.survey import Survey, SurveyReplies
 from wafl.run import Run
 from wafl.theory.constants import task_of
 from wafl.weights import ClientWeights, by_examples
@@ -74,8 +74,14 @@ class Mixture:
 
     def means(self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0) -> Means:
         """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""
-        answers = Survey(self.task, self.params, self.examples, adversary).ask(settings, seed)
+        answers = self.answers(adversary, settings, seed)
         return Means((answers.value @ self.weights).tolist(), (answers.cost @ self.weights).tolist())
+
+    def answers(
+        self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0
+    ) -> SurveyReplies:
+        """What each client reports."""
+        return Survey(self.task, self.params, self.examples, adversary).ask(settings, seed)
 
     def population(self) -> Population:
         """All examples in one lane, each with its share."""

@@ -1,7 +1,8 @@
-"""Upper bounds on phi_gamma: what clients report for a certificate."""
+"""What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,81 @@ from wafl.adversaries.base import lane_scalar
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.norms import dual, power_norm
 from wafl.core.task import Problem
+from wafl.theory.phi import LinearPhi, distance_to_error
+
+
+@dataclass(frozen=True)
+class LinearSurrogate:
+    """phi_gamma of a linear model with cross-entropy or squared error (:class:`wafl.theory.phi.LinearPhi`).
+
+    From above if ``proven`` is 1, at most ``tolerance`` too high for each example unless the search would become too
+    long; otherwise what an ascent reaches. The cost is that of the ascent's moves.
+    """
+
+    norm: float = 2
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
+
+    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
+        return None
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        state = state or AdversaryState()
+        assert problem.linear is not None
+        numbers = [lane_scalar(state, name, value, problem.params) for name, value in self.scalars().items()]
+        outputs, value = problem.outputs(x), problem.params.new_zeros(y.shape[:2])
+        cost = torch.zeros_like(value)
+        real = torch.ones_like(value, dtype=torch.bool) if state.weight is None else state.weight > 0
+        for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
+            here = torch.zeros_like(real)
+            here[lanes] = real[lanes]
+            phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
+            if proven:
+                found = phi.bounds(outputs[here], y[here], gamma, tolerance)
+                value[here], cost[here] = found.upper, found.cost
+            else:
+                value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
+        return Move(x, y, value, cost, torch.ones_like(real), state=state)
+
+
+@dataclass(frozen=True)
+class ErrorSurrogate:
+    """phi_gamma of the 0/1 loss of a linear classifier, exactly (:func:`wafl.theory.phi.distance_to_error`)."""
+
+    norm: float = 2
+    power: int = 2
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": 1.0}
+
+    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
+        return None
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        state = state or AdversaryState()
+        assert problem.linear is not None
+        gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
+        outputs = problem.outputs(x)
+        distance = torch.stack(
+            [
+                distance_to_error(problem.linear[0][lane], outputs[lane], y[lane], self.norm)
+                for lane in range(len(problem.params))
+            ]
+        )
+        cost = distance.pow(self.power)
+        value = (1.0 - gamma * cost).clamp_min(0.0)
+        return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
+
+
+def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tensor]]:
+    """The lanes that have the same numbers and the same model, which are searched together."""
+    same = bool((params == params[:1]).all())
+    own = torch.arange(len(params), device=params.device)[:, None].to(numbers)
+    keys = numbers if same else torch.cat([numbers, own], dim=1)
+    values, place = keys.unique(dim=0, return_inverse=True)
+    for row in range(len(values)):
+        yield values[row, : numbers.shape[1]].tolist(), (place == row).nonzero()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -72,3 +148,24 @@ def _slope_and_cost(
     delta = (move.x_adv - x.dense()).flatten(2)
     gradient = gradient - 2.0 * gamma[..., None] * delta
     return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
+
+
+Report = UpperBound | LinearSurrogate | ErrorSurrogate
+REPORTS: dict[str, type[UpperBound] | type[LinearSurrogate] | type[ErrorSurrogate]] = {
+    "smooth": UpperBound,
+    "linear": LinearSurrogate,
+    "error": ErrorSurrogate,
+}
+"""What a client may be asked for, by the name that travels."""
+
+
+def setting_of(gamma: float, curvature: float, tolerance: float | None) -> dict[str, float]:
+    """What is asked of clients to bound phi_gamma from above: by a search if there is a tolerance, else by L_zz."""
+    if tolerance is None:
+        return {"gamma": gamma, "curvature": curvature}
+    return {"gamma": gamma, "proven": 1.0, "tolerance": tolerance}
+
+
+def report_for(setting: Mapping[str, float], norm: float) -> UpperBound | LinearSurrogate:
+    """The report that a setting is for."""
+    return UpperBound(norm) if "curvature" in setting else LinearSurrogate(norm)

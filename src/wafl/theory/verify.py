@@ -1,0 +1,327 @@
+"""Checks a certificate: what can be recomputed from the file, the model and the data is, and the rest is attested."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from wafl.core.norms import NORMS, norm_name
+from wafl.core.signing import is_signed_by
+from wafl.core.task import Loss
+from wafl.data.federation import Federation
+from wafl.run import Run
+from wafl.theory.constant import Constant
+from wafl.theory.constants import data_free_constants, task_of
+from wafl.theory.labels import described
+from wafl.theory.mixture import Mixture
+from wafl.theory.promise import CHECKS, bound_of, client_digest, digest_of, read_promise, surrogates, to_bytes
+from wafl.theory.proof import Proof
+from wafl.theory.rounding import allowance, magnitudes
+from wafl.theory.sampling import Domain, Moments, largest_surrogate
+from wafl.theory.statement import statement
+from wafl.theory.upper import report_for, setting_of
+from wafl.weights import uniform
+
+AGREE = 1e-9
+"""How far numbers that another machine computes may differ, relative to the larger of 1 and their size."""
+
+UNKNOWN = {"value": math.inf}
+DRAWS = "the examples are independent draws that model, weights, gammas and centers do not depend on"
+
+Pairs = list[tuple[float, float]]
+Status = Literal["recomputed", "attested", "wrong"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a certificate: ``recomputed`` and found to be so, only ``attested``, or ``wrong``."""
+
+    name: str
+    status: Status
+    why: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What :func:`verify` found, line by line; ``signed`` is whether the owner of the given key signed the file."""
+
+    lines: tuple[Line, ...]
+    signed: bool
+    values: Mapping[float, float]
+    content: Mapping[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no line is wrong; lines that are only attested may still be untrue."""
+        return all(line.status != "wrong" for line in self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{line.name:<12} {line.status:<11} {line.why}" for line in self.lines)
+
+
+def verify(
+    file: str | os.PathLike[str],
+    *,
+    model: Run | nn.Module | None = None,
+    data: Federation | None = None,
+    key: str | os.PathLike[str] | None = None,
+    loss: Loss | None = None,
+) -> Verification:
+    """Recompute what a certificate says, as far as the model and the data at hand allow.
+
+    Args:
+        file: what :meth:`Promise.save` wrote.
+        model: the model that it is about.
+        data: clients that it is about, all or some of them, known by their names.
+        key: the file of an Ed25519 public key: a file that its owner did not sign, byte by byte, is refused.
+        loss: the loss, if it is your own.
+
+    Returns:
+        Every line of the certificate, with what was found.
+    """
+    path = Path(file)
+    try:
+        promise, signature = read_promise(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
+    if key is not None:
+        _check_signature(path, promise.content, signature, key)
+    content = promise.content
+    checker = _Checker(content, model, data, loss)
+    return Verification(tuple(checker.lines()), key is not None, promise.values, content)
+
+
+def _check_signature(
+    path: Path, content: Mapping[str, Any], signature: str | None, key: str | os.PathLike[str]
+) -> None:
+    if signature is None:
+        raise ValueError(f"{path} is not signed: ask who issued it for a signed one, or leave the key out")
+    if not is_signed_by(to_bytes(content), signature, key):
+        raise ValueError(f"{path} was not signed with this key, or was changed since: do not rely on it")
+
+
+class _Checker:
+    """Each line of a certificate against what can be recomputed."""
+
+    def __init__(
+        self, content: Mapping[str, Any], model: Run | nn.Module | None, data: Federation | None, loss: Loss | None
+    ) -> None:
+        self._content, self._model, self._data = content, model, data
+        self._names: list[str] = [client["name"] for client in content["clients"]]
+        norms = {norm_name(norm): norm for norm in NORMS}
+        if content["claim"]["norm"] not in norms:
+            raise ValueError(f"norm {content['claim']['norm']!r} is not one of {', '.join(norms)}")
+        self._norm = norms[content["claim"]["norm"]]
+        self._shared = [] if data is None else [name for name in data.names if name in self._names]
+        if data is not None and not self._shared:
+            raise ValueError(
+                f"the data are those of {', '.join(data.names[:5])}, and the certificate is about "
+                f"{', '.join(self._names[:5])}: give data of clients that it is about"
+            )
+        self._task = None if model is None else task_of(model, loss)
+        self._loss = loss
+
+    def lines(self) -> Iterator[Line]:
+        checks: dict[str, Callable[[], Line]] = {
+            "statement": self._statement,
+            "weights": self._weights,
+            "values": self._values,
+            "model": self._digest,
+            "constants": self._constants,
+            "rounding": self._rounding,
+            "examples": self._examples,
+            "losses": lambda: self._numbers("losses"),
+            "surrogates": lambda: self._numbers("surrogates"),
+            "range": self._range,
+            "draws": lambda: Line("draws", "attested", DRAWS),
+            "labels": self._labels,
+        }
+        sampled = self._content["claim"]["confidence"] is not None
+        absent = {*(() if sampled else ("range", "draws")), *(() if "labels" in self._content else ("labels",))}
+        for name in CHECKS:
+            if name not in absent:
+                yield checks[name]() if name in checks else Line(name, "attested", self._said(name))
+
+    def _said(self, name: str) -> str:
+        found = self._content[name]
+        return ", ".join(f"{key} {value}" for key, value in found.items()) if isinstance(found, dict) else str(found)
+
+    def _statement(self) -> Line:
+        same = statement(self._content) == self._content["statement"]
+        return _line("statement", same, "its words follow from its numbers", "its words are not those of its numbers")
+
+    def _weights(self) -> Line:
+        weights = [client["weight"] for client in self._content["clients"]]
+        sound = all(weight >= 0 for weight in weights) and abs(math.fsum(weights) - 1.0) <= AGREE
+        return _line("weights", sound, "none is negative, and they sum to 1", "they are not shares that sum to 1")
+
+    def _values(self) -> Line:
+        """A row promises no less than what its own numbers prove."""
+        weights, sizes = ([client[key] for client in self._content["clients"]] for key in ("weight", "examples"))
+        confidence = self._content["claim"]["confidence"]
+        levels = [row["sampling"]["level"] for row in self._content["certificates"] if "sampling" in row]
+        if confidence is not None and not math.fsum(levels) <= 1.0 - confidence + AGREE:
+            return Line("values", "wrong", f"the levels {levels} add up to more than 1 - {confidence:g}")
+        slope, bend = (self._content["constants"].get(name, UNKNOWN)["value"] for name in ("L_z", "L_zz"))
+        for row in self._content["certificates"]:
+            if (row["proof"] == "duality") != (row["gamma"] is not None) or row["rounding"] < 0 or row["radius"] < 0:
+                return Line("values", "wrong", f"the row of radius {row['radius']:g} is not one that wafl writes")
+            # A search proves phi_gamma at every positive gamma, the curvature only above L_zz / 2.
+            floor = bend / 2.0 if row["tolerance"] is None else 0.0
+            if row["gamma"] is not None and not row["gamma"] > floor:
+                return Line("values", "wrong", f"radius {row['radius']:g}: gamma is not above {floor:.4g}")
+            proven = bound_of(row, weights, sizes, slope) + row["rounding"]
+            if not proven <= row["value"]:
+                return Line("values", "wrong", f"radius {row['radius']:g}: {row['value']} is below {proven}, its proof")
+        return Line("values", "recomputed", "each follows from gamma, the clients' numbers, L_z and the rounding")
+
+    def _digest(self) -> Line:
+        if self._model is None:
+            return _without("model", "the model")
+        found = digest_of(self._model)
+        same = found == self._content["model"]["sha256"]
+        return _line("model", same, f"SHA-256 {found[:16]}...", f"this model has SHA-256 {found[:16]}...")
+
+    def _constants(self) -> Line:
+        if self._task is None:
+            return _without("constants", "the model")
+        task, params = self._task
+        known = data_free_constants(task, params, self._content["claim"]["inputs"], self._norm)
+        said: dict[str, Any] = self._content["constants"]
+        if given := [name for name, value in said.items() if name not in known or value["why"] == "given"]:
+            return Line("constants", "attested", f"{' and '.join(given)}: no proof is known here")
+        for name, value in said.items():
+            if not value["value"] >= float(known[name]) * (1.0 - AGREE):
+                return Line("constants", "wrong", f"{name} is {float(known[name]):.6g}, not {value['value']:.6g}")
+        return Line(
+            "constants", "recomputed", ", ".join(f"{name} {value['value']:.4g}" for name, value in said.items())
+        )
+
+    def _rounding(self) -> Line:
+        if self._task is None:
+            return _without("rounding", "the model")
+        clients, (task, params) = self._content["clients"], self._task
+        sizes, large = ([client[name] for client in clients] for name in ("examples", "magnitude"))
+        for row in self._content["certificates"]:
+            least = allowance(task, params, sizes, max(large), row["radius"], self._norm, row["value"])
+            if row["rounding"] < least * (1.0 - 1e-3):
+                return Line(
+                    "rounding", "wrong", f"radius {row['radius']:g}: {row['rounding']:.2g} is below {least:.2g}"
+                )
+        most = max(row["rounding"] for row in self._content["certificates"])
+        return Line("rounding", "recomputed", f"at most {most:.2g} is added for what float64 may have lost")
+
+    def _examples(self) -> Line:
+        if self._data is None:
+            return _without("examples", "the data")
+        part, known = self._content["claim"]["part"], dict(zip(self._names, self._content["clients"], strict=True))
+        examples = self._data.train if part == "train" else self._data.test
+        for place, name in enumerate(self._data.names):
+            if name not in known:
+                continue
+            count, digest = int(examples.num_examples[place]), client_digest(self._data, part, place)
+            if count != known[name]["examples"] or digest != known[name]["sha256"]:
+                return Line("examples", "wrong", f"{name} has other {part} examples ({count}) than the certificate")
+        return Line("examples", "recomputed", self._of_whom())
+
+    def _numbers(self, name: str) -> Line:
+        """The clients' mean losses and magnitudes, or their mean surrogates."""
+        if self._model is None or self._data is None:
+            return _without(name, CHECKS[name] or "")
+        mixture = Mixture.of(self._model, self._data, self._content["claim"]["part"], uniform(), self._loss)
+        # Where each client is in the data, and in the certificate.
+        places = [(here, self._names.index(each)) for here, each in enumerate(self._data.names) if each in self._names]
+        if name == "losses":
+            losses, large = mixture.answers(None, [{}]).value[0].tolist(), magnitudes(mixture)
+            clients = self._content["clients"]
+            pairs = [(clients[there]["loss"], losses[here]) for here, there in places]
+            pairs += [(clients[there]["magnitude"], large[here]) for here, there in places]
+        else:
+            rows = [row for row in self._content["certificates"] if row["proof"] == "duality"]
+            pairs: Pairs = []
+            for row in [row for row in rows if "sampling" not in row]:
+                values = surrogates(mixture, self._setting(row), self._norm)
+                pairs += [(row["clients"][there], values[here]) for here, there in places]
+            pairs += [pair for row in self._content["certificates"] for pair in self._sampled(row, mixture, places)]
+        worst = max((_apart(said, now) for said, now in pairs), default=0.0)
+        return _line(name, worst <= AGREE, self._of_whom(), f"they differ by up to {worst:.2g} from what was computed")
+
+    def _setting(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """What clients were asked for a row that is proven by duality."""
+        bend = self._content["constants"].get("L_zz", UNKNOWN)["value"]
+        return setting_of(row["gamma"], bend, row["tolerance"])
+
+    def _sampled(self, row: Mapping[str, Any], mixture: Mixture, places: list[tuple[int, int]]) -> Pairs:
+        """What a row says about its sample: means and second moments, with what they are here."""
+        if "sampling" not in row:
+            return []
+        setting = {} if row["gamma"] is None else self._setting(row)
+        moments = Moments(None if row["gamma"] is None else report_for(setting, self._norm))
+        now = moments.ask(mixture, setting, row["sampling"]["most"])
+        pairs = [(row["clients"][there], now.means[here]) for here, there in places]
+        return pairs + [(row["sampling"]["seconds"][there], now.seconds[here]) for here, there in places]
+
+    def _range(self) -> Line:
+        """No example can have a larger surrogate than a row says."""
+        if self._task is None:
+            return _without("range", "the model")
+        said, slope = self._content["claim"]["domain"], self._content["constants"].get("L_z", UNKNOWN)["value"]
+        low, high = said["box"]
+        domain = Domain(tuple(said["shape"]), (low, high), said["num_classes"])
+        steep = Constant(slope, "bound", "as the certificate says")
+        for row in self._content["certificates"]:
+            gamma = math.inf if row["gamma"] is None else row["gamma"]
+            least, most = largest_surrogate(*self._task, domain, steep, gamma, self._norm), row["sampling"]["most"]
+            if not most >= least * (1.0 - AGREE):
+                return Line("range", "wrong", f"radius {row['radius']:g}: {most:.6g} is below {least:.6g}")
+        return Line("range", "recomputed", f"from examples in [{low:g}, {high:g}]")
+
+    def _labels(self) -> Line:
+        """What is published about each label, from the points and all examples; resamples are attested."""
+        if self._model is None or self._data is None or len(self._shared) < len(self._names):
+            return _without("labels", CHECKS["labels"])
+        weight = {client["name"]: client["weight"] for client in self._content["clients"]}
+        weights = torch.tensor([weight.get(name, 0.0) for name in self._data.names], dtype=torch.float64)
+        mixture = Mixture.of(self._model, self._data, self._content["claim"]["part"], uniform(), self._loss)
+        mixture = replace(mixture, weights=weights / weights.sum())
+        said: dict[int, Any] = {each["label"]: each for each in self._content["labels"]["labels"]}
+        points = {label: torch.tensor(each["points"], dtype=torch.float64) for label, each in said.items()}
+        missing = set(mixture.examples.y.unique().tolist()) ^ said.keys()
+        if missing:
+            return Line("labels", "wrong", f"labels {sorted(missing)} are only in one of certificate and data")
+        pairs: Pairs = []
+        proof = Proof(self._norm, self._content["constants"].get("L_zz", UNKNOWN)["value"])
+        gammas: list[float] = self._content["labels"]["gammas"]
+        if not all(2.0 * gamma > proof.curvature for gamma in gammas):
+            return Line("labels", "wrong", f"gamma is not above L_zz / 2 = {proof.curvature / 2.0:.4g}")
+        for now in described(mixture, proof, gammas, points, 0.0):
+            then = said[now["label"]]
+            pairs += [(then[name], now[name]) for name in ("share", "spread", "loss", "examples")]
+            pairs += [*zip(then["weights"] + then["surrogates"], now["weights"] + now["surrogates"], strict=True)]
+        worst = max(_apart(*pair) for pair in pairs)
+        return _line("labels", worst <= AGREE, f"of {len(said)} labels", f"they differ by up to {worst:.2g}")
+
+    def _of_whom(self) -> str:
+        found, every = len(self._shared), len(self._names)
+        return (
+            f"of all {every} clients" if found == every else f"of {found} of {every} clients; the others are attested"
+        )
+
+
+def _apart(said: float, now: float) -> float:
+    return abs(said - now) / max(1.0, abs(now))
+
+
+def _line(name: str, holds: bool, fine: str, wrong: str) -> Line:
+    return Line(name, "recomputed", fine) if holds else Line(name, "wrong", wrong)
+
+
+def _without(name: str, what: str) -> Line:
+    return Line(name, "attested", f"not checked: give {what}")

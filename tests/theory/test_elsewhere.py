@@ -1,0 +1,90 @@
+"""Certificates of balls at a layer or with a shape: of the head on features, of ``model(A u)`` at ``A^-1 x``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from wafl.theory import Certificates
+
+
+def clients_and_net() -> tuple[wafl.Federation, nn.Sequential]:
+    generator = torch.Generator().manual_seed(2)
+    parts = []
+    for client in range(3):
+        x = torch.randn(12, 2, 2, generator=generator, dtype=torch.float64) + client
+        parts.append((x.numpy(), torch.randint(3, (12,), generator=generator).numpy()))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    return wafl.Federation.from_arrays(parts, test_fraction=0.25, num_classes=3), net
+
+
+def values(found: Certificates) -> list[tuple[float, float, float]]:
+    return [(row.value, row.simple, row.achieved or 0.0) for row in found.rows]
+
+
+def assert_same(one: Certificates, other: Certificates) -> None:
+    for mine, theirs in zip(values(one), values(other), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-6)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_at_a_layer_it_is_the_certificate_of_the_head_on_features_and_proven(part: Any) -> None:
+    clients, net = clients_and_net()
+    found = wafl.certify(net, clients, radii=[0.1, 0.5], part=part, space="2")
+    features = [
+        (net[:3](train[0].double()).detach().numpy(), train[1].numpy(), net[:3](test[0].double()).detach().numpy(),
+         test[1].numpy())
+        for train, test in ((clients.train.of(i), clients.test.of(i)) for i in range(3))
+    ]  # fmt: skip
+    by_hand = wafl.Federation.from_arrays([tuple(each) for each in features], num_classes=3)
+    assert_same(found, wafl.certify(net[3], by_hand, radii=[0.1, 0.5], part=part))
+    assert found.proven, "a linear head"
+    assert not wafl.certify(net, clients, radii=[0.1], part=part).proven, "of a network with ReLU it is an estimate"
+    assert "output of layer '2'" in found.unit
+    assert all(row.achieved is not None and row.achieved <= row.best + 1e-9 for row in found.rows)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_with_a_shape_it_is_the_certificate_of_the_stretched_model(linear: bool) -> None:
+    clients, net = clients_and_net()
+    layers = [nn.Linear(4, 3).double()] if linear else [nn.Tanh(), net[1], nn.Tanh(), net[3]]
+    model = nn.Sequential(nn.Flatten(), *layers)
+    matrix = torch.eye(4, dtype=torch.float64) + 0.3 * torch.arange(16.0, dtype=torch.float64).view(4, 4).sin()
+    found = wafl.certify(model, clients, radii=[0.1, 0.4], shape=matrix.numpy())
+
+    first = nn.Linear(4, 4, bias=False).double()
+    first.weight = nn.Parameter(matrix.clone())
+    stretched = nn.Sequential(first, *model[1:])
+    if linear:
+        stretched = nn.Linear(4, 3).double()
+        stretched.weight = nn.Parameter(model[1].weight.detach() @ matrix)
+        stretched.bias = nn.Parameter(model[1].bias.detach().clone())
+    parts = [clients.train.of(i) for i in range(3)]
+    pairs = [(torch.linalg.solve(matrix, x.double().flatten(1).T).T.numpy(), y.numpy()) for x, y in parts]
+    by_hand = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=3)
+    wanted = wafl.certify(stretched, by_hand, radii=[0.1, 0.4])
+    assert_same(found, wanted)
+    assert found.proven == wanted.proven is True
+
+
+def test_a_run_brings_its_loss_and_weights_and_clients_their_shape() -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
+    method = wafl.WAFL(gamma=1.0, shape="clients", client_weights=wafl.weights.fixed([0.4, 0.3, 0.3, 0.0]))
+    run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=2, local_epochs=1)
+    found = wafl.certify(run, clients, radii=[0.0, 0.5], shape="clients", achieved=False)
+    plain = wafl.certify(run, clients, radii=[0.0], achieved=False)
+    assert found.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert found.proven
+    assert "over the shape of the ball" in found.unit
+
+
+def test_an_unknown_layer_is_named() -> None:
+    clients, net = clients_and_net()
+    with pytest.raises(ValueError, match="space='7' is not a layer of the model, which has: 0, 1, 2, 3"):
+        wafl.certify(net, clients, radii=[0.1], space="7")

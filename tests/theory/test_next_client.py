@@ -1,0 +1,153 @@
+"""What held-out clients say about the next: plain recomputation, moved populations, and draws from a known one."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import wafl
+from tests.oracles import adversary as oracles
+from tests.oracles import theory
+from wafl.theory import certify
+from wafl.theory.sampling import Sample
+
+
+def world(num_clients, size, seed=0, bounds=(0.0, 1.0)):
+    """Clients around centers of their own, with labels that follow the first coordinate and their own noise."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for _ in range(num_clients):
+        x = np.clip(rng.uniform(0.3, 0.7, 2) + 0.15 * rng.normal(size=(size, 2)), 0.0, 1.0)
+        y = (x[:, 0] + rng.uniform(0.0, 0.3) * rng.normal(size=size) > 0.5).astype(np.int64)
+        pairs.append((x, y))
+    return wafl.Federation.from_arrays(pairs, bounds=bounds, num_classes=2, test_fraction=0.25)
+
+
+MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0]]), np.array([2.0, -2.0]))
+
+
+def test_all_examples_of_a_held_out_client_count():
+    seen, unseen = world(3, 8), world(4, 12, seed=1)
+    found = wafl.next_client(MODEL, seen, unseen)
+    for client, value in enumerate(found.measured):
+        x, y = (np.concatenate(each) for each in zip(unseen.train.of(client), unseen.test.of(client), strict=True))
+        assert value == pytest.approx(theory.plain_losses(MODEL, x, y).mean(), rel=1e-9)
+    assert found.sample.sizes == [12, 12, 12, 12]
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_a_radius_costs_each_client_no_less_than_its_own_certificate(norm):
+    seen, unseen = world(3, 8), world(4, 12, seed=1)
+    found = wafl.next_client(MODEL, seen, unseen, radius=0.2, norm=norm)
+    both = replace(unseen, train=unseen.train.joined(unseen.test))
+    least = [
+        certify(MODEL, both, radii=[0.2], norm=norm, achieved=False, client_weights=wafl.weights.fixed(only))[0].best
+        for only in np.eye(4).tolist()
+    ]
+    # At a gamma of its own, a client's certificate would be smaller, but it may be 2% above the truth.
+    assert all(value >= 0.98 * own for value, own in zip(found.measured, least, strict=True))
+
+
+def moved_population(rng, clients, client_radius, radius):
+    """Whole clients moved by ``client_radius`` in the root mean square, and then each one's examples by ``radius``."""
+    x = [part.copy() for part in clients]
+    whole = rng.normal(size=(len(x), 2))
+    whole *= client_radius / math.sqrt((whole**2).sum(1).mean())
+    for place, part in enumerate(x):
+        step = rng.normal(size=part.shape)
+        step *= radius / math.sqrt((step**2).sum(1).mean())
+        x[place] = part + whole[place] + step
+    return x
+
+
+def test_no_moved_population_of_moved_clients_has_a_larger_mean_than_the_mixture_at_the_sum_of_the_radii():
+    clients = world(6, 20)
+    examples, labels = zip(*(clients.train.of(client) for client in range(6)), strict=True)
+    x, y = [each.numpy().astype(float) for each in examples], [each.numpy() for each in labels]
+    uniform = wafl.weights.uniform()
+    rng = np.random.default_rng(0)
+    for client_radius, radius in ((0.1, 0.1), (0.3, 0.05), (0.0, 0.4)):
+        bound = certify(MODEL, clients, radii=[client_radius + radius], client_weights=uniform, achieved=False)[0].best
+        steepest = -np.sign(4.0)  # along the first coordinate, away from each label
+        worst = [each + np.outer(np.where(label == 1, 1.0, -1.0), [steepest, 0.0]) * (client_radius + radius)
+                 for each, label in zip(x, y, strict=True)]  # fmt: skip
+        for moved in (*(moved_population(rng, x, client_radius, radius) for _ in range(20)), worst):
+            means = [theory.plain_losses(MODEL, *each).mean() for each in zip(moved, y, strict=True)]
+            assert np.mean(means) <= bound
+    found = wafl.next_client(MODEL, clients, world(6, 20, seed=2), radius=0.1, population_radius=0.2)
+    same = wafl.next_client(MODEL, clients, world(6, 20, seed=2), radius=0.3)
+    assert found.measured == pytest.approx(same.measured)
+
+
+def drawn(found, chosen):
+    numbers = (found.sample.sizes, found.sample.means, found.sample.seconds)
+    sizes, means, seconds = ([each[place] for place in chosen] for each in numbers)
+    names = tuple(found.names[place] for place in chosen)
+    return replace(found, names=names, sample=Sample(sizes, means, seconds, found.sample.most))
+
+
+@pytest.mark.slow
+def test_a_thousand_draws_of_clients_from_a_population_are_covered():
+    """Train once; the rest are the population, from which 40 are drawn without replacement."""
+    seen, everyone = world(20, 40), world(300, 40, seed=1)
+    run = wafl.fit(wafl.models.mlr(seen), seen, wafl.WAFL(gamma=1.0), rounds=10, local_epochs=1, learning_rate=0.5)
+    found = wafl.next_client(run, seen, everyone, radius=0.05)
+    truth = np.array(found.measured)
+    covered = {"mean": 0, "share": 0, "kl": 0}
+    rng = np.random.default_rng(0)
+    tilted = np.exp(truth / truth.std())
+    kl = float((tilted / tilted.mean() * np.log(tilted / tilted.mean())).mean())
+    for _ in range(1000):
+        some = drawn(found, rng.choice(300, 40, replace=False))
+        covered["mean"] += some.mean() >= truth.mean()
+        covered["share"] += (truth <= some.share(0.8, own_sampling=False)).mean() >= 0.8
+        covered["kl"] += some.mean(kl=kl) >= (truth * tilted).sum() / tilted.sum()
+    assert min(covered.values()) >= 936, covered
+    assert covered["share"] < 1000  # order statistics are exact, not just safe
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_of_a_known_world_are_covered_with_their_own_sampling():
+    """Coins: each client has a share of hard examples of its own, of which only 200 are seen."""
+    rng = np.random.default_rng(0)
+    held, hits = 60, {"share": 0, "next": 0}
+    template = wafl.next_client(MODEL, world(3, 8), world(2, 8, seed=1), confidence=0.9)
+    for _ in range(1000):
+        shares = rng.beta(2.0, 8.0, held + 1)
+        counts = rng.binomial(200, shares[:held]) / 200
+        sample = Sample([200] * held, counts.tolist(), counts.tolist(), 1.0)
+        names = tuple(map(str, range(held)))
+        found = replace(template, names=names, sample=sample, offset=0.0, center=0.2)
+        hits["share"] += stats.beta.cdf(found.share(0.8), 2.0, 8.0) >= 0.8
+        hits["next"] += shares[held] <= found.next()
+    assert hits["share"] >= 886
+    assert hits["next"] >= 886
+
+
+def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
+    seen, unseen = world(3, 8), world(4, 12, seed=1)
+    found = wafl.next_client(MODEL, seen, unseen)
+    with pytest.raises(wafl.PreconditionError, match=r"4 clients say nothing about a share of 0\.9"):
+        found.share(0.9)
+    with pytest.raises(wafl.PreconditionError, match="4 clients say nothing about the next one"):
+        found.next()
+    assert "nothing about the next one" in str(found)
+    assert f"the mean certified loss of all clients is at most {found.mean():.4f}" in str(found)
+    free = wafl.next_client(MODEL, world(3, 8, bounds=None), world(40, 12, seed=1, bounds=None))
+    with pytest.raises(wafl.PreconditionError, match="the mean over all clients needs bounds of the data"):
+        free.mean()
+    with pytest.raises(wafl.PreconditionError, match=r"own sampling error needs bounds.*own_sampling=False"):
+        free.share(0.5)
+    assert free.share(0.9, own_sampling=False) == pytest.approx(sorted(free.measured)[-1])
+    assert free.next(own_sampling=False) == pytest.approx(sorted(free.measured)[-2])
+    with pytest.raises(ValueError, match="give kl or chi2, not both"):
+        found.mean(kl=0.1, chi2=0.1)
+    with pytest.raises(ValueError, match="confidence=2 must lie between 0 and 1"):
+        wafl.next_client(MODEL, seen, unseen, confidence=2)
+    with pytest.raises(ValueError, match=r"radius=-1\.0 must be finite"):
+        wafl.next_client(MODEL, seen, unseen, radius=-1.0)
+    other = wafl.Federation.from_arrays([(np.ones((4, 3)), np.arange(4) % 2)])
+    with pytest.raises(ValueError, match="hold out clients of the same federation"):
+        wafl.next_client(MODEL, seen, other)

@@ -1,0 +1,186 @@
+"""Both sides of phi_gamma for linear models, against brute force and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.oracles import phi as oracles
+from tests.oracles import theory
+from wafl.core.losses import CrossEntropy, SquaredError, output_loss
+from wafl.theory.ball import Ball
+from wafl.theory.lines import along_lines
+from wafl.theory.phi import LinearPhi, distance_to_error, error_bounds
+from wafl.theory.simplex import Kept
+
+NORMS = (1, 2, math.inf)
+
+
+def a_case(classes, seed=0, examples=4, features=2, scale=2.0):
+    rng = np.random.default_rng(seed)
+    weight = scale * rng.normal(size=(classes, features))
+    return weight, rng.normal(size=(examples, classes)), np.arange(examples) % classes
+
+
+def tensors(*arrays):
+    return tuple(torch.from_numpy(array) for array in arrays)
+
+
+# Cross-entropy.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_phi_by_brute_force_lies_between_both_sides(classes, norm):
+    """From far below the concavity limit, where rest and every class compete, to far above it."""
+    weight, outputs, y = a_case(classes, examples=2)
+    found = LinearPhi(torch.from_numpy(weight), CrossEntropy(), norm)
+    limit = theory.farthest_rows(weight, norm) ** 2 / 8.0
+    for gamma in (0.1 * limit, 0.7 * limit, 10.0 * limit):
+        truth = np.array(
+            [oracles.brute_force_phi(weight, s, label, gamma, norm) for s, label in zip(outputs, y, strict=True)]
+        )
+        sides = found.bounds(*tensors(outputs, y), gamma, tolerance=1e-3)
+        assert (sides.upper.numpy() >= truth - 1e-9).all(), gamma
+        assert (sides.upper - sides.lower).max() <= 1e-3 + 1e-12, gamma
+        # Nelder-Mead can stop at the ridges of l1 and l_inf, so the ascent may be a little better.
+        assert (sides.lower.numpy() <= truth + 1e-5).all(), gamma
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_lower_side_is_reached_by_a_move_of_that_cost(norm):
+    weight, outputs, y = a_case(4, seed=1, examples=6)
+    for gamma in (0.2, 1.0, 8.0):
+        model = LinearPhi(torch.from_numpy(weight), CrossEntropy(), norm)
+        sides = model.bounds(*tensors(outputs, y), gamma, tolerance=1e-4)
+        for s, label, low, cost in zip(outputs, y, sides.lower.tolist(), sides.cost.tolist(), strict=True):
+            far = math.sqrt(cost)
+            around = np.linspace(0, 2 * math.pi, 4_001)
+            moves = np.stack([np.cos(around), np.sin(around)], axis=1)
+            moves *= far / np.maximum(oracles.length(moves, norm), 1e-12)[:, None]
+            best = oracles.cross_entropy(weight, s, label, moves).max()
+            assert best - gamma * cost >= low - 1e-4
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_both_sides_close_for_ten_classes_in_many_dimensions(norm):
+    """Every pair of sides is proven, so wherever they meet they are right; here the first bounds are far apart."""
+    weight, outputs, y = a_case(10, examples=6, features=30, scale=0.5)
+    limit = theory.farthest_rows(weight, norm) ** 2 / 8.0
+    model = LinearPhi(torch.from_numpy(weight), CrossEntropy(), norm)
+    for share in (0.1, 0.5):
+        sides = model.bounds(*tensors(outputs, y), share * limit, tolerance=0.05)
+        rough = model.bounds(*tensors(outputs, y), share * limit, tolerance=1e9)
+        assert (rough.upper >= sides.lower).all()
+        assert (rough.upper - sides.upper >= -1e-12).all()
+        assert float((rough.upper - rough.lower).mean()) > 2.0 * float((sides.upper - sides.lower).mean())
+
+
+def test_what_is_kept_is_concave_and_the_rest_convex():
+    weight = torch.from_numpy(a_case(6, features=5)[0])
+    ball, rng = Ball(weight, 2), np.random.default_rng(0)
+    for gamma in (0.01, 0.5, 100.0):
+        kept = Kept.of(ball, gamma)
+        assert torch.linalg.eigvalsh(kept.rest).min() >= -1e-9
+        torch.testing.assert_close(kept.quadratic + kept.rest, ball.gram)
+        for p in rng.dirichlet(np.full(6, 0.3), size=30):
+            spread = np.diag(p) - np.outer(p, p)
+            assert np.linalg.eigvals(spread @ kept.quadratic.numpy()).real.max() <= 2.0 * gamma * (1.0 + 1e-9)
+
+
+def test_a_line_between_two_classes_is_searched_to_any_tolerance():
+    a, s = torch.tensor([[0.0, -3.0], [0.0, 1.0]]).double(), torch.tensor([[0.0, 4.0], [0.0, 0.0]]).double()
+    for tolerance in (1e-2, 1e-5):
+        line = along_lines(a, s, 0.7, torch.full((2,), tolerance).double())
+        t = np.linspace(0, 4, 400_001)
+        truth = np.logaddexp(0.0, -3.0 + 4.0 * t) - 0.7 * t**2
+        assert line.lower[0] <= truth.max() + 1e-9
+        assert truth.max() - 1e-9 <= line.upper[0] <= line.lower[0] + tolerance
+        assert float(line.upper[1]) == pytest.approx(math.log1p(math.e), rel=1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_model_that_ignores_its_input_has_phi_equal_to_its_loss(norm):
+    outputs, y = a_case(3)[1:]
+    sides = LinearPhi(torch.zeros(3, 2).double(), CrossEntropy(), norm).bounds(*tensors(outputs, y), 0.1, 1e-6)
+    loss = CrossEntropy().value(*tensors(outputs, y))
+    torch.testing.assert_close(sides.upper, loss)
+    torch.testing.assert_close(sides.lower, loss)
+    assert float(sides.cost.max()) == 0.0
+
+
+# Squared error.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_phi_of_a_squared_error_agrees_with_brute_force(outputs, norm):
+    rng = np.random.default_rng(0)
+    weight, residual = rng.normal(size=(outputs, 2)), rng.normal(size=(5, outputs))
+    model = LinearPhi(torch.from_numpy(weight), SquaredError(), norm)
+    zero = torch.zeros(5, outputs).double()
+    for ratio in (1.05, 2.0, 50.0):
+        gamma = ratio * model.limit
+        sides = model.bounds(torch.from_numpy(residual), zero, gamma, 0.0)
+        reach = 3.0 * np.sqrt(float(sides.cost.max())) + 1e-6
+        for row, low, high, cost in zip(
+            residual, sides.lower.tolist(), sides.upper.tolist(), sides.cost.tolist(), strict=True
+        ):
+            line = np.linspace(-1, 1, 401)
+            moves = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
+            # Finer near the best length, which is known: the objective is a parabola along each ray.
+            moves = np.concatenate([reach * moves, np.sqrt(cost) * moves])
+            values = ((row + moves @ weight.T) ** 2).sum(-1) - gamma * oracles.length(moves, norm) ** 2
+            assert high >= values.max() - 1e-9
+            assert low <= high
+            exact = outputs == 1 or norm != math.inf
+            if exact:
+                assert low == pytest.approx(high, rel=1e-12)
+                assert values.max() == pytest.approx(high, rel=2e-3)
+            assert values.max() >= low - 2e-3 * abs(low)
+
+
+def test_phi_of_a_squared_error_is_infinite_up_to_its_limit():
+    weight = torch.tensor([[1.0, 2.0]]).double()
+    model = LinearPhi(weight, SquaredError(), 2)
+    assert model.limit == pytest.approx(5.0)
+    one = torch.ones(1, 1).double()
+    assert model.bounds(one, 0.0 * one, 4.9, 0.0).upper.tolist() == [math.inf]
+    assert model.bounds(one, 0.0 * one, 5.1, 0.0).upper.isfinite().all()
+
+
+def test_another_loss_is_refused():
+    def hinge(outputs, y):
+        return outputs[:, 0]
+
+    with pytest.raises(ValueError, match="known for cross-entropy and squared error, not for hinge"):
+        LinearPhi(torch.zeros(2, 2).double(), output_loss(hinge), 2)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_distance_to_an_error_is_the_least_move_that_makes_one(norm):
+    weight, outputs, y = a_case(4, examples=12, features=3)
+    found = distance_to_error(*tensors(weight, outputs, y), norm)
+    for s, label, far in zip(outputs, y, found.tolist(), strict=True):
+        assert far == pytest.approx(oracles.distance_to_error(weight, s, label, norm), rel=1e-5, abs=1e-7)
+    assert (found == 0).any()
+    assert (found > 0).any()
+
+
+def test_phi_of_the_error_is_one_for_errors_and_falls_with_the_squared_distance():
+    weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()
+    outputs, y = torch.tensor([[2.0, -2.0], [-1.0, 1.0], [0.0, 0.0]]).double(), torch.tensor([0, 0, 0])
+    found = error_bounds(weight, outputs, y, 0.2, 2)
+    assert found.upper.tolist() == pytest.approx([0.2, 1.0, 1.0])
+    assert found.cost.tolist() == pytest.approx([4.0, 0.0, 0.0])
+    assert error_bounds(weight, outputs, y, 10.0, 2).upper.tolist() == pytest.approx([0.0, 1.0, 1.0])
+
+
+def test_a_rival_with_the_same_weights_never_causes_an_error_it_does_not_have():
+    weight = torch.tensor([[1.0], [1.0]]).double()
+    outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+    assert distance_to_error(weight, outputs, torch.tensor([0, 0]), 2).tolist() == [math.inf, 0.0]

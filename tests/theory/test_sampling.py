@@ -1,0 +1,208 @@
+"""Certificates beyond the sample, against exact probabilities, brute force and draws from a known truth."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import wafl
+from tests.oracles import adversary as oracles
+from tests.oracles import theory
+from tests.theory.test_certificates import NORMS, a_case
+from wafl.adversaries import AdversaryState
+from wafl.core.task import Problem, make_task
+from wafl.theory import certify
+from wafl.theory.constants import data_free_constants
+from wafl.theory.sampling import Domain, Moments, Sample, largest_surrogate
+
+
+def exact_coverage(sizes, weights, probabilities, most, centers, delta):
+    """The probability that the bound covers the mean of coins that show ``most`` or 0, by the binomial distribution."""
+    truth = most * np.dot(weights, probabilities)
+    covered = 0.0
+    for heads in itertools.product(*(range(size + 1) for size in sizes)):
+        means = [most * count / size for count, size in zip(heads, sizes, strict=True)]
+        sample = Sample(sizes, means, [most * mean for mean in means], most)
+        if sample.upper_mean(weights, centers, delta) >= truth:
+            covered += math.prod(
+                stats.binom.pmf(count, size, p) for count, size, p in zip(heads, sizes, probabilities, strict=True)
+            )
+    return covered
+
+
+@pytest.mark.parametrize("probabilities", [(0.5, 0.5), (0.02, 0.1), (0.9, 0.3), (0.99, 0.99)])
+@pytest.mark.parametrize("delta", [0.05, 0.4])
+def test_the_upper_mean_covers_the_mean_of_coins_as_often_as_it_says(probabilities, delta):
+    for centers in ((0.5, 0.5), (2.0, 0.0)):
+        assert exact_coverage((12, 25), (0.3, 0.7), probabilities, 2.0, centers, delta) >= 1.0 - delta
+
+
+def test_the_upper_mean_comes_down_to_the_mean_as_fast_as_the_deviation_over_the_root_of_the_size():
+    size, deviation = 10**6, 0.1
+    sample = Sample([size], [0.5], [0.25 + deviation**2], 1.0)
+    margin = sample.upper_mean([1.0], [0.5], 0.05) - 0.5
+    assert margin == pytest.approx(deviation * math.sqrt(2.0 * math.log(40.0) / size), rel=0.05)
+
+
+def test_the_upper_mean_of_strata_is_never_below_that_of_more_examples():
+    means, seconds = [0.2, 0.4], [0.1, 0.3]
+    few = Sample([50, 100], means, seconds, 1.0).upper_mean([0.4, 0.6], means, 0.05)
+    many = Sample([500, 1000], means, seconds, 1.0).upper_mean([0.4, 0.6], means, 0.05)
+    assert 0.4 * 0.2 + 0.6 * 0.4 < many < few
+
+
+def corners(dimension, low, high):
+    return np.array(list(itertools.product((low, high), repeat=dimension)))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_example_of_the_box_has_a_larger_surrogate(norm):
+    case = a_case("mlr")
+    task = make_task(case.model, case.loss)
+    params = task.initial()
+    steep = data_free_constants(task, params, 2, norm)["L_z"]
+    points, labels = zip(*itertools.product(corners(2, -1.0, 2.0), range(3)), strict=True)
+    x, y = np.array(points), np.array(labels)
+    losses = theory.plain_losses(case.model, x, y)
+    at_rest = largest_surrogate(task, params, Domain((2,), (-1.0, 2.0), 3), steep, math.inf, norm)
+    assert losses.max() <= at_rest <= losses.max() + math.log(2.0)  # a convex loss is largest at a corner
+    gamma = 0.6 * theory.farthest_rows(case.model.weight.detach().numpy(), norm) ** 2 / 4.0
+    moved = type(case)(case.model, case.loss, x, y, (len(x),), (1.0,))
+    worst = max(theory.searched_phi(moved, row, gamma, norm, 6.0) for row in np.argsort(losses)[-3:])
+    assert worst <= largest_surrogate(task, params, Domain((2,), (-1.0, 2.0), 3), steep, gamma, norm)
+
+
+def test_no_example_of_the_box_has_a_larger_loss_in_a_network():
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    task = make_task(model, "cross_entropy")
+    params = task.initial()
+    for norm in NORMS:
+        steep = data_free_constants(task, params, 2, norm)["L_z"]
+        most = largest_surrogate(task, params, Domain((2,), (0.0, 1.0), 3), steep, math.inf, norm)
+        x = np.random.default_rng(0).uniform(size=(300, 2))
+        assert max(theory.plain_losses(model, x, np.full(300, label)).max() for label in range(3)) <= most
+
+
+def world(num_clients, size, seed, dimension=2):
+    """Clients whose examples are drawn from clipped normal distributions of their own, with noisy labels."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for client in range(num_clients):
+        x = np.clip(0.5 + 0.05 * client / num_clients + 0.2 * rng.normal(size=(2 * size, dimension)), 0.0, 1.0)
+        y = (x[:, 0] + 0.1 * rng.normal(size=2 * size) > 0.5).astype(np.int64)
+        pairs.append((x[:size], y[:size], x[size:], y[size:]))
+    return wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0), num_classes=2)
+
+
+def a_model(scale=6.0):
+    return oracles.linear_model(scale * np.array([[-0.5, 0.0], [0.5, 0.0]]), scale * np.array([0.25, -0.25]))
+
+
+@pytest.mark.parametrize("norm", [1, pytest.param(2, marks=pytest.mark.slow), math.inf])
+def test_ten_clients_of_a_thousand_examples_pay_less_than_a_quarter_for_the_truth(norm):
+    clients = world(10, 1000, 0)
+    radii = [0.0, 0.1, 0.5, 1.0]
+    options = {"radii": radii, "norm": norm, "part": "test", "achieved": False}
+    sample, truth = certify(a_model(), clients, **options), certify(a_model(), clients, **options, confidence=0.95)
+    for here, there in zip(sample.rows, truth.rows, strict=True):
+        assert here.best < there.best <= 1.25 * here.best
+        assert there.margin > 0.0
+    assert truth.confidence == 0.95
+    assert "with probability 0.95" in str(truth)
+    assert truth.loss == sample.loss
+
+
+def test_the_bound_of_the_loss_is_that_of_its_mean_and_second_moment():
+    clients = world(3, 20, 1)
+    model = a_model()
+    found = certify(model, clients, radii=[0.0], part="test", achieved=False, confidence=0.9)
+    losses, centers = (
+        [theory.plain_losses(model, part.of(client)[0].numpy(), part.of(client)[1].numpy()) for client in range(3)]
+        for part in (clients.test, clients.train)
+    )
+    log, share = math.log(2.0 / 0.1), 1.0 / 60.0
+    gap = 6.0 * 0.5  # s_1 - s_0 = 6 x_0 - 3, at most 3 in either direction
+    most = math.log(1.0 + math.exp(gap))
+    middle = [each.mean() for each in centers]
+    spread = sum(((each - center) ** 2).sum() for each, center in zip(losses, middle, strict=True)) * share**2
+    far = max((share * max(center, most - center)) ** 2 for center in middle) * log / 2.0
+    margin = math.sqrt(2.0 * log) * (math.sqrt(spread + far) + math.sqrt(far)) + log * share * most / 3.0
+    assert found[0].value == pytest.approx(np.mean(losses) + margin, rel=1e-12)
+    assert found[0].margin == pytest.approx(margin, rel=1e-9)
+
+
+def test_what_cannot_be_said_beyond_the_sample_is_refused():
+    clients = world(2, 10, 0)
+    with pytest.raises(wafl.PreconditionError, match="use part='test' with a confidence"):
+        certify(a_model(), clients, radii=[0.1], confidence=0.95)
+    for confidence in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=f"confidence={confidence} must lie between 0 and 1"):
+            certify(a_model(), clients, radii=[0.1], part="test", confidence=confidence)
+    pairs = [(np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) % 2)] * 2
+    free = wafl.Federation.from_arrays(pairs)
+    with pytest.raises(wafl.PreconditionError, match="confidence needs bounds of the data"):
+        certify(a_model(), free, radii=[0.1], part="test", confidence=0.95)
+    targets = wafl.Federation.from_arrays([(x.clip(0, 1), x[:, 0]) for x, _ in pairs], bounds=(0, 1))
+    line = oracles.linear_model(np.ones((1, 2)))
+    with pytest.raises(wafl.PreconditionError, match="confidence needs cross-entropy"):
+        certify(line, targets, radii=[0.1], part="test", confidence=0.95, loss="squared_error")
+
+
+@pytest.mark.slow
+def test_a_thousand_draws_from_a_known_truth_are_covered():
+    """Finite populations, so that the truth is the certificate of all of them; labels that the model finds hard."""
+    rng = np.random.default_rng(0)
+    populations = [(rng.uniform(size=(60, 2)), rng.integers(0, 2, 60)) for _ in range(3)]
+    weights, radius, model = (0.5, 0.3, 0.2), 0.3, a_model(3.0)
+    everyone = wafl.Federation.from_arrays(populations, test_fraction=0.0, bounds=(0.0, 1.0))
+    fixed = wafl.weights.fixed(weights)
+    truth = certify(model, everyone, radii=[radius], client_weights=fixed, achieved=False)[0].value
+    covered = plain = 0
+    for _ in range(1000):
+        rows = [rng.integers(0, 60, 40) for _ in populations]
+        drawn = [(x[:10], y[:10], x[row], y[row]) for (x, y), row in zip(populations, rows, strict=True)]
+        clients = wafl.Federation.from_arrays(drawn, bounds=(0.0, 1.0), num_classes=2)
+        (row,) = certify(
+            model, clients, radii=[radius], part="test", client_weights=fixed, achieved=False, confidence=0.95
+        ).rows
+        covered += row.value >= truth
+        plain += row.value - row.margin >= truth
+    assert covered >= 950
+    assert plain < 900  # without the margin it would not have been
+
+
+def test_each_lane_of_moments_is_cut_at_its_own_most():
+    case = a_case("mlr")
+    task = make_task(case.model, case.loss)
+    x, y = torch.from_numpy(case.x)[None].repeat(2, 1, 1), torch.from_numpy(case.y)[None].repeat(2, 1)
+    problem = Problem(task, task.initial()[None].repeat(2, 1))
+    move = Moments()(problem, x, y, AdversaryState({"most": torch.tensor([0.5, 9.0], dtype=torch.float64)}))
+    losses = theory.plain_losses(case.model, case.x, case.y)
+    np.testing.assert_allclose(move.value.numpy(), [np.minimum(losses, 0.5), np.minimum(losses, 9.0)])
+    np.testing.assert_allclose(move.cost.numpy(), move.value.numpy() ** 2)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_error_rate_beyond_the_sample_needs_no_bounds(norm):
+    """phi_gamma of the error rate is ``max(0, 1 - gamma distance^2)``, here of two classes, in plain numpy."""
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(40, 2)), rng.integers(0, 2, 40), rng.normal(size=(60, 2)), rng.integers(0, 2, 60))] * 2
+    clients = wafl.Federation.from_arrays(pairs)
+    options = {"radii": [0.0, 0.3], "norm": norm, "part": "test", "metric": "error"}
+    found = certify(a_model(), clients, **options, confidence=0.9)
+    assert all(row.achieved is None for row in found.rows)
+    x, y = pairs[0][2:]
+    ahead = (6.0 * x[:, 0] - 3.0) * np.where(y == 1, 1.0, -1.0)
+    distance = np.maximum(ahead, 0.0) / 6.0
+    for row in found.rows:
+        gamma = 1e300 if row.radius == 0 else row.gamma
+        phi = np.maximum(0.0, 1.0 - gamma * distance**2)
+        bound = row.value - (0.0 if row.radius == 0 else gamma * row.radius**2)
+        assert row.margin > 0.0
+        assert min(phi.mean() + row.margin, 1.0) == pytest.approx(bound, abs=1e-9)
+    assert found.loss == pytest.approx((ahead <= 0).mean())
+    assert "error rate" in str(found)
