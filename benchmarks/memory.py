@@ -1,14 +1,18 @@
-"""Memory for 10,000 clients: the peak of packing and training, against the size of the data.
+"""Memory for 10,000 clients: the peak of packing and training, against the size of the data, in memory and on disk.
 
     .venv/bin/python benchmarks/memory.py [--smallest]
 
 Clients arrive one after another, as from files. Resident memory is counted above what the imported libraries take.
+The data on disk are one sparse file that is mapped into memory, so they need no room; ``--disk`` is their size in GiB.
 """
 
 from __future__ import annotations
 
 import resource
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +26,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--examples", type=int, default=40)
     parser.add_argument("--features", type=int, default=784)
-    given = options.read(parser, argv, clients=20, examples=10, features=8)
+    parser.add_argument("--disk", type=float, default=20.0, help="GiB of data on disk")
+    given = options.read(parser, argv, clients=20, examples=10, features=8, disk=0.001)
     warm_up()
+    with tempfile.TemporaryDirectory() as folder:
+        on_disk(Path(folder), int(given.disk * 2**30), given.examples, given.features)
     before = peak_bytes()
     clients = wafl.Federation.from_arrays(make(given.clients, given.examples, given.features))
     packed = peak_bytes()
@@ -34,6 +41,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"data {data / 2**20:.0f} MiB, {given.clients} clients")
     for name, peak in (("packing", packed), ("packing and training", peak_bytes())):
         print(f"peak while {name}: {(peak - before) / 2**20:.0f} MiB, {(peak - before) / data:.2f} times the data")
+
+
+def on_disk(folder: Path, size: int, examples: int, features: int) -> None:
+    """Train on a folder of this many bytes; it goes first, because a peak never falls."""
+    rows = size // (4 * features) // examples * examples
+    np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=np.float32, shape=(rows, features))
+    offsets = np.arange(0, rows + 1, examples)
+    np.save(folder / "y.npy", (np.arange(rows) % 10).astype(np.int8))
+    np.save(folder / "offsets.npy", offsets)
+    before, began = peak_bytes(), time.perf_counter()
+    clients = wafl.Federation.from_folder(folder, test_fraction=0)
+    packed = time.perf_counter() - began
+    wafl.fit(
+        wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=20, cohort=min(100, len(offsets) - 1), local_epochs=1
+    )
+    grown = peak_bytes() - before
+    print(f"on disk {size / 2**30:.3g} GiB, {len(offsets) - 1} clients, packed and checked in {packed:.1f} s")
+    print(f"peak while packing and training: {grown / 2**20:.0f} MiB, {grown / size:.3f} times the data")
 
 
 def make(clients: int, examples: int, features: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:

@@ -20,8 +20,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import options
-import sequential
 import wafl
+from wafl.bench import sequential
 from wafl.core.random import Key
 from wafl.engine.batches import draw_batches
 from wafl.schedule import LocalWork

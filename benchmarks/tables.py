@@ -30,10 +30,36 @@ class Table:
 
 
 TABLES = [
-    Table("README.md", "method        clean", "wafl run"),
+    Table("README.md", "method       clean", "wafl run"),
     Table("README.md", "| work | plain PyTorch |", "python benchmarks/speed.py"),
     Table("docs/flower.md", "| | embedded | simulation |", "python benchmarks/flower.py"),
+    Table("docs/flower.md", "| nodes | embedded, s per round |", "python benchmarks/flower.py --only crowd"),
+    Table("docs/flower.md", "| | FedAvg, 100 clients |", "python benchmarks/privacy.py"),
+    Table("docs/liars.md", "| method, attack | none |", "python benchmarks/liars.py"),
+    Table("docs/liars.md", "| method, attack, like data |", "python benchmarks/liars.py --split iid"),
+    Table("docs/liars.md", "| data | clip inf |", "python benchmarks/liars.py --cost"),
+    Table("docs/gpu.md", "| | precision | central |", "python benchmarks/gpu.py"),
+    Table(
+        "docs/performance.md",
+        "| FedAvg | times wafl",
+        "wafl bench --peers benchmarks/peers --threads 1 --clock cpu",
+    ),
+    Table(
+        "docs/performance.md",
+        "| WAFL, exactly 40 inner steps |",
+        "wafl bench --work wafl --peers benchmarks/peers --threads 1 --clock cpu",
+    ),
+    Table("docs/performance.md", "| | command | |", "python benchmarks/million.py"),
     Table("docs/natural.md", "| data | clients | examples |", "python benchmarks/natural.py"),
+    Table("docs/rivals.md", "| method, on what it has not seen | rotated", "python benchmarks/rivals.py"),
+    Table(
+        "docs/rivals.md",
+        "| method, on what it has not seen | MNIST",
+        "python benchmarks/rivals.py --only domains --seeds 0 1 2 --data-dir ../shared/data",
+    ),
+    Table("docs/rivals.md", "| method, with garbage |", "python benchmarks/rivals.py --only garbage"),
+    Table("docs/theory.md", "| | l1 | l2 | l_inf |", "python benchmarks/radius.py"),
+    Table("docs/theory.md", "| radius | 0.1 |", "python benchmarks/certificates.py --tight digits mnist"),
     Table("docs/theory.md", "| bound | value |", "python benchmarks/bounds.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py --data ../shared/data"),

@@ -19,9 +19,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import options
-import sequential
 import speed
 import wafl
+from wafl.bench import sequential
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0

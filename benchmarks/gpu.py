@@ -1,0 +1,243 @@
+"""Local steps on a GPU against the same images trained centrally, captured in a CUDA graph.
+
+    .venv/bin/python benchmarks/gpu.py [--smallest] [--part steps mlr sweep paper methods]
+
+``steps``: the default CNN on 3 x 32 x 32, batch 64, 10 inner steps of WAFL without early stop, milliseconds per local
+step of the whole cohort. ``mlr``: a linear model on 784 features, 40 inner steps. ``sweep``: 16 gammas in one run
+against 16 runs. ``paper``: the paper's CIFAR-10 setting (20 clients, cohort 10, 2 local epochs), against as many
+captured central steps. ``methods``: seven methods on data of MNIST's size. Images are random: only time is measured.
+Without CUDA everything runs on the CPU, where nothing is captured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import options
+import wafl
+from wafl.core.precision import BFLOAT16, computing, layers
+from wafl.core.random import Key
+from wafl.core.task import make_task
+from wafl.engine.captured import Captured
+from wafl.engine.client_task import ClientTask, LaneInput
+from wafl.engine.local import local_update
+from wafl.engine.step import Eager
+from wafl.schedule import LocalWork
+
+BATCH, RATE, GAMMA, CLASSES = 64, 0.01, 2.0, 10
+IMAGE, PIXELS = (3, 32, 32), (784,)
+HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--lanes", nargs="+", type=int, default=[10, 100])
+    parser.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
+    parser.add_argument("--steps", type=int, default=8, help="local steps per measurement")
+    parser.add_argument("--rounds", type=int, default=200, help="of the paper's setting")
+    parser.add_argument("--size", type=int, default=2500, help="examples per client of the paper's setting")
+    parser.add_argument("--channels", nargs=2, type=int, default=[32, 64])
+    smallest = {"lanes": [2], "precision": ["bfloat16"], "steps": 1, "rounds": 1, "size": 64, "channels": [1, 1]}
+    given = options.read(parser, argv, part=["steps", "mlr", "sweep"], **smallest)
+    for part in given.part:
+        Console().print(PARTS[part](given))
+    name = torch.cuda.get_device_name() if HERE.type == "cuda" else "cpu, nothing captured"
+    Console().print(f"torch {torch.__version__}, {name}")
+
+
+def steps(given: argparse.Namespace) -> Table:
+    table = Table(
+        "CNN, ms per local step", "lanes", "precision", "central", "wafl", "ratio", "one kernel after another"
+    )
+    inner = 1 if given.smallest else 10
+    for method in (wafl.FedAvg(), wafl.WAFL(gamma=GAMMA, steps=inner, tolerance=0, bounds=None)):
+        for lanes in given.lanes:
+            for precision in given.precision:
+                with computing(precision, HERE):
+                    theirs = central(lanes, method, precision, given.channels)
+                    ours = ours_per_step(lanes, method, given.steps, given.channels)
+                    eager = ours_per_step(lanes, method, given.steps, given.channels, captured=False)
+                row = [f"{theirs:.2f}", f"{ours:.2f}", f"{ours / theirs:.2f}", f"{eager:.1f}"]
+                table.add_row(method.name, str(lanes), precision, *row)
+    return table
+
+
+def mlr(given: argparse.Namespace) -> Table:
+    table = Table("MLR, 10 lanes, 784 features", "ms per local step")
+    method = wafl.WAFL(gamma=GAMMA, steps=40, tolerance=0, bounds=None)
+    table.add_row("WAFL, 40 inner steps", f"{ours_per_step(given.lanes[0], method, given.steps, None):.3f}")
+    table.add_row("FedAvg", f"{ours_per_step(given.lanes[0], wafl.FedAvg(), given.steps, None):.3f}")
+    return table
+
+
+def sweep(given: argparse.Namespace) -> Table:
+    gammas: list[float] = torch.logspace(-0.3, 2, 2 if given.smallest else 16).tolist()
+    clients = make_clients(given.lanes[0], BATCH * given.steps, PIXELS)
+    model, method = wafl.models.mlr(clients), wafl.WAFL(steps=40, tolerance=0, bounds=None)
+
+    def run(chosen: list[float]) -> None:
+        wafl.sweep(model, clients, method, {"gamma": chosen}, rounds=5, local_epochs=1, device=HERE.type)
+
+    one, all_ = seconds(lambda: run(gammas[:1])), seconds(lambda: run(gammas))
+    table = Table(f"a sweep of {len(gammas)}, MLR", f"{len(gammas)} runs", "one sweep", "ratio")
+    table.add_row("WAFL, 5 rounds", f"{len(gammas) * one:.2f} s", f"{all_:.2f} s", f"{all_ / one / len(gammas):.2f}")
+    return table
+
+
+def paper(given: argparse.Namespace) -> Table:
+    clients = make_clients(20, given.size, IMAGE)
+    method = wafl.WAFL(gamma=GAMMA, steps=10, tolerance=0, bounds=None)
+    took = seconds(
+        lambda: wafl.fit(
+            cnn(clients, given.channels),
+            clients,
+            method,
+            rounds=given.rounds,
+            cohort=10,
+            local_epochs=2,
+            batch_size=BATCH,
+            precision=BFLOAT16,
+            device=HERE.type,
+        )
+    )
+    with computing(BFLOAT16, HERE):
+        central_step = central(10, method, BFLOAT16, given.channels)
+    count = given.rounds * 2 * -(-given.size // BATCH)
+    table = Table("the paper's CIFAR-10 setting, bfloat16", "wafl", "captured central steps", "ratio")
+    whole = central_step * count / 1e3
+    table.add_row(f"WAFL, {given.rounds} rounds", f"{took:.1f} s", f"{whole:.1f} s", f"{took / whole:.2f}")
+    return table
+
+
+def methods(given: argparse.Namespace) -> Table:
+    clients = make_clients(100, 525, PIXELS)
+    table = Table("MLR, 100 clients x 525 x 784, 100 rounds of cohort 10", "seconds")
+    every = [wafl.FedAvg(), wafl.WAFL(), wafl.FedPGM(), wafl.FedFGSM(), wafl.AFL(), wafl.DRFA(), wafl.FedRobust()]
+    total = 0.0
+    for method in every:
+        agnostic = method.name == "AFL"  # one step of every client per round, so that as many steps are taken
+
+        def train(method: wafl.Method = method, agnostic: bool = agnostic) -> None:
+            wafl.fit(
+                wafl.models.mlr(clients),
+                clients,
+                method,
+                rounds=180 if agnostic else 100,
+                cohort=None if agnostic else 10,
+                local_steps=1 if agnostic else None,
+                local_epochs=None if agnostic else 2,
+                device=HERE.type,
+            )
+
+        took = seconds(train)
+        total += took
+        table.add_row(method.name, f"{took:.1f}")
+    table.add_row("together", f"{total:.1f}")
+    return table
+
+
+def cnn(clients: wafl.Federation, channels: list[int]) -> nn.Module:
+    first, second = channels
+    return wafl.models.cnn(clients, channels=(first, second))
+
+
+def make_clients(count: int, examples: int, shape: tuple[int, ...]) -> wafl.Federation:
+    generator = torch.Generator().manual_seed(0)
+
+    def client() -> tuple[Tensor, Tensor]:
+        x = torch.rand(examples, *shape, generator=generator)
+        return x, torch.randint(CLASSES, (examples,), generator=generator)
+
+    return wafl.Federation.from_arrays([client() for _ in range(count)], test_fraction=0, num_classes=CLASSES)
+
+
+def ours_per_step(
+    count: int, method: wafl.Method, steps: int, channels: list[int] | None, *, captured: bool = True
+) -> float:
+    """Milliseconds per local step of all lanes, of a CNN with these channels or of a linear model."""
+    clients = make_clients(count, BATCH * steps, IMAGE if channels else PIXELS)
+    task = make_task(cnn(clients, channels) if channels else wafl.models.mlr(clients), device=HERE)
+    client = ClientTask(task, method.adversary, LocalWork(None, 1, BATCH), clients.train.to(HERE))
+    numbers = {"learning_rate": RATE, "momentum": 0.0, "weight_decay": 0.0}
+    if method.adversary is not None:
+        numbers |= method.adversary.scalars()
+    places = torch.arange(count, device=HERE)
+    zero = torch.zeros_like(places)
+    lanes = LaneInput(
+        params=task.initial().to(HERE).repeat(count, 1),
+        clients=places,
+        scalars={name: torch.full((count,), value, device=HERE) for name, value in numbers.items()},
+        key=Key(zero, zero, places, zero),
+    )
+    take_step = Captured() if captured and HERE.type == "cuda" else Eager()
+    local_update(client, lanes, take_step)
+    return 1e3 * seconds(lambda: local_update(client, lanes, take_step), 3) / steps
+
+
+def central(count: int, method: wafl.Method, precision: str, channels: list[int]) -> float:
+    """Milliseconds per step of one model on the images of all clients, captured if there is a GPU."""
+    model = cnn(make_clients(1, BATCH, IMAGE), channels).to(HERE)
+    x, y = torch.rand(count * BATCH, *IMAGE, device=HERE), torch.randint(CLASSES, (count * BATCH,), device=HERE)
+    params, adversary = list(model.parameters()), method.adversary
+    assert adversary is None or isinstance(adversary, wafl.adversaries.Wasserstein)
+
+    def loss(inputs: Tensor, reduction: str) -> Tensor:
+        with computing(precision, HERE), layers(HERE):
+            outputs = model(inputs)
+        return nn.functional.cross_entropy(outputs.float(), y, reduction=reduction)
+
+    def step() -> None:
+        moved = x
+        for _ in range(adversary.steps if adversary is not None else 0):
+            moved = moved.detach().requires_grad_()
+            moved = x + torch.autograd.grad(loss(moved, "sum"), moved)[0] / (2.0 * GAMMA)
+        slopes = torch.autograd.grad(loss(moved.detach(), "mean"), params)
+        with torch.no_grad():
+            for param, slope in zip(params, slopes, strict=True):
+                param.sub_(slope, alpha=RATE)
+
+    benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    replay = captured_graph(step) if HERE.type == "cuda" else step
+    replay()
+    took = 1e3 * seconds(replay, 10 if HERE.type == "cuda" else 1)
+    torch.backends.cudnn.benchmark = benchmark
+    return took
+
+
+def captured_graph(work: Callable[[], None]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def seconds(work: Callable[[], object], repeats: int = 1) -> float:
+    began = _now()
+    for _ in range(repeats):
+        work()
+    return (_now() - began) / repeats
+
+
+def _now() -> float:
+    if HERE.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+PARTS = {"steps": steps, "mlr": mlr, "sweep": sweep, "paper": paper, "methods": methods}
+
+if __name__ == "__main__":
+    main()
