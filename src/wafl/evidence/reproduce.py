@@ -1,0 +1,174 @@
+"""Tune, train and test a part of an experiment, and keep what is done: numbers as JSON, and a picture of them.
+
+What is finished is never done again: every method has its own folder and is kept as soon as it is tested, and a part
+whose numbers are there is only drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wafl.core.errors import ConfigError, TrainingWarning
+from wafl.core.files import write_whole
+from wafl.data.cache import data_folder, locate
+from wafl.data.natural import NATURAL
+from wafl.evidence import domains
+from wafl.evidence.draw import draw
+from wafl.evidence.files import Part
+from wafl.evidence.measure import measured
+from wafl.runs.config import Experiment
+from wafl.runs.folder import provenance, to_toml
+from wafl.runs.method_keys import Schedule
+from wafl.runs.plan import make_entry
+from wafl.runs.read import read_experiment
+from wafl.runs.study import Study
+from wafl.runs.tune import TunedExperiment
+
+Say = Callable[[str], None]
+
+
+def reproduce(
+    part: Part, output: Path, work: Path, say: Say = print, methods: Sequence[str] | None = None
+) -> Path | None:
+    """Make the numbers and the picture of a part, method by method.
+
+    Args:
+        part: what to make.
+        output: the folder of the numbers and the picture.
+        work: the folder of what is in progress: trials, trained runs, tests.
+        say: told what is done.
+        methods: only these, by name; the numbers say which are missing.
+
+    Returns:
+        The file with the numbers; None if the data are not here.
+    """
+    numbers = output / f"{part.label}.json"
+    kept = _kept(numbers, part)
+    if kept is None and (missing := missing_data(part)):
+        say(f"{part.label}: not run, as {missing} is not here (`wafl data list`)")
+        return None
+    kept = kept or {**_about(part), "chosen": {}, "rows": [], "unfinished": _names(part)}
+    for name in [name for name in kept["unfinished"] if methods is None or name in methods]:
+        say(f"{part.label}: {name}")
+        _add(kept, _made(part, name, work / part.label / name), part, name)
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(numbers, json.dumps(kept, indent=1).encode())
+    picture = draw(kept, numbers.with_suffix(".png"))
+    rest = f"; not made: {', '.join(kept['unfinished'])}" if kept["unfinished"] else ""
+    say(f"{part.label}: {numbers}" + ("" if picture is None else f" and {picture}") + rest)
+    return numbers
+
+
+def _names(part: Part) -> list[str]:
+    """What is made one after another: the methods, or the table of a partition."""
+    return ["partition"] if part.figure == "partition" else [method.label for method in part.experiment.methods]
+
+
+def _add(kept: dict[str, Any], made: Mapping[str, Any], part: Part, name: str) -> None:
+    """Put what a method gave to the others, in the order of the file."""
+    order = _names(part)
+    kept |= {key: value for key, value in made.items() if key not in ("chosen", "rows")}
+    kept["chosen"] |= made["chosen"]
+    kept["rows"] = sorted([*kept["rows"], *made["rows"]], key=lambda row: order.index(row.get("entry", name)))
+    kept["unfinished"] = [each for each in kept["unfinished"] if each != name]
+
+
+def missing_data(part: Part) -> str | None:
+    """The first data set of a part that is not in the data folder; nothing is downloaded."""
+    source = part.experiment.data.source
+    wanted = domains.data_sets(source) if source is not None else [part.experiment.data.dataset]
+    place = data_folder(part.experiment.data.data_dir)
+    for name in wanted:
+        here = NATURAL[name].find(place) if name in NATURAL else name == "digits" or locate(name, place)
+        if not here:
+            return name
+    return None
+
+
+def digest(part: Part) -> str:
+    """What saved numbers must have been made for."""
+    return sha256(json.dumps(part.content, sort_keys=True).encode()).hexdigest()
+
+
+def _kept(path: Path, part: Part) -> dict[str, Any] | None:
+    """Numbers that were made for exactly this part."""
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("digest") == digest(part):
+        return content
+    raise ConfigError(
+        f"{path} has numbers of another version of this experiment: remove it to make them again, or choose another "
+        "--output"
+    )
+
+
+def _made(part: Part, name: str, work: Path) -> dict[str, Any]:
+    """Tune, train and test one method in its own folder."""
+    if part.figure == "partition":
+        return {"chosen": {}, "rows": [domains.statistics(part.experiment)]}
+    work.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)  # swept gammas go below the concavity limit on purpose
+        experiment, chosen = _tuned(part, name, work)
+        path = work / "study"
+        study = Study.resume(path, trust=True) if path.exists() else Study.create(experiment, path)
+        results = study.run()
+        (entry,) = study.plan.entries
+        rows = measured(study, entry, part.tests, domains.target_of(part.experiment.data.source))
+    assert study.plan.federation is not None
+    length = part.experiment.attack.epsilon * math.prod(study.plan.federation.input_shape) ** 0.5
+    about = {"clients": results["clients"], "unit": results["unit"], "attack_length": length}
+    return {**about, "chosen": {name: chosen} if chosen else {}, "rows": rows}
+
+
+def _about(part: Part) -> dict[str, Any]:
+    made = {key: value for key, value in provenance().items() if key != "format"}
+    scale = "" if part.scale == "full" else f" --scale {part.scale}"
+    made["command"] = f"wafl reproduce {part.name} --protocol {part.protocol}{scale}"
+    return {
+        "digest": digest(part),
+        "name": part.name,
+        "part": part.part,
+        "protocol": part.protocol,
+        "scale": part.scale,
+        "title": part.title,
+        "data": part.experiment.data.source or part.experiment.data.dataset,
+        "figure": part.figure,
+        "seeds": part.experiment.seeds,
+        "tests": part.tests,
+        **made,
+    }
+
+
+def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment of one method, with the setting that tuning chose if it is tuned; attacks come after training."""
+    plain = work / "experiment.toml"
+    if not plain.is_file():
+        write_whole(plain, to_toml(alone(part.experiment, name)).encode())
+    source, chosen = plain, dict[str, Any]()
+    if part.experiment.tune is not None:
+        source = plain.with_suffix(".tuned.toml")
+        if not source.is_file():
+            TunedExperiment.create(plain, output=source).run()
+        trials = json.loads(plain.with_suffix(".trials.json").read_text(encoding="utf-8"))
+        found = trials["methods"][name]
+        chosen = {"setting": found["best"], "why": found["why"], "by": trials["measure"]}
+    return read_experiment(source, ["attack.kind=none"]), chosen
+
+
+def alone(experiment: Experiment, name: str) -> Experiment:
+    """The experiment with one of its methods, and what is searched of that."""
+    (method,) = (method for method in experiment.methods if method.label == name)
+    tune = experiment.tune
+    if tune is not None:
+        declared = make_entry(method, experiment.schedule).method.declared()
+        own = {*Schedule.model_fields, *(option for option, (_, value) in declared.items() if value is not None)}
+        tune = tune.model_copy(update={"space": {key: tune.space[key] for key in tune.space if key in own}})
+    return experiment.model_copy(update={"methods": [method], "tune": tune})

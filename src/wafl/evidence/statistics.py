@@ -1,0 +1,67 @@
+"""Means with intervals, paired differences, and average ranks over data sets.
+
+Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds or splits, and half the width of its 95% interval (Student's t); None for a single value."""
+
+    value: float
+    half: float | None
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.1f}" if self.half is None else f"{self.value:.1f} ± {self.half:.1f}"
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """The mean and its interval.
+
+    >>> str(mean_of([1.0, 2.0, 3.0]))
+    '2.0 ± 2.5'
+    """
+    if len(values) < 2:
+        return Mean(fmean(values), None, len(values))
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return Mean(fmean(values), half, len(values))
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
+    """The mean difference of values that belong together, such as those of one seed or split."""
+    return mean_of([one - other for one, other in zip(ours, theirs, strict=True)])
+
+
+def average_ranks(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Each method's rank, 1 being the highest value, averaged over the data sets; equal values share their ranks.
+
+    Args:
+        table: by data set, the value of each method; every data set must have the same methods.
+    """
+    from scipy.stats import rankdata
+
+    methods = list(next(iter(table.values())))
+    ranks = [rankdata([-row[method] for method in methods]) for row in table.values()]
+    return {method: fmean(float(row[place]) for row in ranks) for place, method in enumerate(methods)}
+
+
+def critical_difference(methods: int, data_sets: int) -> float:
+    """By how much two average ranks must differ to be significant at 5% (Nemenyi's test).
+
+    >>> round(critical_difference(5, 10), 2)
+    1.93
+    """
+    from scipy.stats import studentized_range
+
+    q = float(studentized_range.ppf(0.95, methods, math.inf)) / math.sqrt(2.0)
+    return q * math.sqrt(methods * (methods + 1) / (6.0 * data_sets))
