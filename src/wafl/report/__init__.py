@@ -1,0 +1,21 @@
+"""The page: plain data in, one HTML file out that needs nothing else."""
+
+from wafl.report.blocks import Block, Code, Figure, Note, Page, Pictures, Section, Stop, Study, Table, Walk, Walks
+from wafl.report.page import as_html, write_page
+
+__all__ = [
+    "Block",
+    "Code",
+    "Figure",
+    "Note",
+    "Page",
+    "Pictures",
+    "Section",
+    "Stop",
+    "Study",
+    "Table",
+    "Walk",
+    "Walks",
+    "as_html",
+    "write_page",
+]

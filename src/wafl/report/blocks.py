@@ -1,0 +1,164 @@
+"""What a page is made of: studies, their sections, and the blocks in a section. All of it is plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows in one place.
+
+    Args:
+        text: what is shown.
+        value: what the column is sorted by; by default the text.
+        small: more, in small print, such as an interval.
+        best: whether to emphasize it.
+        color: of a dot in front of the text.
+        link: where the text leads.
+    """
+
+    text: str
+    value: float | str | None = None
+    small: str = ""
+    best: bool = False
+    color: str = ""
+    link: str = ""
+
+    @property
+    def order(self) -> float | str:
+        return self.text if self.value is None else self.value
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be sorted by each of its columns.
+
+    Args:
+        columns: their headings.
+        rows: one list of cells per row.
+        caption: what the numbers are.
+    """
+
+    kind: ClassVar[str] = "table"
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, in one or several views of which one is shown.
+
+    Args:
+        views: by the name of the view, what Plotly draws: ``{"data": [...], "layout": {...}}``.
+        caption: what to see in it; also what a screen reader says.
+    """
+
+    kind: ClassVar[str] = "figure"
+    views: Mapping[str, Mapping[str, Any]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Rows of images, each one strip.
+
+    Args:
+        strips: by the name of the row, a PNG as a data URI.
+        caption: what to see in them.
+    """
+
+    kind: ClassVar[str] = "pictures"
+    strips: Mapping[str, str]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One position of a slider: a label such as ``radius 0.5``, where it is, numbers by name, and maybe pictures."""
+
+    label: str
+    at: float
+    numbers: Mapping[str, str]
+    pictures: Pictures | None = None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a slider moves through: stops, and a figure with a line where the slider is."""
+
+    name: str
+    stops: Sequence[Stop]
+    figure: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Walks:
+    """Several walks, of which one is chosen."""
+
+    kind: ClassVar[str] = "walks"
+    walks: Sequence[Walk]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text to read and to copy, such as a command; a long one is folded below its title."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+    title: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence, such as what is missing and why."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+Block = Table | Figure | Pictures | Walks | Code | Note
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence that says what to look for, and blocks."""
+
+    title: str
+    lead: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything about one study.
+
+    Args:
+        name: of the study.
+        sections: in the order of the page.
+        state: finished, running or interrupted, or nothing.
+        facts: what it is about, in a few words each, by name.
+        highlights: its most important numbers: a heading, a number, and what it belongs to.
+        link: where its own page is, in a list of studies.
+    """
+
+    name: str
+    sections: Sequence[Section]
+    state: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    highlights: Sequence[tuple[str, str, str]] = ()
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A title, studies, and what they have in common."""
+
+    title: str
+    studies: Sequence[Study]
+    together: Sequence[Section] = ()

@@ -1,0 +1,225 @@
+"""What Plotly draws, as plain dictionaries; how it looks on a light or dark page is up to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from wafl.core.visible import visible
+from wafl.plotting import styles
+
+Chart = dict[str, Any]
+MOST_POINTS = 300
+"""Points of one line; more could not be told apart."""
+SYMBOLS = {
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "v": "triangle-down",
+    "D": "diamond",
+    "P": "cross",
+    "X": "x",
+}
+
+
+def shown(name: object) -> str:
+    """A name as Plotly shows it: it reads some HTML in its texts, and must find none.
+
+    >>> shown("<b>client</b>")
+    '&lt;b&gt;client&lt;/b&gt;'
+    """
+    return escape(visible(str(name)), quote=False)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line: its name, where it goes, and the interval around it, if there is one."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    dash: bool = False
+    of: str = ""
+    """The line whose color it has; by default its own."""
+
+
+def colors(names: Sequence[str], methods: Sequence[str] | None = None) -> dict[str, str]:
+    """The color of each name: that of its method, in every figure of the house."""
+    unique = list(dict.fromkeys(names))
+    families = None if methods is None else [dict(zip(names, methods, strict=True))[name] for name in unique]
+    return {name: _hex(style.color) for name, style in zip(unique, styles(unique, families), strict=True)}
+
+
+def lines(
+    curves: Sequence[Curve],
+    x: str,
+    y: str,
+    palette: Mapping[str, str] | None = None,
+    *,
+    log: bool = False,
+    marks: bool = False,
+    zero: bool = False,
+) -> Chart:
+    """Lines, with bars or bands for their intervals.
+
+    Args:
+        curves: what to draw.
+        x: the title of the horizontal axis.
+        y: the title of the vertical axis.
+        palette: colors by name.
+        log: whether the horizontal axis is logarithmic.
+        marks: whether points are marked.
+        zero: whether to draw a line at zero.
+    """
+    palette = palette or colors([curve.of or curve.name for curve in curves])
+    data: list[Any] = []
+    order = list(dict.fromkeys(curve.of or curve.name for curve in curves))
+    dodge = _dodge(curves, log)
+    for number, curve in enumerate(curves):
+        color, thin = palette.get(curve.of or curve.name, "#0072B2"), _thinned(len(curve.x))
+        trace: Chart = {
+            "type": "scatter",
+            "mode": "lines+markers" if marks else "lines",
+            "name": shown(curve.name),
+            "x": [curve.x[place] + dodge * (number - (len(curves) - 1) / 2) for place in thin],
+            "customdata": [curve.x[place] for place in thin],
+            "y": [curve.y[place] for place in thin],
+            "line": {"color": color, "width": 2, "dash": "dash" if curve.dash else "solid"},
+            "marker": {
+                "color": color,
+                "size": 7,
+                "symbol": list(SYMBOLS.values())[order.index(curve.of or curve.name) % 7],
+            },
+            "hovertemplate": f"{shown(curve.name)}<br>%{{customdata:.4~g}}: <b>%{{y:.4~g}}</b><extra></extra>",
+        }
+        if curve.low is not None and curve.high is not None:
+            trace["error_y"] = {
+                "type": "data",
+                "symmetric": False,
+                "array": [curve.high[place] - curve.y[place] for place in thin],
+                "arrayminus": [curve.y[place] - curve.low[place] for place in thin],
+                "thickness": 1,
+                "width": 3,
+                "color": color,
+            }
+        data.append(trace)
+    axis: Chart = {"title": {"text": shown(x)}, "zeroline": False}
+    return _chart(data, {**axis, "type": "log"} if log else axis, {"title": {"text": shown(y)}, "zeroline": zero})
+
+
+def strip(
+    groups: Mapping[str, Sequence[tuple[str, float]]], y: str, palette: Mapping[str, str], unit: str = ""
+) -> Chart:
+    """One column of points per group, each point a named value, over a box of the quartiles."""
+    data: list[Any] = []
+    for name, points in groups.items():
+        color = palette.get(name, "#0072B2")
+        data.append(
+            {
+                "type": "box",
+                "name": shown(name),
+                "y": [value for _, value in points],
+                "text": [shown(client) for client, _ in points],
+                "boxpoints": "all",
+                "jitter": 0.5,
+                "pointpos": 0,
+                "marker": {"color": color, "size": 6, "opacity": 0.75},
+                "line": {"color": color, "width": 1},
+                "fillcolor": "rgba(128,128,128,0.08)",
+                "hoveron": "points",
+                "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><extra>{shown(name)}</extra>",
+            }
+        )
+    return _chart(data, {"automargin": True}, {"title": {"text": shown(y)}, "zeroline": False})
+
+
+def bars(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    value: str,
+    palette: Mapping[str, str] | None = None,
+    *,
+    flat: bool = False,
+    stacked: bool = False,
+) -> Chart:
+    """One bar per name and series; ``flat`` lays them down, with the names on the left."""
+    palette = palette or colors(list(series))
+    data: list[Any] = []
+    for label, values in series.items():
+        along, across = [shown(name) for name in names], list(values)
+        data.append(
+            {
+                "type": "bar",
+                "name": shown(label),
+                **({"y": along, "x": across, "orientation": "h"} if flat else {"x": along, "y": across}),
+                "marker": {"color": palette.get(label, "#0072B2")},
+                "hovertemplate": f"%{{{'y' if flat else 'x'}}}: <b>%{{{'x' if flat else 'y'}:.4~g}}</b>"
+                f"<extra>{shown(label)}</extra>",
+            }
+        )
+    category: Chart = {"type": "category", "automargin": True}
+    number: Chart = {"title": {"text": shown(value)}}
+    if flat:
+        chart = _chart(data, number, {**category, "autorange": "reversed"}, height=max(260, 90 + 22 * len(names)))
+    else:
+        chart = _chart(data, category, number)
+    chart["layout"]["barmode"] = "stack" if stacked else "group"
+    return chart
+
+
+def heatmap(
+    rows: Sequence[Sequence[float | None]],
+    across: Sequence[str],
+    down: Sequence[str],
+    what: str,
+    x: str = "",
+    y: str = "",
+) -> Chart:
+    """Colored squares; ``rows`` go down, and the first is on top."""
+    trace: Chart = {
+        "type": "heatmap",
+        "z": [list(row) for row in rows],
+        "x": [shown(name) for name in across],
+        "y": [shown(name) for name in down],
+        "colorscale": "Cividis",
+        "colorbar": {"title": {"text": shown(what), "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": f"%{{y}}, %{{x}}: <b>%{{z:.4~g}}</b><extra>{shown(what)}</extra>",
+        "xgap": 1,
+        "ygap": 1,
+    }
+    ticks: Chart = {"type": "category", "automargin": True, "showgrid": False}
+    chart = _chart(
+        [trace],
+        {**ticks, "title": {"text": shown(x)}},
+        {**ticks, "title": {"text": shown(y)}, "autorange": "reversed"},
+        height=min(720, max(280, 120 + 18 * len(down))),
+    )
+    chart["layout"]["hovermode"] = "closest"
+    return chart
+
+
+def _chart(data: list[Any], xaxis: Chart, yaxis: Chart, height: int = 380) -> Chart:
+    return {"data": data, "layout": {"xaxis": xaxis, "yaxis": yaxis, "height": height}}
+
+
+def _dodge(curves: Sequence[Curve], log: bool) -> float:
+    """How far lines stand apart, so that their intervals do not cover each other."""
+    every = [x for curve in curves if curve.low is not None for x in curve.x]
+    return 0.0 if log or not every else 0.004 * (max(every) - min(every))
+
+
+def _thinned(count: int) -> list[int]:
+    """Which points of a line are drawn: all, or evenly many, always with both ends."""
+    if count <= MOST_POINTS:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / (MOST_POINTS - 1)) for place in range(MOST_POINTS)})
+
+
+def _hex(color: Any) -> str:
+    if isinstance(color, str):
+        return color
+    return "#" + "".join(f"{round(255 * part):02x}" for part in color)

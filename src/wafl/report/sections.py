@@ -1,0 +1,349 @@
+"""The sections of a page: each takes plain numbers and names, and is left out by its caller if there are none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+from wafl.report import charts
+from wafl.report.blocks import Block, Cell, Code, Figure, Section, Table
+from wafl.report.charts import Curve
+
+MOST_LINES = 40
+MOST_CLIENTS = 60
+"""Bars of clients in one figure; further clients are only in tables and points."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a method gave: by test, such as ``clean``, one value per seed.
+
+    Args:
+        label: what its row is called.
+        method: the method that it belongs to, whose color it has.
+        clean: on clean test data.
+        attacked: by the share of attacked clients.
+        worst: of the worst client.
+        seconds: of training.
+        diverged: how many of its runs did.
+        study: which study it is from, if there are several.
+    """
+
+    label: str
+    method: str
+    clean: Sequence[float] = ()
+    attacked: Mapping[float, Sequence[float]] = field(default_factory=dict[float, Sequence[float]])
+    worst: Sequence[float] = ()
+    seconds: float | None = None
+    diverged: int = 0
+    study: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} · {self.study}" if self.study else self.label
+
+
+def methods(tested: Sequence[Tested], measure: str) -> Section:
+    """The table of methods, with intervals over seeds."""
+    several = any(row.study for row in tested)
+    shares = sorted({share for row in tested for share in row.attacked})
+    palette = palette_of(tested)
+    picks: dict[str, Any] = {"clean": lambda row: row.clean}
+    picks |= {f"{share:.0%} attacked": lambda row, share=share: row.attacked.get(share, ()) for share in shares}
+    picks["worst client"] = lambda row: row.worst
+    picks = {name: pick for name, pick in picks.items() if any(pick(row) for row in tested)}
+    choose = max if measure == "accuracy" else min
+    best = {
+        name: choose((fmean(pick(row)) for row in tested if pick(row)), default=None) for name, pick in picks.items()
+    }
+    timed, lost = any(row.seconds is not None for row in tested), any(row.diverged for row in tested)
+    rows = [
+        [
+            Cell(row.label, color=palette.get(row.name, "")),
+            *([Cell(row.study)] if several else []),
+            *(_mean(pick(row), measure, best[name]) for name, pick in picks.items()),
+            *([Cell("" if row.seconds is None else f"{row.seconds:.1f}", row.seconds)] if timed else []),
+            *([Cell(str(row.diverged or ""), row.diverged)] if lost else []),
+        ]
+        for row in tested
+    ]
+    columns = ["method", *(["study"] if several else []), *picks, *(["seconds"] if timed else [])]
+    unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
+    spread = ", with the 95% interval of the mean over seeds" if any(len(row.clean) > 2 for row in tested) else ""
+    caption = f"{unit}{spread}. The best of each column is emphasized; press a heading to sort."
+    table = Table([*columns, *(["diverged"] if lost else [])], rows, caption)
+    return Section("Methods", "Who holds up, and at what price on clean data.", [table])
+
+
+def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | None:
+    """Accuracy or loss by the share of attacked clients, and next to it the difference from the plain method."""
+    rows = [row for row in tested if row.clean and row.attacked]
+    if not rows:
+        return None
+    palette, unit = palette_of(tested), unit_of(measure)
+    curves = [_curve(row.name, {0.0: row.clean, **row.attacked}) for row in rows]
+    views = {unit: charts.lines(curves, "attacked clients (%)", unit, palette, marks=True)}
+    base = next((row for row in rows if row.label.lower() == "fedavg"), None)
+    if base is not None and len(rows) > 1:
+        views = {f"minus {base.label}": _differences(rows, base, unit, palette), **views}
+    return Section(
+        "Under attack", f"Attack: {attack}." if attack else "", [Figure(views, _attack_caption(base is not None))]
+    )
+
+
+def _attack_caption(has_base: bool) -> str:
+    more = " The first view shows what each method gains over FedAvg, paired by seed." if has_base else ""
+    return f"Bars are 95% intervals of the mean over three or more seeds.{more}"
+
+
+def _differences(rows: Sequence[Tested], base: Tested, unit: str, palette: Mapping[str, str]) -> charts.Chart:
+    """Paired by seed: every method has the same clients and the same attacked ones."""
+    before, found = {0.0: base.clean, **base.attacked}, list[Curve]()
+    for row in rows:
+        own = {0.0: row.clean, **row.attacked}
+        pairs = {share: list(zip(own[share], before[share], strict=False)) for share in own if share in before}
+        points = {share: [mine - other for mine, other in pair] for share, pair in pairs.items() if pair}
+        found.append(_curve(row.name, points))
+    title = "accuracy (%), minus FedAvg's" if "%" in unit else "loss, minus FedAvg's"
+    return charts.lines(found, "attacked clients (%)", title, palette, marks=True, zero=True)
+
+
+def rounds(
+    quantities: Mapping[str, Sequence[Curve]], methods: Mapping[str, str], lead: str = "How training went."
+) -> Section | None:
+    """One view per quantity, one line per method; ``methods`` has the method of each line."""
+    views: dict[str, Any] = {}
+    for quantity, curves in quantities.items():
+        drawn = list(curves)[:MOST_LINES]
+        if any(len(curve.x) > 1 for curve in drawn):
+            names = [curve.name for curve in drawn]
+            palette = charts.colors(names, [methods.get(name, name) for name in names])
+            views[quantity] = charts.lines(drawn, "round", quantity, palette)
+    return Section("Round by round", lead, [Figure(views)]) if views else None
+
+
+def by_client(
+    tests: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], methods: Mapping[str, str], measure: str
+) -> Section | None:
+    """Each client's value by test and method, and the worst clients by name."""
+    if not any(points for groups in tests.values() for points in groups.values()):
+        return None
+    unit, views = unit_of(measure), dict[str, Any]()
+    for test, groups in tests.items():
+        palette = charts.colors(list(groups), [methods.get(name, name) for name in groups])
+        views[test] = charts.strip(groups, unit, palette, "%" if measure == "accuracy" else "")
+    first_test = next(iter(tests))
+    palette = charts.colors(list(tests[first_test]), [methods.get(name, name) for name in tests[first_test]])
+    rows: list[list[Cell]] = []
+    for name, points in tests[first_test].items():
+        ordered = sorted(points, key=lambda point: point[1], reverse=measure != "accuracy")
+        tenth = [value for _, value in ordered[: max(1, math.ceil(0.1 * len(ordered) - 1e-9))]]
+        rows.append(
+            [
+                Cell(name, color=palette.get(name, "")),
+                *(Cell(number(value, measure), value, client) for client, value in ordered[:4]),
+                Cell(number(fmean(tenth), measure), fmean(tenth)),
+            ]
+        )
+    most = max(len(row) for row in rows)
+    whole = [[*row[:-1], *[Cell("", "")] * (most - len(row)), row[-1]] for row in rows]
+    names = ["worst", "second", "third", "fourth"][: most - 2]
+    table = Table(["method", *names, "worst tenth"], whole, f"The clients that each method serves worst: {first_test}.")
+    caption = "One point per client, over the quartiles; hover to see which."
+    return Section(
+        "Client by client",
+        "An average hides who suffers. One model per method: that of its first seed.",
+        [Figure(views, caption), table],
+    )
+
+
+def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], measure: str) -> Section:
+    """Training, test and unseen data of each method, with intervals over clients."""
+    parts = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": "unseen clients"}
+    palette = charts.colors(list(rows), [methods.get(name, name) for name in rows])
+    curves: list[Any] = []
+    for label, row in rows.items():
+        means = [row[part]["mean"] for part in parts]
+        lows = [min(row[part]["interval"][0], row[part]["mean"]) for part in parts]
+        highs = [max(row[part]["interval"][1], row[part]["mean"]) for part in parts]
+        curves.append(Curve(label, list(range(len(parts))), means, lows, highs))
+    chart = charts.lines(curves, "", unit_of(measure), palette, marks=True)
+    chart["layout"]["xaxis"] |= {
+        "tickvals": list(range(len(parts))),
+        "ticktext": list(parts.values()),
+        "range": [-0.3, 2.3],
+    }
+    cells = [
+        [
+            Cell(label, color=palette.get(label, "")),
+            *(
+                Cell(number(row[part]["mean"], measure), row[part]["mean"], _range(row[part]["interval"], measure))
+                for part in parts
+            ),
+            Cell(number(row["unseen"]["worst_tenth"]["mean"], measure), row["unseen"]["worst_tenth"]["mean"]),
+            *(Cell(number(row[gap]["mean"], measure), row[gap]["mean"]) for gap in GAPS),
+        ]
+        for label, row in rows.items()
+    ]
+    columns = ["method", "training data", "test data", "unseen clients", "worst tenth unseen", *GAPS.values()]
+    table = Table(
+        columns, cells, "Intervals are 95% bootstraps over clients. A gap is positive where the model does worse."
+    )
+    lead = "Clients that never took part in training show what the model is worth to others."
+    return Section("Seen and unseen", lead, [Figure({unit_of(measure): chart}), table])
+
+
+GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}
+
+
+def features(moved: Mapping[str, Sequence[tuple[str, float, str]]]) -> list[Block]:
+    """By method, which inputs the ball moves most: name, mean distance, and the same in its own unit as text."""
+    blocks: list[Block] = []
+    for label, found in moved.items():
+        rows = [[Cell(name), Cell(own, far)] for name, far, own in found]
+        blocks.append(Table([f"input, {label}", "mean distance moved"], rows))
+    return blocks
+
+
+def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
+    """The final weight of each client, one bar per method, where methods weigh clients differently."""
+    kept: dict[str, Sequence[float]] = {}
+    for label, values in by_method.items():
+        if len(values) == len(names) and not any(_close(values, other) for other in kept.values()):
+            kept[label] = values
+    if not kept:
+        return None
+    shown = sorted(range(len(names)), key=lambda place: -max(values[place] for values in kept.values()))[:MOST_CLIENTS]
+    shown = sorted(shown)
+    palette = charts.colors(list(kept), [methods.get(name, name) for name in kept])
+    series = {label: [values[place] for place in shown] for label, values in kept.items()}
+    few = f", the {MOST_CLIENTS} largest of {len(names)}" if len(names) > MOST_CLIENTS else ""
+    same = "; methods with the weights of an earlier one are left out" if len(kept) < len(by_method) else ""
+    chart = charts.bars([names[place] for place in shown], series, "client weight", palette)
+    return Figure({"client weights": chart}, f"The weight of each client at the end of training{few}{same}.")
+
+
+def partition(
+    counts: Sequence[Sequence[int]] | None, sizes: Sequence[int], names: Sequence[str], classes: Sequence[str]
+) -> Section:
+    """Who has how many examples of which label; without labels, how many each has."""
+    few = range(min(len(names), MOST_CLIENTS))
+    shown = [names[place] for place in few]
+    more = f" The first {MOST_CLIENTS} of {len(names)} clients." if len(names) > MOST_CLIENTS else ""
+    if counts is not None and len(classes) <= 100:
+        rows = [[counts[client][label] or None for client in few] for label in range(len(classes))]
+        chart = charts.heatmap(rows, shown, classes, "examples", y="label")
+    else:
+        chart = charts.bars(shown, {"examples": [sizes[place] for place in few]}, "examples")
+    caption = f"{sum(sizes):,} examples; between {min(sizes):,} and {max(sizes):,} per client.{more}"
+    return Section("Data", "How the examples are spread over the clients.", [Figure({"examples": chart}, caption)])
+
+
+def participation(
+    asked: Mapping[str, int], counted: Mapping[str, int], reasons: Mapping[str, Mapping[str, int]]
+) -> Section | None:
+    """How often each client was asked to train and counted, and why it did not."""
+    if not asked:
+        return None
+    troubled = [name for name in asked if counted.get(name, 0) < asked[name]]
+    order = [*troubled, *(name for name in asked if name not in troubled)]
+    shown = sorted(order[:MOST_CLIENTS], key=list(asked).index)
+    series = {"counted": [counted.get(name, 0) for name in shown]}
+    if troubled:
+        series["left out"] = [asked[name] - counted.get(name, 0) for name in shown]
+    palette = {"counted": "#0072B2", "left out": "#D55E00"}
+    chart = charts.bars(shown, series, "rounds, over all runs", palette, stacked=True)
+    total, lost = sum(asked.values()), sum(asked.values()) - sum(counted.values())
+    caption = f"Clients were asked {total:,} times; {lost:,} of their replies did not count."
+    blocks: list[Block] = [Figure({"rounds": chart}, caption)]
+    if reasons:
+        rows = [
+            [Cell(name), Cell(str(count), count), Cell(why)]
+            for name, found in reasons.items()
+            for why, count in sorted(found.items(), key=lambda pair: -pair[1])[:5]
+        ]
+        blocks.append(Table(["client", "rounds", "why it was left out"], rows[:500]))
+    return Section("Participation", "Who took part, and who failed.", blocks)
+
+
+def nodes(found: Sequence[Mapping[str, Any]]) -> Table:
+    """The nodes of a study on Flower."""
+    rows = [
+        [
+            Cell(node["name"] or node["id"]),
+            Cell(", ".join(node["clients"][:3]) + (" …" if len(node["clients"]) > 3 else "")),
+            Cell("yes" if node["present"] else "no"),
+            Cell(str(node["replies"]), node["replies"]),
+            Cell(str(node["failures"]), node["failures"]),
+            Cell(node["last_failure"]),
+        ]
+        for node in found
+    ]
+    return Table(["node", "clients", "here", "replies", "failures", "last failure"], rows)
+
+
+def setup(command: str, again: str, config: str, versions: Mapping[str, str]) -> Section:
+    """How to make the study again: the command, the experiment, and what it ran on."""
+    blocks: list[Block] = [Code(again, "Run it again")] if again else []
+    blocks += [Code(command, "Started with")] if command else []
+    blocks += [Code(config, "Configuration, with every value in force", folded=True)] if config else []
+    if versions:
+        blocks.append(Table(["what", "version"], [[Cell(name), Cell(value)] for name, value in versions.items()]))
+    return Section("Setup", "Everything that the numbers depend on.", blocks)
+
+
+def palette_of(tested: Sequence[Tested]) -> dict[str, str]:
+    """The color of each row."""
+    return charts.colors([row.name for row in tested], [row.method for row in tested])
+
+
+def unit_of(measure: str) -> str:
+    return "accuracy (%)" if measure == "accuracy" else "loss"
+
+
+def number(value: float, measure: str) -> str:
+    return f"{value:.1f}" if measure == "accuracy" else f"{value:.4g}"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95% interval of their mean, by Student's t; None for fewer than three values, which say too little.
+
+    >>> low, high = interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    if len(values) < 3:
+        return None
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
+def _mean(values: Sequence[float], measure: str, best: float | None) -> Cell:
+    if not values:
+        return Cell("", "")
+    mean, ends = fmean(values), interval(values)
+    if ends is not None and measure == "accuracy":  # a mean of few seeds may be that uncertain
+        ends = max(ends[0], 0.0), min(ends[1], 100.0)
+    return Cell(number(mean, measure), mean, "" if ends is None else _range(ends, measure), best=mean == best)
+
+
+def _range(ends: Sequence[float], measure: str) -> str:
+    return f"{number(ends[0], measure)} to {number(ends[1], measure)}"
+
+
+def _curve(name: str, points: Mapping[float, Sequence[float]]) -> Curve:
+    """Means by share in percent, with intervals if every point has several seeds."""
+    shares = sorted(share for share, values in points.items() if values)
+    ends = [interval(points[share]) for share in shares]
+    known = [pair for pair in ends if pair is not None]
+    low, high = ([pair[end] for pair in known] if len(known) == len(ends) else None for end in (0, 1))
+    return Curve(name, [100.0 * share for share in shares], [fmean(points[share]) for share in shares], low, high)
+
+
+def _close(a: Sequence[float], b: Sequence[float]) -> bool:
+    return len(a) == len(b) and all(abs(x - y) <= 1e-6 for x, y in zip(a, b, strict=True))

@@ -1,0 +1,284 @@
+"""The page in a real browser: charts, sorting, slider, toggles, keyboard, contrast, a phone, and a live study.
+
+``make test-browser`` runs it with the Chromium of the system, and fails if there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import wafl
+from wafl.report import Page, write_page
+from wafl.runs.live import Server
+from wafl.runs.read import parse_experiment
+from wafl.runs.shown import show_study
+from wafl.runs.study import Study
+
+EVIL = "<script>document.title='hacked'</script>"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CONTRAST = """() => {
+  const light = text => { const parts = text.match(/[\\d.]+/g).map(Number);
+    const linear = c => c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+    const [r, g, b] = parts.slice(0, 3).map(part => linear(part / 255));
+    return [.2126 * r + .7152 * g + .0722 * b, parts.length > 3 ? parts[3] : 1]; };
+  const found = [];
+  for (const each of document.querySelectorAll("body *")) {
+    const own = [...each.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !each.offsetParent || each.closest("script, svg, option")) continue;
+    let below = each;
+    while (below && light(getComputedStyle(below).backgroundColor)[1] === 0) below = below.parentElement;
+    const [a] = light(getComputedStyle(each).color);
+    const [b] = light(getComputedStyle(below || document.body).backgroundColor);
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) found.push([each.tagName, each.className, each.textContent.slice(0, 30), ratio]);
+  }
+  return found; }"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Generator[Any, None, None]:
+    from playwright.sync_api import sync_playwright
+
+    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.fail(f"no browser: install one of {', '.join(NAMES)}, such as with apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    images = [torch.rand(24, 1, 8, 8, generator=generator) for _ in range(4)]
+    arrays = [(x, (x.mean((1, 2, 3)) > 0.5).long() + 1) for x in images]
+    names = ["north", "south", EVIL, "west"]
+    classes = ["none", "<b>dark</b>", "light"]
+    clients = wafl.Federation.from_arrays(arrays, names=names, classes=classes, bounds=(0.0, 1.0), num_classes=3)
+    model, timing = wafl.models.mlr(clients), {"rounds": 5, "local_steps": 3, "learning_rate": 0.1}
+    sweep = wafl.sweep(model, clients, wafl.WAFL(), {"gamma": [0.5, 5.0]}, **timing)
+    runs = [*sweep, wafl.fit(model, clients, wafl.FedAvg(), **timing)]
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    return wafl.write_report(runs, clients, path, attack=wafl.PGD(epsilon=0.05, steps=3), attacked=[0.5, 1.0])
+
+
+def opened(chromium: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
+    """A page with its charts drawn, and a list of what goes wrong on it."""
+    page, wrong = chromium.new_page(**options), list[str]()
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(url)
+    page.wait_for_selector("body[data-drawn=yes]", timeout=60_000)
+    return page, wrong
+
+
+def wait_until(page: Any, expression: str, seconds: float = 30.0) -> None:
+    """Poll from here: the page's own policy lets no text become code."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"never true: {expression}"
+        page.wait_for_timeout(100)
+
+
+def test_a_page_from_disk_draws_every_chart_and_asks_nobody(chromium: Any, report: Path) -> None:
+    page, wrong = opened(chromium, report.as_uri())
+    shown = page.locator(".chart:visible")
+    assert shown.count() > 6
+    for place in range(shown.count()):
+        assert shown.nth(place).locator("svg.main-svg").count() > 0
+        assert page.evaluate("box => box.querySelector('.plot').data.length > 0", shown.nth(place).element_handle())
+    entries = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert [name for name in entries if not name.startswith(("data:", "blob:"))] == []
+    assert wrong == []
+    assert page.title() == "WAFL report", "a name became a script"
+    assert page.locator("b:text('dark')").count() == 0
+    page.close()
+
+
+def test_tables_sort_by_every_column_with_the_keyboard(chromium: Any, report: Path) -> None:
+    page, wrong = opened(chromium, report.as_uri())
+    table = page.locator("table").first
+
+    def column(place: int) -> list[str]:
+        return table.locator(f"tbody tr td:nth-child({place})").evaluate_all(
+            "all => all.map(each => each.dataset.value)"
+        )
+
+    head = table.locator("th button").nth(1)
+    head.focus()
+    page.keyboard.press("Enter")
+    falling = [float(value) for value in column(2)]
+    assert falling == sorted(falling, reverse=True)
+    assert table.locator("th").nth(1).get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Enter")
+    rising = [float(value) for value in column(2)]
+    assert rising == sorted(rising)
+    assert wrong == []
+    page.close()
+
+
+def test_the_slider_moves_numbers_images_and_the_line_in_the_chart(chromium: Any, report: Path) -> None:
+    page, wrong = opened(chromium, report.as_uri())
+    walk = page.locator(".walk:visible")
+    slider = walk.locator("input[type=range]")
+    slider.focus()
+    page.keyboard.press("Home")
+
+    def seen() -> tuple[str, str, str, float]:
+        at = page.evaluate(
+            "box => box.querySelector('.plot').layout.shapes[0].x0", walk.locator(".chart").element_handle()
+        )
+        stop = walk.locator(".stop:visible")
+        moved = stop.locator("img").nth(1).get_attribute("src")
+        return walk.locator("output").inner_text(), stop.locator("dl").inner_text(), moved, at
+
+    first = seen()
+    page.keyboard.press("End")
+    last = seen()
+    assert all(a != b for a, b in zip(first, last, strict=True))
+    assert slider.get_attribute("aria-valuetext") == last[0]
+    page.locator(".walks select").select_option(index=1)
+    assert page.locator(".walk:visible").count() == 1
+    assert seen()[0] != last[0] or page.locator(".walks select").input_value() == "1"
+    assert wrong == []
+    page.close()
+
+
+def test_legends_views_theme_and_copy_work(chromium: Any, report: Path) -> None:
+    page, wrong = opened(chromium, report.as_uri())
+    chart = page.locator(".figure .chart:visible").first
+    button = chart.locator(".legend button").first
+    button.focus()
+    page.keyboard.press("Space")
+    assert chart.locator(".legend button").first.get_attribute("aria-pressed") == "false"
+    assert page.evaluate("box => box.querySelector('.plot').data[0].visible", chart.element_handle()) is False
+    figure = page.locator(".figure:has(.views)").first
+    figure.locator(".views input").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert (
+        figure.locator(".chart:visible").get_attribute("data-view")
+        == figure.locator(".views input").nth(1).input_value()
+    )
+    assert figure.locator(".chart:visible svg.main-svg").count() > 0
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.locator("details summary").first.click()
+    copy = page.locator(".copy:visible").first
+    copy.click()
+    wait_until(page, "[...document.querySelectorAll('.copy')].some(each => each.textContent === 'Copied')")
+    assert wrong == []
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_background(chromium: Any, report: Path, scheme: str) -> None:
+    page, _ = opened(chromium, report.as_uri(), color_scheme=scheme)
+    assert page.evaluate(CONTRAST) == []
+    page.close()
+
+
+def test_a_phone_shows_the_page_without_scrolling_sideways(chromium: Any, report: Path) -> None:
+    page, wrong = opened(chromium, report.as_uri(), viewport={"width": 375, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert wrong == []
+    page.close()
+
+
+def test_the_keyboard_reaches_everything_that_can_be_used(chromium: Any, report: Path) -> None:
+    page, _ = opened(chromium, report.as_uri())
+    seen: set[str] = set()
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        kind = page.evaluate(
+            "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+        )
+        seen.add(page.evaluate("document.activeElement.type || document.activeElement.tagName") + " " + kind)
+        if page.evaluate("document.activeElement === document.body"):
+            break
+    text = " ".join(sorted(seen))
+    for wanted in ("skip", "theme", "range", "radio", "select-one", "SUMMARY", "scroll"):
+        assert wanted in text, f"Tab does not reach {wanted}"
+    page.close()
+
+
+def test_the_live_page_moves_as_a_run_proceeds(chromium: Any, tmp_path: Path) -> None:
+    experiment = parse_experiment(
+        {
+            "name": "live",
+            "seeds": [0],
+            "data": {"dataset": "digits", "num_clients": 3, "iid": True},
+            "schedule": {"rounds": 3, "local_steps": 1, "learning_rate": 0.1},
+            "methods": [{"method": "FedAvg"}],
+            "attack": {"kind": "none"},
+        },
+        "here",
+    )
+    study = Study.create(experiment, tmp_path / EVIL.replace("/", "_"))
+    (tmp_path / "garbage").mkdir()
+    for name in ("config.toml", "about.json"):
+        (tmp_path / "garbage" / name).write_bytes(b"\xff\x00")
+    with Server(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, wrong = opened(chromium, server.url)
+        assert page.locator("tbody tr").count() == 2
+        page.locator(f"td a:text-is({json.dumps(study.folder.path.name)})").click()
+        page.wait_for_selector("body[data-drawn=yes]")
+        assert page.locator("h2").inner_text().endswith("interrupted")
+        study.run()
+        page.wait_for_selector(".state.finished", timeout=30_000)
+        wait_until(page, "document.querySelector('.plot')?.data?.[0].x.length === 3")
+        table = page.locator("table").first
+        table.locator("th button").nth(1).click()
+        lines = study.folder.metrics.read_text().splitlines()
+        more = json.dumps({**json.loads(lines[-1]), "round": 3, "loss": 9.0})
+        with study.folder.metrics.open("a") as file:
+            file.write(more + "\n")
+        wait_until(page, "[...document.querySelectorAll('.plot')].some(each => each.data?.[0].y.at(-1) === 9)")
+        assert page.title() != "hacked"
+        assert wrong == []
+        server.shutdown()
+        server.server_close()
+        wait_until(page, "document.getElementById('pulse').textContent.includes('gone')")
+        page.close()
+
+
+def test_a_page_of_a_hundred_studies_opens(chromium: Any, tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"study-{number}").mkdir()
+        for name in ("config.toml", "about.json"):
+            (tmp_path / f"study-{number}" / name).write_text("{}")
+    with Server(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, wrong = opened(chromium, server.url)
+        assert page.locator("tbody tr").count() == 100
+        assert wrong == []
+        page.close()
+        server.shutdown()
+
+
+def test_a_page_of_a_study_prints(chromium: Any, report: Path, tmp_path: Path) -> None:
+    page, _ = opened(chromium, report.as_uri())
+    data = page.pdf(path=str(tmp_path / "page.pdf"))
+    assert data.startswith(b"%PDF")
+    assert len(data) > 20_000
+    page.close()
+
+
+def test_an_empty_study_is_a_page_too(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "about.json").write_text("{}")
+    page, wrong = opened(chromium, write_page(Page("empty", [show_study(tmp_path)]), tmp_path / "page.html").as_uri())
+    assert page.locator("h3").all_inner_texts() == ["Left out", "Setup"]
+    assert wrong == []
+    page.close()
