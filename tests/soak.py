@@ -360,39 +360,54 @@ def clients():
 """
 
 
-def soak_many_rounds(base: Path, rounds: int) -> Counter[str]:
-    """The cost of a round, a checkpoint included, is as high in the last rounds as in the first."""
+def soak_many_rounds(base: Path, rounds: int, num_clients: int = 3, method: wafl.Method | None = None) -> Counter[str]:
+    """A round, its checkpoint included, costs as much time and as many bytes among the last as among the first.
+
+    The first rounds are those of another training, begun right after the last: what else the machine does has changed
+    since the first one began.
+    """
     draw = torch.Generator().manual_seed(0)
-    arrays = [(torch.rand(4, 3, generator=draw), torch.arange(4) % 2) for _ in range(3)]
-    clients = wafl.Federation.from_arrays(arrays)
-    times: list[float] = []
-    checkpoint = base / "checkpoint"
+    x, y = torch.rand(4 * num_clients, 3, generator=draw), torch.arange(4 * num_clients) % 2
+    clients = wafl.Federation.from_offsets(x, y, torch.arange(0, 4 * num_clients + 1, 4))
+    some, every = min(max(rounds // 10, 50), 1000), 10
 
-    def clock(moment: Any) -> None:
-        times.append(time.process_time())
+    def train(folder: Path, rounds: int) -> list[float]:
+        times: list[float] = []
+        wafl.fit(
+            wafl.models.mlr(clients),
+            clients,
+            method or wafl.FedAvg(),
+            rounds=rounds,
+            cohort=2,
+            local_steps=1,
+            checkpoint=Checkpoint(folder, every=every),
+            callbacks=[lambda moment: times.append(time.process_time())],
+        )
+        return times
 
-    wafl.fit(
-        wafl.models.mlr(clients),
-        clients,
-        wafl.FedAvg(),
-        rounds=rounds,
-        cohort=2,
-        local_steps=1,
-        checkpoint=Checkpoint(checkpoint, every=10),
-        callbacks=[clock],
-    )
-    some = min(max(rounds // 10, 50), 1000)
-    first, last = times[2 * some] - times[some], times[-1] - times[-1 - some]
-    state = sum(file.stat().st_size for file in checkpoint.glob("*/*"))
+    before, checkpoint = bytes_written(), base / "checkpoint"
+    times = train(checkpoint, rounds)
+    written = bytes_written() - before
+    again = train(base / "again", some + 10)
+    first, last = again[-1] - again[-1 - some], times[-1] - times[-1 - some]
+    states = [sum(file.stat().st_size for file in folder.iterdir()) for folder in checkpoint.glob("0*")]
     log = (checkpoint / "rounds.journal").stat().st_size
     count = Counter[str]()
-    count["rounds"] = rounds
+    count["rounds"], count["clients"] = rounds, num_clients
     count["microseconds of a round, among the first"] = round(1e6 * first / some)
     count["microseconds of a round, among the last"] = round(1e6 * last / some)
-    count["bytes of the state"], count["bytes of the log per round"] = state, round(log / rounds)
+    count["bytes of the state"], count["bytes of the log per round"] = max(states), round(log / rounds)
+    count["bytes written"] = written
     count["rounds that grew slower"] = int(last > 1.5 * first)
     count["logs that grew faster than rounds"] = int(log > 500 * rounds)
+    count["bytes beyond twice the states and the log"] = max(0, written - 2 * (rounds // every) * max(states) - log)
     return count
+
+
+def bytes_written() -> int:
+    """What this process has written so far, to files of any kind; 0 where the system does not say."""
+    table = Path("/proc/self/io")
+    return int(table.read_text().split()[3]) if table.exists() else 0
 
 
 def soak_at_once(base: Path, together: int = 3) -> Counter[str]:
@@ -433,6 +448,7 @@ def main() -> None:
         ("killed while the folder is made", soak_creation),
         ("data that change", soak_changed_data),
         ("many rounds", lambda base: soak_many_rounds(base, options.rounds)),
+        ("many clients", lambda base: soak_many_rounds(base, options.rounds // 50, 10_000, wafl.DRFA())),
         ("three at once", soak_at_once),
     ]
     for name, part in parts:
@@ -462,6 +478,7 @@ LOSSES = (
     "changed data not refused",
     "rounds that grew slower",
     "logs that grew faster than rounds",
+    "bytes beyond twice the states and the log",
     "studies that got in each other's way",
 )
 

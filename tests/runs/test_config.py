@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import wafl
 from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.local import LOCAL_STEPS as LOCAL_STEP_KINDS
-from wafl.algorithms.servers import OPTIMIZERS
+from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
 from wafl.cli.main import app
 from wafl.core.errors import ConfigError
 from wafl.engine.callbacks import Moment
@@ -105,11 +105,12 @@ def swept(kind: Kind) -> Kind:
 COUNT = whole(1, 10**6, below=(0, "greater than or equal to 1"))
 NOT_BELOW_0 = whole(0, 10**6, below=(-1, "greater than or equal to 0"))
 SEED = whole(0, 2**32 - 1, below=(-1, "greater than or equal to 0"), above=(2**32, "less than 4294967296"))
-SMALL_SEED = whole(0, 2**16 - 1, below=(-1, "greater than or equal to 0"), above=(2**16, "less than 65536"))
 POSITIVE = number(1e-9, 3, 2.5, below=(0.0, "greater than 0"), above=(INF, "finite"))
 NOT_NEGATIVE = number(0.0, 2, below=(-1e-9, "greater than or equal to 0"), above=(INF, "finite"))
 SHARE = number(0, 0.5, 1, below=(-0.1, "greater than or equal to 0"), above=(1.1, "less than or equal to 1"))
 BELOW_1 = number(0, 0.99, below=(-0.1, "greater than or equal to 0"), above=(1.0, "less than 1"))
+ABOVE_0 = number(0.1, 1, below=(0.0, "greater than 0"), above=(1.1, "less than or equal to 1"))
+NUMBER = number(-3.5, 0, 2, below=(-INF, "finite"), above=(INF, "finite"))
 TEXT = Kind(("abc", ""), ((3, "string"), (True, "string"), (["a"], "string")))
 NAME = Kind(
     ("a", "A-1_b.c"), (("", "pattern"), ("a b", "pattern"), ("../up", "pattern"), (".a", "pattern"), (3, "string"))
@@ -119,6 +120,10 @@ NORM = Kind(("inf", 2, 1, 2.0, INF), tuple((bad, "1, 2 or inf") for bad in (3, 0
 BOX = Kind(
     ([0.0, 1.0], [-1, 2.5], "data", "none"),
     (([1.0], "at least 2"), ([0, 1, 2], "at most 2"), (3, "list"), ("01", "list"), ([0.0, "a"], "number")),
+)
+SHAPE = Kind(
+    ("clients", [1.0, 2], [[1.0, 0.0], [0.0, 2.0]]),
+    ((3, "'clients', a list of one number per feature"), ("round", "'clients'"), ([1.0, "a"], "number")),
 )
 IMPORT = Kind(
     ("mine:make", "a.b:c.d"), (("mine", "pattern"), ("a b:c", "pattern"), ("a:b:c", "pattern"), (3, "string"))
@@ -130,7 +135,11 @@ MODEL_KIND = Kind(
 
 
 STATISTICS = Kind(
-    ("frozen", "averaged", "client"), tuple((bad, "'frozen', 'averaged' or 'client'") for bad in ("batch", 3, True, {}))
+    ("frozen", "averaged", "client", "fedbn"),
+    tuple((bad, "'frozen', 'averaged', 'client' or 'fedbn'") for bad in ("batch", 3, True, {})),
+)
+PRECISION = Kind(
+    ("float32", "tf32", "bfloat16"), tuple((bad, "'float32', 'tf32' or 'bfloat16'") for bad in ("float16", 32, True))
 )
 SEEDS = Kind(
     ([0], [3, 1, 2]),
@@ -148,24 +157,19 @@ SHARES = Kind(
 
 
 BALL_NORM = Kind(("inf", 2, 2.0, INF), tuple((bad, "2 or inf") for bad in (1, 3, 0, -2, "two", True, NAN)))
-WEIGHTS = Kind(
-    ("by_examples", "uniform", "agnostic", "snapshot", "mine:rule", "a.b:c.d", [0.0, 2.0, 1]),
+NOT_WEIGHTS = (([1.0, -1.0], "greater than or equal to 0"), ([1.0, "a"], "number"))
+CENTER = Kind(
+    ("by_examples", "uniform", [0.0, 2.0, 1]),
     (
-        ("unifrm", "'uniform'"),
-        ("a b:c", "'module:function'"),
-        (3, "'uniform'"),
-        (True, "'uniform'"),
-        ({}, "'uniform'"),
-        ({"kind": "uniform"}, "'uniform'"),
-        ([1.0, -1.0], "greater than or equal to 0"),
-        ([1.0, "a"], "number"),
+        *((bad, "must be 'by_examples' or 'uniform', or a list") for bad in ("agnostic", "mine:rule", 3, True, {})),
+        *NOT_WEIGHTS,
     ),
 )
 OWN_PARTS = ({"kind": "mine:make", "options": {"a": 1, "b": [2.0, "c"]}}, {"kind": "a.b:c.d", "options": {}})
 OPTIONS = Kind(({}, {"a": 1, "b": [0.5, 2.0], "c": "d"}), ((3, "dictionary"), ("a", "dictionary"), ([1], "dictionary")))
 
 
-def part(kinds: dict[str, dict[str, Kind]]) -> Kind:
+def part(kinds: dict[str, dict[str, Kind]], *, only_tables: bool = True) -> Kind:
     """A table whose kind says which part of a method it is; an error in it names the key."""
     names, first = ", ".join(kinds), next(iter(kinds))
     good: list[Any] = [*({"kind": kind} for kind in kinds), *OWN_PARTS]
@@ -175,8 +179,9 @@ def part(kinds: dict[str, dict[str, Kind]]) -> Kind:
         ({"kind": 3}, f".kind = '3' must be one of {names}"),
         ({"kind": "a b:c"}, ".kind = 'a b:c': String should match pattern"),
         ({"kind": "mine:make", "options": 3}, ".options = 3: should be a valid dictionary"),
-        *((wrong, "should be a valid dictionary") for wrong in (first, 3, True, [{"kind": first}])),
     ]
+    if only_tables:
+        bad += [(wrong, "should be a valid dictionary") for wrong in (first, 3, True, [{"kind": first}])]
     for kind, own in kinds.items():
         bad.append(({"kind": kind.upper()}, f".kind = {kind.upper()!r} must be one of {names}: did you mean {kind}?"))
         for name, values in own.items():
@@ -187,15 +192,70 @@ def part(kinds: dict[str, dict[str, Kind]]) -> Kind:
 
 
 ADAPTIVE = {"rate": POSITIVE, "beta1": BELOW_1, "beta2": BELOW_1, "tau": POSITIVE}
-SERVERS = {
+OPTIMIZER = Kind(
+    ({"kind": "adam", "rate": 0.1}, {"kind": "mine:make", "options": {}}),
+    (
+        ({"kind": "adm"}, ".optimizer.kind = 'adm' must be one of sgd, momentum, adam, yogi: did you mean adam?"),
+        ({"kind": "median"}, ".optimizer.kind = 'median' must be one of sgd, momentum, adam, yogi"),
+        ({"kind": "adam", "rate": 0}, ".optimizer.rate = 0: should be greater than 0"),
+        (3, ".optimizer = 3: should be a valid dictionary"),
+    ),
+)
+TRIM = Kind((0, 0.4), ((0.5, "less than 0.5"), (-0.1, "greater than or equal to 0"), ("a", "number")))
+LIARS = Kind((0, 2), ((-1, "greater than or equal to 0"), (1.5, "integer")))
+SERVERS: dict[str, dict[str, Kind]] = {
     "sgd": {"rate": POSITIVE},
     "momentum": {"rate": POSITIVE, "beta": BELOW_1},
     "adam": ADAPTIVE,
     "yogi": ADAPTIVE,
+    "clipped": {"multiple": POSITIVE, "optimizer": OPTIMIZER},
+    "median": {"optimizer": OPTIMIZER},
+    "trimmed_mean": {"trim": TRIM, "optimizer": OPTIMIZER},
+    "krum": {"liars": LIARS, "optimizer": OPTIMIZER},
+    "multi_krum": {"liars": LIARS, "kept": COUNT, "optimizer": OPTIMIZER},
+    "geometric_median": {"iterations": COUNT, "smoothing": POSITIVE, "optimizer": OPTIMIZER},
+    "masked": {"threshold": SHARE, "optimizer": OPTIMIZER},
 }
-LOCAL_STEPS: dict[str, dict[str, Kind]] = {"sgd": {}, "prox": {"mu": NOT_NEGATIVE}, "control_variates": {}}
+LOCAL_STEPS: dict[str, dict[str, Kind]] = {
+    "sgd": {},
+    "prox": {"mu": NOT_NEGATIVE},
+    "control_variates": {},
+    "gradient_control": {},
+}
+RULES_OF: dict[str, dict[str, Kind]] = {
+    "by_examples": {},
+    "uniform": {},
+    "agnostic": {"step_size": POSITIVE},
+    "snapshot": {"step_size": POSITIVE, "prox": NOT_NEGATIVE},
+    "cvar": {"alpha": BELOW_1, "center": CENTER},
+    "kl": {"temperature": POSITIVE, "radius": NOT_NEGATIVE, "center": CENTER},
+    "chi2": {"radius": NOT_NEGATIVE, "center": CENTER},
+    "qffl": {"q": NOT_NEGATIVE, "center": CENTER},
+    "term": {"t": NUMBER, "center": CENTER},
+    "primal_dual": {"step_size": POSITIVE, "prox": NOT_NEGATIVE, "extrapolation": SHARE},
+    "slack": {"alpha": BELOW_1, "favored": ABOVE_0, "center": CENTER},
+    "group_dro": {"step_size": POSITIVE},
+    "rex": {"beta": NOT_NEGATIVE, "center": CENTER},
+}
+RULE_TABLES = part(RULES_OF, only_tables=False)
+WEIGHTS = Kind(
+    (*RULES_OF, "mine:rule", "a.b:c.d", [0.0, 2.0, 1], *RULE_TABLES.good),
+    (
+        ("unifrm", "'uniform'"),
+        ("a b:c", "'module:function'"),
+        (3, "'uniform'"),
+        (True, "'uniform'"),
+        *NOT_WEIGHTS,
+        *RULE_TABLES.bad,
+    ),
+)
 SERVER, LOCAL = {"server": part(SERVERS)}, {"local": part(LOCAL_STEPS)}
-WEIGHTED = {"client_weights": WEIGHTS, "weights_step": swept(POSITIVE)}
+WEIGHTED = {
+    "client_weights": Kind(("uniform", {"kind": "cvar", "alpha": 0.3}, [0.0, 2.0, 1]), WEIGHTS.bad[:8]),
+    "weights_step": swept(POSITIVE),
+}
+ALL_WEIGHTED = {**WEIGHTED, "client_weights": WEIGHTS}
+"""Every rule and every option of it, which is checked for one method alone."""
 SCHEDULE: dict[str, Kind] = {
     "rounds": Kind(COUNT.good, (*COUNT.bad, ([1, 2], "integer"))),
     "cohort": swept(COUNT),
@@ -208,41 +268,71 @@ SCHEDULE: dict[str, Kind] = {
     "server_learning_rate": swept(POSITIVE),
     "clip_norm": swept(POSITIVE),
     "statistics": swept(STATISTICS),
+    "precision": swept(PRECISION),
+}
+PROJECTED: dict[str, Kind] = {
+    "epsilon": swept(NOT_NEGATIVE),
+    "step_size": swept(POSITIVE),
+    "steps": swept(COUNT),
+    "norm": swept(BALL_NORM),
+    "random_start": FLAG,
+    "restarts": swept(COUNT),
+    "share": swept(SHARE),
+    "bounds": BOX,
+    "space": TEXT,
+}
+WASSERSTEIN: dict[str, Kind] = {
+    "gamma": swept(POSITIVE),
+    "radius": swept(POSITIVE),
+    "norm": swept(NORM),
+    "power": swept(POWER),
+    "label_cost": swept(number(0.1, INF, below=(0.0, "greater than 0"))),
+    "steps": swept(COUNT),
+    "tolerance": swept(BELOW_1),
+    "restarts": swept(NOT_BELOW_0),
+    "bounds": BOX,
+    "strict": FLAG,
+    "space": TEXT,
+    "shape": SHAPE,
 }
 METHOD_FIELDS: dict[str, dict[str, Kind]] = {
-    "FedAvg": {**WEIGHTED, **SERVER, **LOCAL},
-    "WAFL": {
+    "FedAvg": {**ALL_WEIGHTED, **SERVER, **LOCAL},
+    "WAFL": {**WASSERSTEIN, **WEIGHTED, **SERVER, **LOCAL},
+    "ResilientWAFL": {**WASSERSTEIN, "temperature": swept(POSITIVE), **WEIGHTED, **SERVER, **LOCAL},
+    "FedPGM": {**PROJECTED, **WEIGHTED, **SERVER, **LOCAL},
+    "SinkhornDRO": {
         "gamma": swept(POSITIVE),
-        "radius": swept(POSITIVE),
-        "norm": swept(NORM),
-        "power": swept(POWER),
-        "label_cost": swept(number(0.1, INF, below=(0.0, "greater than 0"))),
+        "noise": swept(POSITIVE),
+        "samples": swept(COUNT),
         "steps": swept(COUNT),
         "tolerance": swept(BELOW_1),
-        "restarts": swept(NOT_BELOW_0),
-        "bounds": BOX,
-        "strict": FLAG,
-        "space": TEXT,
         **WEIGHTED, **SERVER, **LOCAL,
     },
-    "FedPGM": {
-        "epsilon": swept(NOT_NEGATIVE),
-        "step_size": swept(POSITIVE),
-        "steps": swept(COUNT),
-        "norm": swept(BALL_NORM),
-        "random_start": FLAG,
-        "restarts": swept(COUNT),
-        "bounds": BOX,
-        "space": TEXT,
-        **WEIGHTED, **SERVER, **LOCAL,
-    },
+    "TRADES": {**PROJECTED, "beta": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER, **LOCAL},
+    "CalFAT": {**PROJECTED, **WEIGHTED, **SERVER, **LOCAL},
+    "IRM": {"penalty": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER, **LOCAL},
     "FedFGSM": {
         "epsilon": swept(NOT_NEGATIVE), "norm": swept(BALL_NORM), "bounds": BOX, "space": TEXT,
         **WEIGHTED, **SERVER, **LOCAL,
     },
     "FedRobust": {"penalty": swept(POSITIVE), "step_size": swept(POSITIVE), **WEIGHTED, **SERVER, **LOCAL},
     "AFL": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
-    "DRFA": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
+    "DRFA": {"weights_step": swept(POSITIVE), "prox": swept(NOT_NEGATIVE), **SERVER, **LOCAL},
+    "CVaR": {"alpha": swept(BELOW_1), "center": CENTER, **SERVER, **LOCAL},
+    "FGDRO": {
+        "temperature": swept(POSITIVE), "radius": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL,
+    },
+    "QFFL": {"q": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL},
+    "TERM": {"t": swept(NUMBER), "center": CENTER, **SERVER, **LOCAL},
+    "SFAT": {
+        "alpha": swept(BELOW_1), "favored": swept(ABOVE_0), "center": CENTER, **PROJECTED, **SERVER, **LOCAL,
+    },
+    "GroupDRO": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
+    "REx": {"beta": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL},
+    "FedGMA": {"threshold": swept(SHARE), **WEIGHTED, **LOCAL},
+    "ScaffPD": {
+        "weights_step": swept(POSITIVE), "prox": swept(NOT_NEGATIVE), "extrapolation": swept(SHARE), **SERVER,
+    },
     "FedProx": {"mu": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER},
     "SCAFFOLD": {**WEIGHTED, **SERVER},
     "FedAvgM": {"rate": swept(POSITIVE), "beta": swept(BELOW_1), **WEIGHTED, **LOCAL},
@@ -317,15 +407,26 @@ SECTIONS: dict[str, dict[str, Kind]] = {
     },
     "early_stopping": {"metric": TEXT, "patience": COUNT, "min_delta": NOT_NEGATIVE, "largest": FLAG},
     "faults": {
-        "dropout": SHARE, "late": SHARE, "nan": SHARE, "infinity": SHARE, "wrong_shape": SHARE, "seed": SMALL_SEED,
+        "dropout": SHARE, "late": SHARE, "nan": SHARE, "infinity": SHARE, "wrong_shape": SHARE, "seed": SEED,
+    },
+    "privacy": {
+        "clip_norm": POSITIVE, "epsilon": POSITIVE, "noise_multiplier": POSITIVE,
+        "delta": number(1e-9, 0.5, below=(0.0, "greater than 0"), above=(1.0, "less than 1")),
     },
     "tolerance": {
         "min_replies": SHARE, "attempts": COUNT, "outsized": number(1.1, INF, below=(1.0, "greater than 1")),
+        "clip": number(1.0, INF, below=(0.9, "greater than or equal to 1")),
+        "diverged": number(1.1, INF, below=(1.0, "greater than 1")),
+    },
+    "caps": {
+        **dict.fromkeys(("examples", "tests", "classes", "clients_per_node"), COUNT),
+        **dict.fromkeys(("loss", "cost"), number(0.1, INF, below=(0.0, "greater than 0"))),
+        "shape": Kind(([3], [1, 28, 28]), (([], "at least 1"), ([0], "greater than or equal to 1"), (3, "list"))),
     },
     "trackers": {"tensorboard": FLAG, "mlflow": FLAG, "wandb": FLAG, "project": TEXT},
     "flower": {
         "nodes": COUNT, "min_nodes": COUNT, "wait": POSITIVE, "round_timeout": POSITIVE, "partial_sums": FLAG,
-        "exact": FLAG,
+        "at_once": COUNT, "exact": FLAG, "names_by_key": FLAG,
     },
 }  # fmt: skip
 FIELDS = [(section, name) for section, kinds in SECTIONS.items() for name in kinds]
@@ -364,7 +465,11 @@ def test_the_tables_of_this_file_cover_every_field_of_every_section() -> None:
     named = {section for section in config.Experiment.model_fields if section in SECTIONS}
     assert named == {section for section in SECTIONS if section and " " not in section}
     assert set(METHOD_FIELDS) - {"mine:make"} == set(wafl.METHODS)
-    for slot, kinds, known in (("server", SERVERS, OPTIMIZERS), ("local", LOCAL_STEPS, LOCAL_STEP_KINDS)):
+    for slot, kinds, known in (
+        ("client_weights", RULES_OF, RULES),
+        ("server", SERVERS, {**OPTIMIZERS, **AGGREGATES}),
+        ("local", LOCAL_STEPS, LOCAL_STEP_KINDS),
+    ):
         assert set(kinds) == set(known) == set(PART_TABLES[slot]) - {OWN_TABLE}
         for kind, own in kinds.items():
             assert set(PART_TABLES[slot][kind].model_fields) == {"kind", *own}
@@ -378,7 +483,7 @@ def test_a_value_within_its_range_is_accepted(section: str, name: str) -> None:
             experiment.methods[0] if " " in section else getattr(experiment, section) if section else experiment
         )
         found = getattr(place, name)
-        if name in PART_TABLES:
+        if isinstance(value, dict) and name in PART_TABLES:
             assert found.model_dump(exclude_none=True) == value
             continue
         expected = [INF if one == "inf" else one for one in value] if isinstance(value, list) else value
@@ -412,6 +517,13 @@ def test_the_error_for_a_misspelled_key_suggests_the_closest_name(section: str, 
 def test_the_error_for_a_misspelled_end_of_a_searched_range_suggests_the_closest_name() -> None:
     content, _ = with_value("tune", "space", {"gamma": {"low": 1.0, "high": 2.0, "hig": 3.0}})
     with pytest.raises(ConfigError, match=r"^exp\.toml: unknown key tune\.space\.gamma\.hig: did you mean high\?$"):
+        parse_experiment(content, "exp.toml")
+
+
+def test_the_error_for_a_misspelled_key_of_a_servers_optimizer_suggests_the_closest_name() -> None:
+    server = {"kind": "median", "optimizer": {"kind": "sgd", "rat": 0.5}}
+    content, _ = with_value("methods.0 FedAvg", "server", server)
+    with pytest.raises(ConfigError, match=r"^exp.toml: unknown key methods.0.server.optimizer.rat: did you mean rate"):
         parse_experiment(content, "exp.toml")
 
 
@@ -1139,6 +1251,14 @@ def clients() -> wafl.Federation:
             {"method": "AFL", "weights_step": [0.1, 0.5], "rounds": 4},
             wafl.AFL(), {"weights_step": [0.1, 0.5]}, {**ONE_STEP, "rounds": 4},
         ),
+        (
+            {"method": "WAFL", "gamma": 2.0, "client_weights": {"kind": "cvar", "alpha": 0.3, "center": LAMBDA}},
+            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.cvar(0.3, wafl.weights.fixed(LAMBDA))), {}, COMMON,
+        ),
+        (
+            {"method": "TERM", "t": [0.5, -2.0], "center": "uniform"},
+            wafl.TERM(center=wafl.weights.uniform()), {"t": [0.5, -2.0]}, COMMON,
+        ),
         ({"method": "DRFA", "weights_step": 0.2}, wafl.DRFA(weights_step=0.2), {}, COMMON),
         ({"method": "DRFA", "weights_step": [0.1, 0.2]}, wafl.DRFA(), {"weights_step": [0.1, 0.2]}, COMMON),
         ({"method": "FedProx", "mu": [0.0, 0.5]}, wafl.FedProx(), {"mu": [0.0, 0.5]}, COMMON),
@@ -1155,6 +1275,11 @@ def clients() -> wafl.Federation:
         (
             {"method": "DRFA", "server": {"kind": "momentum", "beta": 0.5}, "local": {"kind": "control_variates"}},
             wafl.DRFA(server=wafl.servers.momentum(beta=0.5), local=wafl.local.control_variates()), {}, COMMON,
+        ),
+        (
+            {"method": "FedAvg",
+             "server": {"kind": "trimmed_mean", "trim": 0.3, "optimizer": {"kind": "sgd", "rate": 2}}},
+            wafl.FedAvg(server=wafl.servers.trimmed_mean(0.3, optimizer=wafl.servers.sgd(2))), {}, COMMON,
         ),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) and "method" in value else "",
@@ -1592,7 +1717,7 @@ def test_the_page_lists_every_method_rule_server_and_local_step() -> None:
     assert listed == {
         "method": list(wafl.METHODS),
         "client_weights": list(RULES),
-        "server.kind": list(OPTIMIZERS),
+        "server.kind": [*OPTIMIZERS, *AGGREGATES],
         "local.kind": list(LOCAL_STEP_KINDS),
     }
 

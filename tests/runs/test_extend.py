@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from wafl.runs.extend import extend
 from wafl.runs.folder import StudyFolder
 from wafl.runs.read import parse_experiment
 from wafl.runs.study import Study
+
+wasserstein_module = import_module("wafl.adversaries.wasserstein")  # in wafl.adversaries, the name is the class
 
 BASE: dict[str, Any] = {
     "seeds": [0, 1],
@@ -37,6 +41,14 @@ BASE: dict[str, Any] = {
     "evaluation": {"every": 2},
     "early_stopping": {"metric": "loss", "patience": 2},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_warm_up() -> Generator[None]:
+    """Let the balls of three rounds and of six grow alike, as those of 90 rounds and more do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wasserstein_module, "LONGEST_WARM_UP", 1)
+        yield
 
 
 def make(path: Path, rounds: int, **changes: Any) -> Study:
@@ -132,6 +144,19 @@ def refused(path: Path, change: str, *parts: str) -> None:
     for part in parts:
         assert part in result.stderr
     assert contents(path) == before
+
+
+def test_a_study_whose_ball_would_have_grown_more_slowly_is_not_extended(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wasserstein_module, "LONGEST_WARM_UP", 30)
+    refused(
+        short,
+        "schedule.rounds=6",
+        "the ball of wafl grew over the first 1 of 3 rounds",
+        "the first 2 of 6",
+        "wafl run",
+    )
 
 
 def test_any_other_change_is_refused_with_what_to_do_instead(short: Path) -> None:

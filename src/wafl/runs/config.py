@@ -101,7 +101,7 @@ class Attack(Section):
     step_size: Positive | None = None
     """pgd: the length of a step; by default 2.5 epsilon / steps."""
     space: str | None = None
-    """pgd, fgsm: the name of the layer whose output is attacked instead of the inputs."""
+    """pgd, fgsm, wasserstein: the name of the layer whose output is attacked instead of the inputs."""
 
     @model_validator(mode="before")
     @classmethod
@@ -165,7 +165,8 @@ class Tune(Section):
     """Shares of the clients that the attack moves; a trial's value is the mean over them. By default 0, which is clean
     data, and those of the evaluation."""
     rounds: Count | None = None
-    """The most rounds of a trial; by default as many as the method has."""
+    """The most rounds of a trial, by default as many as the method has; a method with its own rounds gets the same
+    share of those."""
     seed: Seed = 0
     """The seed of the held-out part, the settings and the trials' training."""
     space: dict[str, Searched] = Field(default={})
@@ -185,7 +186,7 @@ class Faults(Section):
     """Clients whose reply holds infinity."""
     wrong_shape: Share = 0.0
     """Clients whose reply has the wrong shape."""
-    seed: Annotated[int, Field(ge=0, lt=2**16)] = 0
+    seed: Seed = 0
     """The seed of who fails."""
 
     @model_validator(mode="after")
@@ -204,7 +205,44 @@ class Tolerance(Section):
     attempts: Count = 3
     """How often a round is tried in total before training stops."""
     outsized: Annotated[float, Field(gt=1)] = 100.0
-    """An update more than this many times as long as the round's median is left out."""
+    """An update more than this many times as long as the round's median is left out, or a loss that far above it."""
+    clip: Annotated[float, Field(ge=1)] | None = None
+    """An update more than this many times as long as the round's median is shortened to that; by default 3 on Flower
+    nodes, and inf, which shortens none, elsewhere."""
+    diverged: Annotated[float, Field(gt=1)] = math.inf
+    """Training stops when the mean loss of three rounds is more than this many times that of the first round."""
+
+
+class Caps(Section):
+    """The most that a client on a Flower node may claim; one that claims more is left out, by name."""
+
+    examples: Annotated[int, Field(ge=1, le=10**9)] = 10**6
+    """Training examples of a client."""
+    tests: Annotated[int, Field(ge=1, le=10**9)] = 10**6
+    """Test examples of a client."""
+    classes: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    """Classes, or targets of a regression."""
+    shape: list[Count] | None = Field(default=None, min_length=1)
+    """The shape of an example; by default any with up to a million numbers."""
+    loss: Annotated[float, Field(gt=0)] = math.inf
+    """The mean loss of a client."""
+    cost: Annotated[float, Field(gt=0)] = math.inf
+    """The mean transport cost of a client."""
+    clients_per_node: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    """Clients of one node."""
+
+
+class Privacy(Section):
+    """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
+
+    clip_norm: Positive = 1.0
+    """An update that is longer is shortened to this length."""
+    epsilon: Positive = 8.0
+    """What a client that takes part in every round may spend in one run; the noise is found from it."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The probability with which more than epsilon may leak: well below one over the number of clients."""
+    noise_multiplier: Positive | None = None
+    """Instead of epsilon: the standard deviation of the noise on the sum of a round's updates, over clip_norm."""
 
 
 class Flower(Section):
@@ -220,8 +258,13 @@ class Flower(Section):
     """Seconds in which a query must be answered; later replies do not count."""
     partial_sums: bool = False
     """Whether a node sends the mean of its clients' updates instead of each update."""
+    at_once: Count = 1000
+    """The most nodes that are at work at the same time; in a simulation at most 64."""
     exact: bool = True
     """Give a network exactly the embedded engine's numbers on nodes with a single client, at twice the work there."""
+    names_by_key: bool = True
+    """Whether a client's name belongs to the key of the node that first brought it; false lets another node take over a
+    name whose node is gone, for trials without keys."""
 
 
 class Trackers(Section):
@@ -239,7 +282,7 @@ class Trackers(Section):
 
 RESERVED = {
     "about.json", "checkpoint", "config.toml", "figures", "flower", "metrics.jsonl", "mlflow", "results.json",
-    "roster.json", "tensorboard", "wandb",
+    "nodes.json", "roster.json", "tensorboard", "wandb",
 }  # fmt: skip
 
 
@@ -268,6 +311,8 @@ class Experiment(Section):
     tune: Tune | None = None
     faults: Faults | None = None
     tolerance: Tolerance | None = None
+    privacy: Privacy | None = None
+    caps: Caps = Caps()
     trackers: Trackers = Trackers()
     flower: Flower = Flower()
 
@@ -281,6 +326,12 @@ class Experiment(Section):
                 raise ValueError(f"a method cannot be called {name!r}: that is the name of a file of the study")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds={self.seeds} must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _private_clients_are_not_tuned_on(self) -> Experiment:
+        if self.privacy is not None and self.tune is not None:
+            raise ValueError("tune looks at clients without noise, and privacy forbids that: leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from wafl.adversaries import Learning
+from wafl.adversaries.wasserstein import LONGEST_WARM_UP
 from wafl.core.errors import ConfigError, FolderError
 from wafl.engine.checkpoint import Checkpoint
 from wafl.runs.config import Experiment
@@ -46,10 +48,14 @@ def extend(path: Path, changes: Sequence[str], *, trust: bool = False) -> Study:
     study = Study(folder, make_plan(after, None if source is None else Path(source), trust=trust))
     refuse_changes(folder, fingerprint_of(study.plan))
     if not study.plan.extensible:
+        nodes = f"engine = {after.engine!r}, whose nodes forget what their clients keep"
+        what = nodes if after.privacy is None else "privacy, whose noise was found for its rounds"
         raise ConfigError(
-            f"{path} has engine = {after.engine!r}, whose nodes forget what their clients keep: to train for more "
-            f"rounds, start another study with wafl run {folder.config} --set {changes[-1]}"
+            f"{path} has {what}: to train for more rounds, start another study with wafl run {folder.config} "
+            f"--set {changes[-1]}"
         )
+    for entry in study.plan.entries:
+        _check_warm_up(folder, entry, earlier[entry.name])
     with folder.locked():
         _extend_checkpoints(study, earlier)
         folder.extend(study.plan.experiment)
@@ -72,6 +78,20 @@ def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -
         raise ConfigError(
             f"schedule.rounds changes nothing: every method of {folder.path} has rounds of its own. Change those, "
             f"such as --set methods.{next(iter(after))}.rounds=..."
+        )
+
+
+def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
+    """Refuse rounds that would have changed those that were trained."""
+    adversary, after = entry.method.adversary, entry.schedule["rounds"]
+    if not isinstance(adversary, Learning) or not adversary.learns:
+        return
+    grew, would_grow = adversary.warm_up(before), adversary.warm_up(after)
+    if grew != would_grow:
+        raise ConfigError(
+            f"the ball of {entry.name} grew over the first {grew} of {before} rounds, and would grow over the first "
+            f"{would_grow} of {after}: a ball with a radius takes a third of the rounds, at most {LONGEST_WARM_UP}. "
+            f"Start another study: wafl run {folder.config} --set schedule.rounds={after}"
         )
 
 

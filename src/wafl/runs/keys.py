@@ -60,6 +60,25 @@ Box = Annotated[
 ]
 """Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
 
+
+def _shape(value: Any) -> Any:
+    """Checked as a whole: of a union, pydantic would say what is wrong with each member."""
+    rows: list[Any] = value if isinstance(value, list) else []
+    numbers = [each for row in rows for each in (row if isinstance(row, list) else [row])]
+    plain = all(isinstance(each, float | int) and not isinstance(each, bool) for each in numbers)
+    if value != "clients" and not (numbers and plain):
+        raise ValueError("must be 'clients', a list of one number per feature, or a list of such lists (a matrix)")
+    return value
+
+
+_ROW = {"type": "array", "items": {"type": "number"}}
+Shape = Annotated[
+    Any,
+    BeforeValidator(_shape),
+    WithJsonSchema({"anyOf": [{"const": "clients"}, _ROW, {"type": "array", "items": _ROW}]}),
+]
+"""Which moves are cheap: as clients differ, one number per feature, or a matrix."""
+
 Swept = Annotated[
     Annotated[T, Tag("value")] | Annotated[Annotated[list[T], Field(min_length=1)], Tag("list")],
     Discriminator(value_or_list),

@@ -7,20 +7,23 @@ import re
 from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model
 
 from wafl.algorithms.local import LOCAL_STEPS
-from wafl.algorithms.servers import OPTIMIZERS
-from wafl.core.options import Box, Choice, Count, EachRound, Option, Range, options_of
+from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
+from wafl.core.options import Box, Choice, Count, EachRound, Option, Range, Shaped, options_of
 from wafl.methods import METHODS
 from wafl.runs import keys
 from wafl.runs.keys import IMPORT, Import, NotNegative, OfUsualSize, Positive, Section, Swept, value_or_list
 from wafl.weights import RULES
 
+CENTER = "center"
 OWN = "module:function"
 """The tag of a method or part that you wrote."""
+
+T = TypeVar("T", bound=Section)
 
 
 class Schedule(Section):
@@ -46,8 +49,10 @@ class Schedule(Section):
     """Shorthand for a method's ``server = { kind = "sgd", rate = ... }``."""
     clip_norm: Swept[Positive] | None = None
     """The longest update that a client may send; a longer one is shortened."""
-    statistics: Swept[Literal["frozen", "averaged", "client"]] | None = None
-    """The running statistics of BatchNorm layers in training mode: averaged, or kept by each client."""
+    statistics: Swept[Literal["frozen", "averaged", "client", "fedbn"]] | None = None
+    """BatchNorm layers in training mode: statistics averaged, kept by each client, or (fedbn) with scale and offset."""
+    precision: Swept[Literal["float32", "tf32", "bfloat16"]] | None = None
+    """What the layers of a network are computed with; the shorter ones are faster on a GPU."""
 
 
 class MethodTable(Schedule):
@@ -88,6 +93,8 @@ def _type(option: Option, swept: bool) -> Any:
         return option.kind
     if isinstance(limits, Box):
         return keys.Box
+    if isinstance(limits, Shaped):
+        return keys.Shape
     number = _number(limits)
     return Swept[number] if swept else number
 
@@ -97,7 +104,7 @@ def _number(limits: Range | Count | Choice) -> Any:
         return keys.one_of(*limits.values)
     if isinstance(limits, Count):
         return Annotated[int, Field(ge=limits.low, le=10**9)]
-    low: dict[str, Any] = {"gt" if limits.low_open else "ge": limits.low}
+    low: dict[str, Any] = {"gt" if limits.low_open else "ge": limits.low} if limits.low > -math.inf else {}
     high: dict[str, Any] = {"lt" if limits.high_open else "le": limits.high} if limits.high < math.inf else {}
     ranged = Annotated[float, Field(**low, **high, allow_inf_nan=limits.infinite)]
     return ranged if limits.infinite or high else Annotated[ranged, OfUsualSize]
@@ -106,16 +113,24 @@ def _number(limits: Range | Count | Choice) -> Any:
 def _known_rule(value: Any) -> Any:
     if not isinstance(value, str) or (value not in RULES and not re.fullmatch(IMPORT, value)):
         raise ValueError(
-            f"must be {', '.join(map(repr, RULES))}, a list of one weight per client, or 'module:function'"
+            f"must be {', '.join(map(repr, RULES))}, a table with one of these as its kind, a list of one weight per "
+            "client, or 'module:function'"
         )
     return value
 
 
-Rule = Annotated[
-    Annotated[str, BeforeValidator(_known_rule), Tag("value")] | Annotated[list[NotNegative], Tag("list")],
+def _center(value: Any) -> Any:
+    if value not in CENTERS:
+        raise ValueError(f"must be {' or '.join(map(repr, CENTERS))}, or a list of one weight per client")
+    return value
+
+
+CENTERS = ("by_examples", "uniform")
+Center = Annotated[
+    Annotated[str, BeforeValidator(_center), Tag("value")] | Annotated[list[NotNegative], Tag("list")],
     Discriminator(value_or_list),
 ]
-"""A rule for the client weights by name, one weight per client, or your own function that returns a rule."""
+"""Client weights that do not change, by name, or one weight per client."""
 
 
 def _tag(value: Any, key: str, known: Collection[str]) -> Any:
@@ -124,16 +139,28 @@ def _tag(value: Any, key: str, known: Collection[str]) -> Any:
     return OWN if isinstance(name, str) and name not in known and ":" in name else name
 
 
-def _tables(name: str, kinds: Mapping[str, type]) -> dict[str, type[Section]]:
-    """One table per kind of a part, with the options of that kind."""
-    found: dict[str, type[Section]] = {}
+def _table(name: str, base: type[T], about: str | None, fields: Mapping[str, Any]) -> type[T]:
+    """A table whose fields bring their descriptions: pydantic need not search every module's source for docstrings."""
+    return create_model(
+        name, __base__=base, __doc__=about, __cls_kwargs__={"use_attribute_docstrings": False}, **fields
+    )
+
+
+def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | None = None) -> dict[str, type[Section]]:
+    """One table per kind of a part, with the options of that kind; ``parts`` are options that are parts themselves."""
+    found, parts = dict[str, type[Section]](), parts or {}
     for kind, part in kinds.items():
-        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **_fields(part, swept=False)}
-        found[kind] = create_model(f"{name}_{kind}", __base__=Section, __doc__=part.__doc__, **fields)
+        own = {
+            slot: (table | None, Field(None, description=options_of(part)[slot].doc))
+            for slot, table in parts.items()
+            if slot in options_of(part)
+        }
+        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **_fields(part, swept=False, leave_out=parts), **own}
+        found[kind] = _table(f"{name}_{kind}", Section, part.__doc__, fields)
     arguments = Field(default={}, description="Arguments of the function.")
     own: dict[str, Any] = {"kind": (Import, ...), "options": (dict[str, Any], arguments)}
     about = f"Your own {name}: a function that returns it."
-    return {**found, OWN: create_model(f"own_{name}", __base__=Section, __doc__=about, **own)}
+    return {**found, OWN: _table(f"own_{name}", Section, about, own)}
 
 
 def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
@@ -142,11 +169,34 @@ def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
     return Annotated[reduce(or_, tagged), Discriminator(lambda value: _tag(value, key, tables))]
 
 
-PART_TABLES = {"server": _tables("server", OPTIMIZERS), "local": _tables("local", LOCAL_STEPS)}
-"""The tables of each part of a method that has its own, by their ``kind``."""
+_OPTIMIZER = _tables("optimizer", OPTIMIZERS)
+PART_TABLES = {
+    "client_weights": _tables("client_weights", RULES, {CENTER: Center}),
+    "server": _tables("server", {**OPTIMIZERS, **AGGREGATES}, {"optimizer": _chosen(_OPTIMIZER, "kind")}),
+    "optimizer": _OPTIMIZER,
+    "local": _tables("local", LOCAL_STEPS),
+}
+"""The tables of each part of a method that has its own, by their ``kind``; the optimizer is a part of the server."""
+
+
+def _rule_branch(value: Any) -> str:
+    return "table" if isinstance(value, dict | Section) else value_or_list(value)
+
+
+Rule = Annotated[
+    Annotated[str, BeforeValidator(_known_rule), Tag("value")]
+    | Annotated[list[NotNegative], Tag("list")]
+    | Annotated[_chosen(PART_TABLES["client_weights"], "kind"), Tag("table")],
+    Discriminator(_rule_branch),
+]
+"""A rule for the client weights by name, its table, one weight per client, or your own function that returns a rule."""
 
 PARTS: dict[str, tuple[Any, str]] = {
-    "client_weights": (Rule, "How much each client counts: a rule by name, a list of weights, or 'module:function'."),
+    "client_weights": (
+        Rule,
+        "How much each client counts: a rule by name or as a table, a list of weights, or 'module:function'.",
+    ),
+    CENTER: (Center, "The client weights before losses count: a rule by name, or a list of weights."),
     "server": (_chosen(PART_TABLES["server"], "kind"), "What becomes of the clients' models; by default their mean."),
     "local": (_chosen(PART_TABLES["local"], "kind"), "What clients do with a gradient; by default they descend."),
 }
@@ -173,7 +223,7 @@ def _method(name: str) -> type[MethodTable]:
     if "client_weights" in parts:
         own["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
     fields: dict[str, Any] = {"method": (Literal[name], ...), **own, **parts}
-    return create_model(name, __base__=MethodTable, __doc__=kind.__doc__, **fields)
+    return _table(name, MethodTable, kind.__doc__, fields)
 
 
 METHOD_TABLES: dict[str, type[MethodTable]] = {**{name: _method(name) for name in METHODS}, OWN: OwnMethod}

@@ -79,6 +79,7 @@ class MetricsFile(Callback):
                 "cohort": record.cohort,
                 "excluded": record.excluded,
                 "attempts": record.attempts,
+                **({"shortened": record.shortened} if record.shortened else {}),
             }
         )
 

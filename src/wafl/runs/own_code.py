@@ -28,7 +28,8 @@ def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
     """Every ``module:function`` that an experiment names; ``data=False`` leaves out that of its data."""
     named: list[Any] = [experiment.data.source if data else None, experiment.model.kind]
     for method in experiment.methods:
-        parts = [getattr(getattr(method, slot, None), "kind", None) for slot in ("server", "local")]
+        rule, server, local = (getattr(method, slot, None) for slot in ("client_weights", "server", "local"))
+        parts = [getattr(part, "kind", None) for part in (rule, server, getattr(server, "optimizer", None), local)]
         named += [method.method, getattr(method, "client_weights", None), *parts]
     return [name for name in named if isinstance(name, str) and ":" in name]
 

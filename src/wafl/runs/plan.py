@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,9 @@ from torch import nn
 
 from wafl import models, weights
 from wafl.adversaries.surrogate import single_lane
-from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
 from wafl.algorithms.local import LOCAL_STEPS
-from wafl.algorithms.servers import OPTIMIZERS
+from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.core.bounds import Bounds, check_bounds, within
 from wafl.core.cost import check_steps
@@ -30,6 +31,7 @@ from wafl.engine.clients import Clients
 from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.faults import Faults
 from wafl.engine.fit import make_specs
+from wafl.engine.private import Privacy, PrivateClients, check_private
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.evaluation.evaluate import present_clients
@@ -37,12 +39,13 @@ from wafl.history import NUMBERS
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config
-from wafl.runs.method_keys import PARTS, MethodTable, OwnMethod
+from wafl.runs.method_keys import CENTER, PARTS, MethodTable, OwnMethod
 from wafl.runs.own_code import imported, imports, own_code
 from wafl.runs.trackers import check_trackers
+from wafl.weights.base import asks_everyone
 
 SCHEDULE = tuple(config.Schedule.model_fields)
-TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts"}
+TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts", "shortened"}
 """The keys that a line of the metrics has already; no swept option of your own method may have such a name."""
 
 
@@ -100,20 +103,24 @@ class Plan:
     @property
     def extensible(self) -> bool:
         """Whether a finished study can get more rounds: nodes forget what their clients keep, this process does not."""
-        return self.experiment.engine == "embedded" and isinstance(self.clients, Embedded)
+        private = self.experiment.privacy is not None  # its noise was found for its rounds
+        return self.experiment.engine == "embedded" and isinstance(self.clients, Embedded) and not private
 
     def num_rounds(self, entry: Entry) -> int:
         """Rounds of all runs of a method together."""
         return entry.schedule["rounds"] * len(entry.specs(self.experiment.seeds))
 
     def trainer(self) -> Trainer:
-        return Trainer(self.model, self.clients, self.experiment.model.loss, None)
+        privacy = make_privacy(self.experiment)
+        clients = self.clients if privacy is None else PrivateClients(self.clients, privacy)
+        return Trainer(self.model, clients, self.experiment.model.loss, None)
 
     @property
     def who(self) -> str:
         """The clients, in one line."""
         unseen = "" if self.unseen is None else f"\nunseen: {self.unseen}"
-        return f"{self.federation or self.clients.roster}{unseen}"
+        absent = f"\nmissing: {self.clients.absent}" if self.clients.absent else ""
+        return f"{self.federation or self.clients.roster}{unseen}{absent}"
 
     @property
     def testers(self) -> Clients:
@@ -163,7 +170,10 @@ def make_plan(
         )
     trainer = plan.trainer()
     for entry in entries:
-        trainer.check(entry.specs(experiment.seeds))
+        specs = entry.specs(experiment.seeds)
+        for spec in specs if experiment.privacy is not None else []:
+            check_private(entry.name, spec)
+        trainer.check(specs)
     if federation is not None:
         _try_attack(plan.attack, plan, federation)
     return plan
@@ -202,8 +212,21 @@ def embedded(experiment: config.Experiment, federation: Federation | None) -> Em
         find_device(experiment.device),
         None,
         None if faults is None else Faults(**faults.model_dump()),
-        None if tolerance is None else Tolerance(**tolerance.model_dump()),
+        None if tolerance is None else make_tolerance(experiment),
     )
+
+
+def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
+    """How many clients may fail; with privacy, no client's update decides whether or how much another one counts."""
+    given: dict[str, Any] = {"clip": REMOTE_CLIP} if remote else {}
+    if experiment.tolerance is not None:
+        given |= experiment.tolerance.model_dump(exclude_none=True)
+    tolerance = Tolerance(**given)
+    return tolerance if experiment.privacy is None else replace(tolerance, outsized=math.inf, clip=math.inf)
+
+
+def make_privacy(experiment: config.Experiment) -> Privacy | None:
+    return None if experiment.privacy is None else Privacy(**experiment.privacy.model_dump())
 
 
 def _check_stopping(experiment: config.Experiment) -> None:
@@ -290,13 +313,16 @@ def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
     said = _said(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
     bounds: dict[str, Any] = {"bounds": _bounds(said.pop("bounds"))} if "bounds" in said else {}
-    swept, options = _lists(said), {**_firsts(said), **bounds}
+    shape: dict[str, Any] = {"shape": said.pop("shape")} if "shape" in said else {}  # a list, and no sweep
+    swept, options = _lists(said), {**_firsts(said), **bounds, **shape}
     if "client_weights" in type(entry).model_fields:
         options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
-    for slot, kinds in (("server", OPTIMIZERS), ("local", LOCAL_STEPS)):
+    if getattr(entry, CENTER, None) is not None:
+        options[CENTER] = _center(getattr(entry, CENTER))
+    for slot in ("server", "local"):
         table = getattr(entry, slot, None)
         if table is not None:
-            options[slot] = _part(f"{entry.label}.{slot}.kind", kinds, table)
+            options[slot] = _part(f"{entry.label}.{slot}", KINDS[slot], table)
     try:
         return METHODS[entry.method](**options), swept
     except TypeError as error:  # your own part is not one
@@ -315,40 +341,61 @@ def _firsts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[0] if isinstance(value, list) else value for name, value in options.items()}
 
 
+KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "server": {**OPTIMIZERS, **AGGREGATES},
+    "optimizer": OPTIMIZERS,
+    "local": LOCAL_STEPS,
+}
+"""The parts of a method that have tables of their own, by slot and kind."""
+
+
 def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
     """A part of a method from its table; your own is made by the function that it names."""
-    if table.kind in kinds:
-        return kinds[table.kind](**table.model_dump(exclude_none=True, exclude={"kind"}))
-    return imported(key, table.kind)(**table.options)
+    if table.kind not in kinds:
+        return imported(f"{key}.kind", table.kind)(**table.options)
+    options = table.model_dump(exclude_none=True, exclude={"kind", "optimizer"})
+    inner = getattr(table, "optimizer", None)
+    if inner is not None:
+        options["optimizer"] = _part(f"{key}.optimizer", KINDS["optimizer"], inner)
+    if CENTER in options:
+        options[CENTER] = _center(options[CENTER])
+    return kinds[table.kind](**options)
 
 
 def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
-    """The common schedule, without what the method replaces; AFL asks all clients for one step."""
+    """The common schedule, without what the method replaces; AFL and Scaff-PD ask all clients, and AFL for one step."""
     schedule = common.model_dump(exclude_none=True)
-    everyone = isinstance(method.client_weights, weights.Agnostic)
-    if everyone:
+    alone = isinstance(method.client_weights, weights.Agnostic)
+    if asks_everyone(method.client_weights):
         schedule.pop("cohort", None)
-    if everyone or entry.local_steps is not None or entry.local_epochs is not None:
+    if alone or entry.local_steps is not None or entry.local_epochs is not None:
         schedule.pop("local_steps", None)
         schedule.pop("local_epochs", None)
-    if everyone and entry.local_steps is None and entry.local_epochs is None:
+    if alone and entry.local_steps is None and entry.local_epochs is None:
         schedule["local_steps"] = 1
     return schedule
 
 
-def _weights(rule: str | list[float] | None, step: float | None) -> dict[str, Any]:
-    """The option ``client_weights`` of a method, if the file has one."""
-    if isinstance(rule, list):
-        made: Any = weights.fixed(rule)
-    elif rule is None:
-        made = None
-    else:
+def _weights(rule: Any, step: float | None) -> dict[str, Any]:
+    """The option ``client_weights`` of a method, if the file has one: a name, a table, or a list of weights."""
+    if rule is None or isinstance(rule, list):
+        made: Any = _center(rule)
+    elif isinstance(rule, str):
         made = weights.RULES[rule]() if rule in weights.RULES else imported("client_weights", rule)()
+    else:
+        made = _part("client_weights", weights.RULES, rule)
     if step is not None:
         if not isinstance(made, weights.Learned):
             raise ConfigError("weights_step needs client_weights = 'agnostic' or 'snapshot', which learn the weights")
         made = replace(made, step_size=step)
     return {} if made is None else {"client_weights": made}
+
+
+def _center(rule: str | list[float] | None) -> Any:
+    """Client weights that do not change, if the file has any."""
+    if rule is None:
+        return None
+    return weights.fixed(rule) if isinstance(rule, list) else weights.RULES[rule]()
 
 
 def _bounds(value: list[float] | str) -> Bounds:
@@ -360,8 +407,8 @@ def make_attack(attack: config.Attack) -> Attack | None:
     """The attack of an experiment; what it leaves out is the attack's own default."""
     if attack.kind == "none":
         return None
-    if attack.space is not None and attack.kind not in ("pgd", "fgsm"):
-        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd' or 'fgsm'")
+    if attack.space is not None and attack.kind not in ("pgd", "fgsm", "wasserstein"):
+        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd', 'fgsm' or 'wasserstein'")
     said: dict[str, Any] = {"bounds": _bounds(attack.bounds)}
     if attack.norm is not None:
         said["norm"] = attack.norm
@@ -370,7 +417,7 @@ def make_attack(attack: config.Attack) -> Attack | None:
     if attack.kind == "fgsm":
         return FGSM(attack.epsilon, space=attack.space, **said)
     if attack.kind == "wasserstein":
-        return WassersteinShift(attack.radius, **said)
+        return WassersteinShift(attack.radius, space=attack.space, **said)
     from wafl.attacks.autoattack import AutoAttack
 
     return AutoAttack(epsilon=attack.epsilon, **said)

@@ -15,7 +15,7 @@ from wafl.runs.config import Between, Experiment
 from wafl.runs.keys import Section
 from wafl.runs.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
 
-BRANCHES = {"value", "list"}
+BRANCHES = {"value", "list", "table"}
 """What pydantic puts into the place of a fault to say which branch of a swept value it means."""
 
 
@@ -118,7 +118,7 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
 
 def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
     """A method, or a part of one, that does not exist."""
-    tables, chosen_by = (PART_TABLES[place[2]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
+    tables, chosen_by = (PART_TABLES[place[-1]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
     names = ", ".join(name for name in tables if name != OWN)
     if fault["type"] == "union_tag_invalid":
         given = str(fault["ctx"]["tag"])
@@ -139,8 +139,10 @@ def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
         place.append(last)
     if place[:1] == ["methods"]:  # methods.0.WAFL.server.adam.rate is methods.0.server.rate
         del place[2:3]
-        if place[2:3] and place[2] in PART_TABLES:
-            del place[3:4]
+        part = 2
+        while place[part : part + 1] and place[part] in PART_TABLES:
+            part += 1
+            del place[part : part + 1]
     return place
 
 
@@ -162,8 +164,8 @@ def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
     if place[0] == "methods":
         table: Any = content["methods"][place[1]]
         tables: Mapping[str, type[Section]] = METHOD_TABLES
-        if len(place) > 2:
-            table, tables = table[place[2]], PART_TABLES[place[2]]
+        for part in place[2:]:
+            table, tables = table[part], PART_TABLES[part]
         name = table["kind" if len(place) > 2 else "method"]
         return list(tables[name if name in tables else OWN].model_fields)
     if place[:2] == ["tune", "space"]:

@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from wafl.core.describe import describe
 from wafl.core.errors import CheckpointError, CheckpointWarning, FolderError, UnfitCheckpointError
 from wafl.core.files import write_whole
 from wafl.engine.progress import Progress
@@ -29,11 +28,13 @@ class Repair:
     Args:
         dropped: what was damaged, and why it could not be kept.
         made: what was made again from what is sound.
+        untested: the methods that are trained, but whose scores are lost and whose clients are on nodes.
         pending: the methods that are still to be trained.
     """
 
     dropped: list[str] = field(default_factory=list[str])
     made: list[str] = field(default_factory=list[str])
+    untested: list[str] = field(default_factory=list[str])
     pending: list[str] = field(default_factory=list[str])
 
 
@@ -44,7 +45,7 @@ def repair(study: Study) -> Repair:
         study: the study, from :meth:`wafl.runs.study.Study.resume`.
 
     Returns:
-        What was dropped, what was made again, and what :meth:`Study.run` will train.
+        What was dropped, what was made again, and what :meth:`Study.run` will test and train.
     """
     done = Repair()
     with study.folder.locked():
@@ -68,7 +69,6 @@ def _read_results(study: Study, done: Repair) -> dict[str, Any] | None:
 def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done: Repair) -> list[Run] | None:
     """All runs of a method; None if one of them is damaged, missing or from before the study was given more rounds."""
     folders = [study.run_folder(entry, point) for point in study.points(entry)]
-    asked = [describe(spec.schedule) for spec in entry.specs(study.plan.experiment.seeds)]
     saved = [folder for folder in folders if any((folder / name).exists() for name in FILES)]
     found: dict[Path, Run] = {}
     for folder in saved:
@@ -81,7 +81,7 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
     missing = [folder for folder in folders if folder not in saved]
     if missing and results is not None and entry.name in results["done"]:
         done.dropped += [f"{folder}: it is missing" for folder in missing]
-    if [found[folder].settings["schedule"] for folder in folders if folder in found] != asked:
+    if [found[folder].settings["schedule"] for folder in folders if folder in found] != study.schedules(entry):
         return None
     return [found[folder] for folder in folders]
 
@@ -94,6 +94,9 @@ def _write_results(
     for entry in study.plan.entries:
         sound = runs[entry.name]
         if sound is None:
+            continue
+        if entry.name not in old["done"] and study.plan.federation is None:
+            done.untested.append(entry.name)
             continue
         new["done"].append(entry.name)
         if entry.name in old["done"]:

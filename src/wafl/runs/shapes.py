@@ -32,6 +32,9 @@ RESULTS: dict[str, Any] = {
     "finished": bool,
     "metrics?": str,
 }
+PRIVACY: dict[str, Any] = {
+    "epsilon": float, "epsilon_of_all_seeds": float, "delta": float, "noise_multiplier": float, "clip_norm": float,
+}  # fmt: skip
 ROW: dict[str, Any] = {"clean": SPREAD, "worst_client": SPREAD, "seconds": float, "generalization?": UNSEEN}
 
 
@@ -40,7 +43,11 @@ def check_results(results: Mapping[str, Any]) -> None:
     check_types(results, RESULTS)
     for label, row in results["methods"].items():
         where = f"methods.{label}"
-        check_types(row, {"diverged?": dict[str, str]}, where)
+        check_types(row, {"diverged?": dict[str, str], "left_out?": dict[str, Any], "untested?": list[str]}, where)
+        if "privacy" in row:
+            check_types(row["privacy"], PRIVACY, f"{where}.privacy")
+        absent = row.get("left_out", {})
+        check_types(absent, {name: {"rounds": int, "why": str} for name in absent}, f"{where}.left_out")
         if "clean" in row:  # tested
             check_types(row, {**ROW, "attacked": dict[str, Any]}, where)
             check_types(row["attacked"], dict.fromkeys(row["attacked"], SPREAD), f"{where}.attacked")

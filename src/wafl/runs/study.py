@@ -20,11 +20,12 @@ from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.generalization import generalization, spread
 from wafl.evaluation.score import ClientScore, Score, percent_or_loss
 from wafl.history import History
-from wafl.run import Run, saved_history
+from wafl.run import Run, load_run, saved_history
+from wafl.runs.attendance import left_out
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder
 from wafl.runs.metrics import MetricsFile, joined
-from wafl.runs.plan import Entry, FindClients, Plan, make_plan
+from wafl.runs.plan import Entry, FindClients, Plan, make_plan, make_privacy
 from wafl.runs.same_study import fingerprint_of, refuse_changes, warn_of_versions
 from wafl.runs.trackers import make_trackers
 
@@ -87,7 +88,8 @@ class Study:
         diverges ends alone, and so does a method whose runs all do; if every run of the study did, that is an error.
 
         Args:
-            callbacks: told of every round of every method (:mod:`wafl.callbacks`); ``on_start`` comes once per method.
+            callbacks: told of every round of every method (:mod:`wafl.callbacks`); ``on_start`` comes once per method
+                that is trained.
 
         Returns:
             What ``results.json`` holds.
@@ -116,21 +118,16 @@ class Study:
     def _train(
         self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
     ) -> list[str]:
-        """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``."""
-        experiment, points, checkpoint = self.plan.experiment, self.points(entry), self.checkpoint(entry)
-        metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
-        trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
-        callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
-        try:
-            runs = train(self.plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
-        except UnfitCheckpointError:
-            raise
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}, or let wafl repair {self.folder.path} do it") from error
-        except (DivergedError, UnboundedError):  # all of them
-            runs = [ended.runs[place] for place in range(len(points))]
-        for point, run in zip(points, runs, strict=True):
-            run.save(self.run_folder(entry, point))
+        """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``.
+
+        Without a checkpoint, saved runs are only tested: a repair found them, and could not test them.
+        """
+        checkpoint = self.checkpoint(entry)
+        runs = None if checkpoint.folder.exists() else self._saved_runs(entry)
+        if runs is None:
+            runs = self._trained(entry, checkpoint, lines, told)
+            for point, run in zip(self.points(entry), runs, strict=True):
+                run.save(self.run_folder(entry, point))
         results["methods"] |= self.rows_of(entry, runs)
         results["done"].append(entry.name)
         self.write_results(results)
@@ -139,6 +136,34 @@ class Study:
         else:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
         return self.lines_of(entry, [run.history for run in runs])
+
+    def _saved_runs(self, entry: Entry) -> list[Run] | None:
+        """All runs of a method; None if one is missing, damaged or has not as many rounds as are asked for."""
+        try:
+            runs = [load_run(self.run_folder(entry, point), model=self.plan.model) for point in self.points(entry)]
+        except (OSError, ValueError):
+            return None
+        return runs if [run.settings["schedule"] for run in runs] == self.schedules(entry) else None
+
+    def schedules(self, entry: Entry) -> list[dict[str, Any]]:
+        """What the saved runs of a method say of their schedule, if they are those that are asked for."""
+        return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
+
+    def _trained(
+        self, entry: Entry, checkpoint: Checkpoint, lines: Sequence[str], told: Sequence[Callback]
+    ) -> Sequence[Run]:
+        experiment, points = self.plan.experiment, self.points(entry)
+        metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
+        trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
+        callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
+        try:
+            return train(self.plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
+        except UnfitCheckpointError:
+            raise
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}, or let wafl repair {self.folder.path} do it") from error
+        except (DivergedError, UnboundedError):  # all of them
+            return [ended.runs[place] for place in range(len(points))]
 
     def checkpoint(self, entry: Entry) -> Checkpoint:
         """Where the progress of a method is kept."""
@@ -219,6 +244,10 @@ class Study:
         reasons = {str(seed): run.diverged for seed, run in by_seed.items() if run.diverged}
         tested = {seed: run for seed, run in by_seed.items() if not run.diverged and self.plan.testers.testable}
         row: dict[str, Any] = {"seeds": list(tested), **self._test(tested)} if tested else {}
+        absent = left_out(runs, self.plan.clients.roster.names)
+        row |= {"left_out": absent} if absent else {}
+        if (privacy := make_privacy(self.plan.experiment)) is not None:
+            row["privacy"] = privacy.spent(runs, runs[0].settings["schedule"]["rounds"])
         return {**row, "diverged": reasons} if reasons else row
 
     def _test(self, runs: Mapping[int, Run]) -> dict[str, Any]:
@@ -240,7 +269,16 @@ class Study:
             "attacked": {share: shown(scores) for share, scores in attacked.items()},
             "worst_client": shown([score.worst_client for score in clean]),
             **({} if three is None else {"generalization": three}),
+            **self._untested(clean),
         }
+
+    def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
+        """Clients elsewhere that some test did without, because their node was away or they have no test examples."""
+        if self.plan.federation is not None:
+            return {}
+        tested = set[str].intersection(*({client.name for client in score.per_client} for score in scores))
+        missing = [name for name in self.plan.clients.roster.names if name not in tested]
+        return {"untested": missing} if missing else {}
 
     def _test_clean(self, run: Run) -> Score:
         federation, unseen = self.plan.federation, self.plan.unseen

@@ -155,7 +155,7 @@ def make_search(plan: Plan) -> Search:
         clients.device,
     )
     candidates = [
-        _candidate(entry, method, options.rounds)
+        _candidate(entry, method, _most_rounds(method, experiment.schedule.rounds, options.rounds))
         for entry, method in zip(plan.entries, experiment.methods, strict=True)
     ]
     space = {name: _given(values) for name, values in options.space.items()}
@@ -164,6 +164,13 @@ def make_search(plan: Plan) -> Search:
         return Search(candidates, space, options.trials, trainer, goal, options.seed)
     except ValueError as error:
         raise ConfigError(f"tune: {error}") from error
+
+
+def _most_rounds(method: config.AnyMethod, common: int | None, most: int | None) -> int | None:
+    """The most rounds of a method's trials: if it has its own rounds, as AFL does, the same share of those."""
+    if most is None or common is None or method.rounds is None:
+        return most
+    return max(1, round(method.rounds * min(1.0, most / common)))
 
 
 def _candidate(entry: Entry, method: config.AnyMethod, most_rounds: int | None) -> Candidate:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wafl.runs.config import Experiment
+from wafl.runs.keys import Section
 from wafl.runs.method_keys import PART_TABLES, MethodTable, OwnMethod
 from wafl.runs.read import apply_change
 from wafl.tuning.result import Tuning
@@ -36,7 +37,7 @@ def tuned_toml(text: str, changes: Sequence[str], experiment: Experiment, tuning
 
 def part_options(method: MethodTable) -> dict[str, set[str]]:
     """The options that a file can set in the tables of a method's parts; those of your own parts are unknown."""
-    parts = {slot: part for slot in PART_TABLES if (part := getattr(method, slot, None)) is not None}
+    parts = {slot: part for slot in PART_TABLES if isinstance(part := getattr(method, slot, None), Section)}
     return {slot: set(type(part).model_fields) - {"kind", "options"} for slot, part in parts.items()}
 
 

@@ -1,0 +1,99 @@
+"""``roster.json``: the clients of a study on Flower, so that they are known again when no node is there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Adversary
+from wafl.algorithms.admission import Tolerance
+from wafl.attacks import Attack
+from wafl.core.errors import FolderError
+from wafl.core.files import sealed, unsealed, write_whole
+from wafl.core.shaping import Shape
+from wafl.core.task import Task
+from wafl.data.intake import Intake
+from wafl.engine.clients import Engine, Roster
+from wafl.engine.progress import Progress
+from wafl.engine.spec import Spec
+from wafl.evaluation.score import Score
+from wafl.run import Run
+from wafl.runs.folder import StudyFolder
+from wafl.runs.plan import FindClients
+
+
+def write_roster(folder: Path, roster: Roster) -> None:
+    write_whole(folder / "roster.json", sealed({**vars(roster), "intake": roster.intake.to_json()}))
+
+
+def read_roster(folder: Path) -> Roster | None:
+    file = folder / "roster.json"
+    if not file.exists():
+        return None
+    about = unsealed(file.read_bytes())
+    return Roster(
+        tuple(about["names"]),
+        tuple(about["num_examples"]),
+        tuple(about["input_shape"]),
+        about["num_outputs"],
+        about["num_classes"],
+        about["unit"],
+        None if about["bounds"] is None else tuple(about["bounds"]),
+        about["recipe"],
+        Intake.from_json(about.get("intake")),
+        about.get("owners", {}),
+    )
+
+
+def clients_by_name(folder: StudyFolder) -> FindClients | None:
+    """Clients that a study on Flower remembers, without their nodes; None if its clients are in this process."""
+    if folder.experiment().engine == "embedded":
+        return None
+    try:
+        roster = read_roster(folder.path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _lost(folder, f"is damaged ({error})") from error
+    if roster is None:
+        raise _lost(folder, "is missing")
+    return lambda entries: Remembered(roster)
+
+
+def _lost(folder: StudyFolder, what: str) -> FolderError:
+    return FolderError(
+        f"{folder.path / 'roster.json'} {what}: it says which client is which, and cannot be made again: put it back, "
+        "or start a new study"
+    )
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Clients of which only the roster is known: they neither train nor test."""
+
+    roster: Roster
+    absent: str = ""
+    tolerance: Tolerance | None = None
+    testable: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def shape_of_clients(self) -> Shape:
+        raise FolderError("the clients of this study are on nodes, which do not tell how they differ")
+
+    def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
+        """Nodes check what fits their examples."""
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """Empty, as for clients on nodes, whose examples a server does not know."""
+        return {}
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        raise FolderError("the clients of this study are on nodes: only a server that reaches them can train it")
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        raise FolderError("the clients of this study are on nodes: only a server that reaches them can test it")
