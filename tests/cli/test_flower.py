@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from wafl.algorithms.admission import REMOTE_CLIP
 from wafl.cli.main import app
-from wafl.flower.ops.loopback import QUIET, _tool  # pyright: ignore[reportPrivateUsage]
+from wafl.flower.ops.loopback import QUIET, find_tool
 from wafl.flower.run_config import from_run_config
 from wafl.runs.config import Tolerance
 from wafl.runs.read import read_experiment
@@ -62,7 +63,7 @@ def test_an_app_describes_the_same_experiment_as_its_file(tmp_path: Path) -> Non
     there = from_run_config(flat(project["tool"]["flwr"]["app"]["config"]))
     here = read_experiment(file, ["schedule.rounds=7", "engine=flower"])
     assert there.model_dump(exclude={"methods", "tolerance"}) == here.model_dump(exclude={"methods", "tolerance"})
-    assert there.tolerance == Tolerance()
+    assert there.tolerance == Tolerance(clip=REMOTE_CLIP)
     by_name = {method.name or method.method: method for method in there.methods}
     assert by_name == {method.name or method.method: method for method in here.methods}
 
@@ -83,6 +84,12 @@ def test_an_app_without_a_file_is_a_trial_that_asks_every_client(tmp_path: Path)
         (["app", "{new}", "--set", "schedule.rounds=3"], "--set changes an experiment file"),
         (["certificates", "{new}", "--node", "a/b"], "a/b"),
         (["certificates", "{new}", "--host", "not a host"], "not a host"),
+        (["certificates", "{new}", "--renew"], "ca.crt is missing: make it with wafl flower certificates"),
+        (["certificates", "{new}", "--renew", "--host", "a.org", "--node", "n"], "renew one after the other"),
+        (["deploy", "{new}", "{full}"], "ca.crt is missing: make it with wafl flower certificates"),
+        (["status", "{full}"], "has no nodes.json: only a study whose clients are on Flower's nodes has one"),
+        (["digest", "{full}"], "holds no pyproject.toml: give the folder of an app"),
+        (["node", "--allow-app", "abc"], "app 'abc': give its digest, 64 digits 0-9a-f"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -113,8 +120,8 @@ def test_certificates_are_made_once_and_nodes_added_later(tmp_path: Path) -> Non
     keys = tmp_path / "keys"
     code, said, _ = run("certificates", str(keys), "--host", "fl.example.org", "--node", "north")
     assert code == 0
-    assert "--enable-supernode-auth" in said
     assert "flwr supernode register" in said
+    assert "wafl flower deploy" in said
     before = {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()}
     assert run("certificates", str(keys), "--host", "fl.example.org", "--node", "east")[0] == 0
     assert {path: path.read_bytes() for path in before} == before
@@ -127,12 +134,70 @@ def test_certificates_are_made_once_and_nodes_added_later(tmp_path: Path) -> Non
     assert "north" in said
 
 
+def test_renewal_says_what_to_do_next(tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys")
+    assert run("certificates", keys, "--host", "fl.example.org", "--node", "north")[0] == 0
+    code, said, _ = run("certificates", keys, "--renew")
+    assert code == 0
+    assert "restart the SuperLink and the proxy" in said
+    assert "ca.crt" not in said, "nodes keep theirs"
+    assert "Give every node the new ca.crt" in run("certificates", keys, "--renew", "--days", "9999")[1]
+    code, said, _ = run("certificates", keys, "--renew", "--node", "north")
+    assert code == 0
+    assert "flwr supernode register" in said
+    assert "flwr supernode unregister" in said
+
+
+def test_a_deployment_is_for_a_name_that_the_certificate_has(tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys")
+    assert run("certificates", keys, "--host", "fl.example.org", "--node", "north", "--node", "east")[0] == 0
+    code, _, said = run("deploy", str(tmp_path / "out"), keys, "--host", "other.example.org")
+    assert code == 2
+    assert "is not in the server's certificate, which is for fl.example.org, localhost, 127.0.0.1" in said
+    code, said, _ = run("deploy", str(tmp_path / "out"), keys)
+    assert code == 0
+    assert [path.name for path in sorted((tmp_path / "out" / "nodes").iterdir())] == ["east", "north"]
+    assert "--superlink fl.example.org:8000" in (tmp_path / "out/nodes/north/supernode.service").read_text()
+
+
 @pytest.mark.processes
 def test_a_superlink_without_certificates_refuses_to_start(tmp_path: Path) -> None:
     """Closed deployments rely on this rule of Flower."""
-    command = [_tool("flower-superlink"), "--host", "127.0.0.1", "--port", "1"]
+    command = [find_tool("flower-superlink"), "--host", "127.0.0.1", "--port", "1"]
     done = subprocess.run(
         command, env={**QUIET, "FLWR_HOME": str(tmp_path), "PATH": ""}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode != 0
     assert "Certificates are required" in done.stdout + done.stderr
+
+
+FLWR = """#!/bin/sh
+if [ "$1" = run ]; then
+    echo "asked: $*"
+    [ "$2" = nothing ] && exit 0
+    echo "Successfully started run 17"
+    printf 'c01 \\033[2J\\n'
+else
+    echo '{{"success": true, "runs": [{{"status": "{status}"}}]}}'
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("finished:completed", 0), ("finished:failed", 1), ("finished:stopped", 1)]
+)
+def test_a_flower_run_that_failed_ends_with_a_failure(
+    status: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "stand-in"
+    stand_in.write_text(FLWR.format(status=status))
+    stand_in.chmod(0o755)
+    monkeypatch.setattr("wafl.flower.ops.submit.find_tool", lambda _: str(stand_in))
+    found, said, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
+    assert found == code
+    assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 --run-config=seeds='[1]'" in said
+    assert "c01 ?[2J" in said
+    assert ("ended as" in complaint) == (code == 1)
+    found, _, complaint = run("run", "nothing")
+    assert found == 2
+    assert "started no Flower run" in complaint

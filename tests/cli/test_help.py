@@ -36,7 +36,14 @@ def test_an_unknown_command_is_an_error() -> None:
 
 def test_completion_offers_commands_and_their_options() -> None:
     complete = ShellComplete(typer.main.get_command(app), {}, "wafl", "_WAFL_COMPLETE")
-    assert {item.value for item in complete.get_completions([], "r")} == {"run", "resume", "repair", "runs"}
+    assert {item.value for item in complete.get_completions([], "r")} == {
+        "run",
+        "resume",
+        "repair",
+        "runs",
+        "report",
+        "reproduce",
+    }
     assert "--rounds" in {item.value for item in complete.get_completions(["run"], "--r")}
 
 

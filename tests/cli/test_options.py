@@ -11,7 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.bench.test_contest import in_this_process
 from tests.cli.test_run import every_command
+from tests.theory.test_promise import write_keys
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 
@@ -26,18 +28,26 @@ tune = {trials = 2}
 LINES = """
 run -m fedavg --rounds 1 --cohort 2 --local-epochs 1 --batch-size 64 --learning-rate 0.1 --model mlr --clients 3
     --labels-per-client 4 --epsilon 0.1 --seeds 1 --seed 1 --name one --output runs --device cpu --engine embedded
-run exp.toml --set schedule.batch_size=8 --name two
+run exp.toml --set schedule.batch_size=8 --name two --quiet --serve
+run exp.toml --name three --json
 tune exp.toml --set tune.rounds=1 --output tuned.toml
-resume runs/two --trust --set schedule.rounds=2
+resume runs/two --trust --set schedule.rounds=2 --quiet --serve
+resume runs/three --json
+report runs/two runs/three --output page.html --quick --data-dir data --trust
+serve runs --host 127.0.0.1 --port 0
 repair runs/two --trust
 evaluate runs/one --attack pgd --epsilon 0.1 --step-size 0.1 --steps 1 --norm inf --bounds 0,1 --attacked 0.5 --seed 1
     --data-dir data --output compared --trust
 evaluate runs/one --attack wasserstein --radius 0.5 --attacked 0.5
 evaluate runs/one --attack inversion --severity 1 --attacked 0.5
 evaluate runs/one --attack fgsm --space 0 --attacked 0.5
-theory runs/one --radii 0.5 --norm 2 --gamma 5 --radius 0.1 --params-radius 5 --data-bounds 0,1 --label-cost inf
-    --delta 0.1 --c1 1 --c2 1 --alpha 3 --target-distance 1 --target-examples 10 --barycenter-distance 1
-    --data-dir data --output theory --trust
+theory runs/one --radii 0.5 --norm 2 --metric error --gamma 5 --radius 0.1 --params-radius 5 --data-bounds 0,1
+    --label-cost inf --delta 0.1 --c1 1 --c2 1 --alpha 3 --target-distance 1 --target-examples 10
+    --barycenter-distance 1 --data-dir data --output theory --trust
+certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --part test --confidence 0.9
+    --points 2 --sign issuer.pem --data-dir data --trust
+verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
+audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
     --output weights.png
 weights -s mnist -s usps --private --sample 5 --data-dir data
@@ -47,9 +57,20 @@ config check exp.toml --set schedule.batch_size=8 --trust
 data list --data-dir data
 data fetch mnist --data-dir data
 data show mnist --data-dir data --output sheet.png
+bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 --peers peers --threads 1 --clock cpu
+    --output bench
+reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced
+    --work working
+leaderboard --data turned-digits --methods FedAvg --trials 2 --splits 2 --rounds 1 --model mlp --output board.json
+    --work working
 flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2
-"""
+flower certificates keys --renew
+flower deploy machines keys --node one --host localhost --port 8443 --place /srv/fl --allow-app DIGEST
+flower digest app
+flower run app --run-config schedule.rounds=2
+flower node --allow-app DIGEST --version
+""".replace("DIGEST", "0123456789abcdef" * 4)
 
 
 def lines() -> list[list[str]]:
@@ -71,12 +92,23 @@ def test_no_option_is_left_without_a_command_line() -> None:
 def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WAFL_DATA", raising=False)
+    monkeypatch.setattr("wafl.flower.ops.submit.submit", lambda *_: "completed")  # needs a SuperLink
+    monkeypatch.setattr("wafl.bench.contest._turn", in_this_process)
+    Path("peers/none").mkdir(parents=True)
+    Path("peers/none/peer.py").touch()
+    Path("peers/none/peer.json").write_text('{"kinds": [], "same_batches": true}')
     Path("exp.toml").write_text(EXPERIMENT)
     Path("data").mkdir()
+    write_keys(Path())
+    Path("mine").mkdir()
+    np.savez("mine/site.npz", x=np.random.default_rng(0).uniform(size=(20, 1, 8, 8)), y=np.arange(20) % 10)
     draw = np.random.default_rng(0)
     for name, side in (("mnist", 28), ("usps", 16)):
         images = {f"x_{part}": draw.integers(0, 256, (30, side, side), np.uint8) for part in ("train", "test")}
         np.savez(f"data/{name}.npz", **images, y_train=np.arange(30) % 10, y_test=np.arange(30) % 10)
     for line in lines():
-        result = CliRunner().invoke(app, line)
+        with monkeypatch.context() as patch:
+            if line[0] == "serve":  # goes on until Ctrl-C
+                patch.setattr("wafl.runs.live.Server.serve_forever", lambda *_: None)
+            result = CliRunner().invoke(app, line)
         assert result.exit_code == 0, f"wafl {shlex.join(line)}\n{result.output}\n{result.exception!r}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,36 @@ def test_finished_studies_are_not_mentioned(file: Path, tmp_path: Path) -> None:
     invoke("run", file, "--output", tmp_path)
     assert "not finished" not in invoke("run", file, "--output", tmp_path)
     assert (tmp_path / "left-2" / "results.json").exists()
+
+
+def test_json_is_one_object_per_line_and_ends_with_the_results(file: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", str(file), "--json", "--output", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    *rounds, results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["event"], each["method"], each["round"], each["rounds"]) for each in rounds] == [
+        ("round", "FedAvg", number, 3) for number in (1, 2, 3)
+    ]
+    saved = json.loads((tmp_path / "runs" / "left" / "results.json").read_text())
+    assert results["methods"] == saved["methods"]
+    lines = [json.loads(line) for line in (tmp_path / "runs" / "left" / "metrics.jsonl").read_text().splitlines()]
+    last = [line["loss"] for line in lines if line["round"] == 2]
+    assert rounds[-1]["loss"] == pytest.approx(sum(last) / 2)
+    assert rounds[-1]["rounds_per_second"] > 0
+    assert rounds[-1]["seconds_left"] == 0
+
+
+def test_quiet_prints_nothing(file: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", str(file), "--quiet", "--output", str(tmp_path / "runs")])
+    assert (done.exit_code, done.output) == (0, "")
+    both = CliRunner().invoke(app, ["run", str(file), "--quiet", "--json", "--output", str(tmp_path / "runs")])
+    assert both.exit_code == 2
+    assert "exclude each other" in both.output
+
+
+def test_a_line_of_a_method_has_speed_loss_accuracy_and_radius(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "PAUSE", 0.0)
+    path = tmp_path / "ball.toml"
+    path.write_text(TOML.replace('method = "FedAvg"', 'method = "WAFL"\ngamma = 1.0') + "[evaluation]\nevery = 1\n")
+    output = invoke("run", path, "--output", tmp_path / "runs", "--serve")
+    assert re.search(r"rounds/s, .*left, loss \d.*, accuracy \d+\.\d%, radius [\d.e-]+ WAFL: round 2", output)
+    assert re.search(r"is shown at http://127\.0\.0\.1:\d+/ while it trains", output)

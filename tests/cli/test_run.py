@@ -22,6 +22,7 @@ import wafl
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 from wafl.core.options import options_of
+from wafl.core.shaping import Shape
 
 SEVEN = ["WAFL", "FedAvg", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"]
 QUICK = ("--rounds", "2", "--seeds", "2")
@@ -157,14 +158,19 @@ FLAGS = {
     "random_start": ("FedPGM", [], True), "penalty": ("FedRobust", ["3"], 3.0), "weights_step": ("DRFA", ["0.5"], 0.5),
     "mu": ("FedProx", ["0.5"], 0.5), "rate": ("FedAvgM", ["0.5"], 0.5), "beta": ("FedAvgM", ["0.5"], 0.5),
     "beta1": ("FedAdam", ["0.5"], 0.5), "beta2": ("FedYogi", ["0.5"], 0.5), "tau": ("FedYogi", ["0.5"], 0.5),
-    "space": ("FedFGSM", ["0"], "0"),
+    "space": ("FedFGSM", ["0"], "0"), "prox": ("DRFA", ["0.5"], 0.5), "alpha": ("CVaR", ["0.5"], 0.5),
+    "temperature": ("FGDRO", ["2"], 2.0), "q": ("QFFL", ["2"], 2.0), "t": ("TERM", ["-2"], -2.0),
+    "extrapolation": ("ScaffPD", ["0.5"], 0.5), "favored": ("SFAT", ["0.5"], 0.5),
+    "threshold": ("FedGMA", ["0.5"], 0.5), "share": ("FedPGM", ["0.5"], 0.5),
+    "shape": ("WAFL", [",".join(["2"] * 64)], repr(Shape([2.0] * 64))),
+    "noise": ("SinkhornDRO", ["0.5"], 0.5), "samples": ("SinkhornDRO", ["3"], 3),
 }
 # fmt: on
 
 
 def test_every_option_of_every_method_is_a_flag_except_those_that_wafl_run_has_itself() -> None:
     known = {name for preset in wafl.METHODS.values() for name in options_of(preset.options)}
-    assert set(FLAGS) == known - {"client_weights", "server", "local", "epsilon"}
+    assert set(FLAGS) == known - {"client_weights", "center", "server", "local", "epsilon"}
     for owners in method_options(()).values():
         kinds = {(option.kind, type(option.limits)) for option in owners.values()}
         assert len(kinds) == 1, "one flag cannot have two types"
@@ -183,7 +189,7 @@ def test_a_flag_reaches_the_method_that_has_it(tmp_path: Path, name: str) -> Non
 
 
 def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
-    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
+    text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "400"}).stdout
     for name, owners in method_options(["epsilon"]).items():
         (line,) = [line for line in text.splitlines() if re.search(rf" --{name.replace('_', '-')} ", line)]
         for method, option in owners.items():

@@ -1,30 +1,73 @@
-"""How far each method of a study has come: bars in a terminal, lines in a file."""
+"""How far each method of a study has come: one line each in a terminal, lines now and then in a file, or JSON."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from statistics import fmean
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from wafl.engine import progress as engine
 from wafl.engine.callbacks import Callback
+from wafl.history import History
 from wafl.runs.study import Study
 
 PAUSE = 10.0
 """Seconds between two lines, if the output goes to a file."""
 
+Mode = Literal["bars", "quiet", "json"]
+"""What is said during training: bars (or lines, in a file), nothing, or one JSON object per line."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far a method is and how fast it goes; the numbers are means over its runs, from their last rounds."""
+
+    method: str
+    round: int
+    rounds: int
+    rounds_per_second: float | None = None
+    seconds_left: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    achieved_radius: float | None = None
+
+    @property
+    def numbers(self) -> str:
+        """In words, as far as they are known.
+
+        >>> Pace("WAFL", 5, 10, 2.5, 2.0, 0.4312, 0.912, 0.25).numbers
+        '2.5 rounds/s, 0:00:02 left, loss 0.4312, accuracy 91.2%, radius 0.25'
+        """
+        found = {
+            "{:.3g} rounds/s": self.rounds_per_second,
+            "{} left": None if not self.seconds_left else timedelta(seconds=round(self.seconds_left)),
+            "loss {:.4g}": self.loss,
+            "accuracy {:.1%}": self.accuracy,
+            "radius {:.3g}": self.achieved_radius,
+        }
+        return ", ".join(text.format(value) for text, value in found.items() if value is not None)
+
 
 def rounds_display(console: Console, *, disable: bool = False) -> Progress:
-    """Bars of rounds: how many of how many, and for how long."""
+    """Bars of rounds: how many of how many, for how long, and the numbers of the last round."""
     return Progress(
         TextColumn("{task.description:<10}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("rounds"),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
         console=console,
         disable=disable,
+        expand=True,
     )
 
 
@@ -32,50 +75,85 @@ class Bars(Callback):
     """One bar per method of a study that is not done yet: the rounds of one run, as the mean over its runs.
 
     If the console is no terminal, a line is printed now and then instead.
+
+    Args:
+        study: what is trained.
+        console: where to.
+        mode: what to say.
     """
 
-    def __init__(self, study: Study, console: Console) -> None:
-        self.display = rounds_display(console, disable=not console.is_terminal)
+    def __init__(self, study: Study, console: Console, mode: Mode = "bars") -> None:
+        self.display = rounds_display(console, disable=mode != "bars" or not console.is_terminal)
+        self._mode = mode
         pending = study.pending()
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
         self._totals = {entry.name: study.plan.num_rounds(entry) // self._runs[entry.name] for entry in pending}
         self._bars = {
             entry.name: self.display.add_task(
-                entry.method.name if entry.name == entry.method.name.lower() else entry.name, total=None, start=False
+                entry.method.name if entry.name == entry.method.name.lower() else entry.name,
+                total=None,
+                start=False,
+                numbers="",
             )
             for entry in pending
         }
         self._coming = iter(self._bars)
         self._training = ""
-        self._began: dict[str, float] = {}
+        self._began: dict[str, tuple[float, int]] = {}
         self._said = time.monotonic()
 
     def on_start(self, progress: engine.Progress | None) -> None:
         self._training = next(self._coming)
-        self._began[self._training] = time.monotonic()
+        self._began[self._training] = time.monotonic(), 0
         if progress is not None:
             self.on_progress(progress)
+            self._began[self._training] = time.monotonic(), self._rounds_of(progress) // self._runs[self._training]
 
     def on_progress(self, progress: engine.Progress) -> None:
-        rounds = self._totals[self._training]
-        self.show(self._training, sum(rounds if run.stopped else len(run.history) for run in progress.runs.values()))
+        self.show(self._training, self._rounds_of(progress), [run.history for run in progress.runs.values()])
 
-    def show(self, name: str, done: int) -> None:
+    def _rounds_of(self, progress: engine.Progress) -> int:
+        rounds = self._totals[self._training]
+        return sum(rounds if run.stopped else len(run.history) for run in progress.runs.values())
+
+    def show(self, name: str, done: int, histories: Sequence[History] = ()) -> None:
         """Show that this many rounds of all runs of a method are done."""
         bar, rounds = self._bars[name], done // self._runs[name]
         if not self.display.tasks[bar].started:
             self.display.start_task(bar)
         before = self.display.tasks[bar].completed
-        self.display.update(bar, completed=rounds, total=self._totals[name])
-        if not self.display.console.is_terminal and rounds > before:
-            self._say(name, rounds)
+        pace = self._pace(name, rounds, histories)
+        self.display.update(bar, completed=rounds, total=self._totals[name], numbers=pace.numbers)
+        if rounds > before:
+            if self._mode == "json":
+                print(json.dumps({"event": "round", **asdict(pace)}), flush=True)
+            elif self._mode == "bars" and not self.display.console.is_terminal:
+                self._say(pace, self._runs[name], self._began[name][0])
 
-    def _say(self, name: str, rounds: int) -> None:
-        now, total = time.monotonic(), self._totals[name]
-        if rounds < total and now - self._said < PAUSE:
+    def _pace(self, name: str, rounds: int, histories: Sequence[History]) -> Pace:
+        now = time.monotonic()
+        began, first = self._began.setdefault(name, (now, 0))
+        rate = (rounds - first) / (now - began) if now > began and rounds > first else None
+        left = (self._totals[name] - rounds) / rate if rate else None
+        last = [history[-1] for history in histories if len(history)]
+        radii = [record.achieved_radius for record in last if record.achieved_radius is not None]
+        tested = [record.metrics["accuracy"] for record in last if "accuracy" in record.metrics]
+        return Pace(
+            self.display.tasks[self._bars[name]].description,
+            rounds,
+            self._totals[name],
+            rate,
+            left,
+            fmean(record.loss for record in last) if last else None,
+            fmean(tested) if tested else None,
+            fmean(radii) if radii and len(radii) == len(last) else None,
+        )
+
+    def _say(self, pace: Pace, runs: int, began: float) -> None:
+        now = time.monotonic()
+        if pace.round < pace.rounds and now - self._said < PAUSE:
             return
         self._said = now
-        label, runs = self.display.tasks[self._bars[name]].description, self._runs[name]
-        seconds = now - self._began.setdefault(name, now)
         each = f" of each of {runs} runs" if runs > 1 else ""
-        self.display.console.print(f"{label}: round {rounds} of {total}{each}, {seconds:.0f} s", markup=False)
+        text = f"{pace.method}: round {pace.round} of {pace.rounds}{each}, {now - began:.0f} s"
+        self.display.console.print(f"{text}, {pace.numbers}" if pace.numbers else text, markup=False, soft_wrap=True)

@@ -47,7 +47,8 @@ def evaluate(
     ] = "data",
     radius: Annotated[str, typer.Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
     space: Annotated[
-        str | None, typer.Option(help="pgd, fgsm: the layer whose output is attacked instead of the inputs.")
+        str | None,
+        typer.Option(help="pgd, fgsm, wasserstein: the layer whose output is attacked, not the inputs."),
     ] = None,
     severity: Annotated[
         str, typer.Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")
@@ -108,8 +109,8 @@ def _attacks(
     def each(size: str, make: Callable[[float], Attack]) -> list[Attack]:
         return [make(number) for number in parse_numbers(size, sizes[size])]
 
-    if space is not None and name not in ("pgd", "fgsm"):
-        raise ValueError(f"--space {space} needs --attack pgd or fgsm, not {name}")
+    if space is not None and name not in ("pgd", "fgsm", "wasserstein"):
+        raise ValueError(f"--space {space} needs --attack pgd, fgsm or wasserstein, not {name}")
     if name == "none":
         return []
     if name == "pgd":
@@ -117,7 +118,7 @@ def _attacks(
     if name == "fgsm":
         return each("epsilon", lambda size: FGSM(size, **said, space=space))
     if name == "wasserstein":
-        return each("radius", lambda size: WassersteinShift(size, **said))
+        return each("radius", lambda size: WassersteinShift(size, **said, space=space))
     if name == "autoattack":
         from wafl.attacks.autoattack import AutoAttack
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from wafl.cli.shared import Trust, clients_of, load_runs, reading
+from wafl.cli.shared import Trust, clients_of, only_run, reading
 
 if TYPE_CHECKING:
     from wafl.runs.export import Format
@@ -56,12 +56,9 @@ def _export_model(folder: Path, format: Format, output: Path | None, data_dir: P
 
     if format not in FORMATS:
         raise ValueError(f"--format {format} is unknown: use one of {', '.join(FORMATS)}")
-    runs = load_runs(folder)
-    if len(runs) > 1:
-        raise ValueError(f"{folder} is a study of several runs: give one, such as {folder / next(iter(runs))}")
-    ((name, run),) = runs.items()
+    name, run = only_run(folder)
     home = folder if (folder / "run.json").exists() else folder / name
     path = output or home / f"model.{format}"
     refuse_existing(path)
-    clients = clients_of(runs, folder, data_dir)
+    clients = clients_of({name: run}, folder, data_dir)
     return export_model(run, path, format, clients.train.prepare, clients.input_shape)

@@ -18,14 +18,26 @@ COMMANDS = {
     "resume": "Continue a study where it was interrupted, to the same numbers as if it had not been.",
     "repair": "Keep what is sound of a damaged study, and say what is dropped.",
     "runs": "List studies: how far each has come, and what it found.",
+    "methods": "List the methods: what each moves, what its clients send, its options and its paper.",
     "evaluate": "Test saved runs on their clients' held-out data while a share of the clients is attacked.",
+    "report": "Write one page that shows what studies found; it opens in any browser, from disk, without a network.",
+    "serve": "Show studies in a browser while they run, on this machine only unless --host says otherwise.",
     "theory": "Print the constants, certificates and bounds of saved runs, and draw the certificates.",
+    "certify": "Write a certificate: how large the expected loss can be within each radius, as a file that anyone can "
+    "check.",
+    "verify": "Check a certificate: recompute what follows from the file, the model and the data, and say what is only "
+    "attested.",
+    "audit": "See how far your own data are from those of a certificate, label by label, and what it certifies for "
+    "them.",
     "weights": "Compute client weights from optimal transport, and show the distances they come from and the W_2 they "
     "reach.",
     "export": "Write a model that takes raw examples, or the metrics of a study, to a new file.",
     "config": "Experiment files: write a starter, check one, print the schema.",
     "data": "Data sets: list them, download one, look at one.",
-    "flower": "Flower: an experiment as a Flower app, and certificates for a deployment.",
+    "reproduce": "Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.",
+    "bench": "Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.",
+    "leaderboard": "Rank methods on natural clients: people, places and domains that no training has seen.",
+    "flower": "Flower: an experiment as a Flower app, and what a deployment needs.",
 }
 """The first line of each command's help; ``wafl.cli.<command>`` holds the command, or the group ``<command>_app``."""
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from wafl.core.bounds import read_bounds
-from wafl.core.options import Box, Choice, Option, options_of
+from wafl.core.options import Box, Choice, Option, Shaped, options_of
+from wafl.core.shaping import read_shape
 from wafl.methods import METHODS
 from wafl.runs.method_keys import PARTS
 
@@ -60,6 +61,8 @@ def read_options(options: dict[str, Any]) -> dict[str, Any]:
 def _read(name: str, value: Any, owners: Mapping[str, Option]) -> Any:
     if any(isinstance(option.limits, Box) for option in owners.values()):
         return read_bounds(value)
+    if any(isinstance(option.limits, Shaped) for option in owners.values()):
+        return read_shape(value)
     choices = _choices(owners)
     return parse_choice(name, value, choices) if choices else value
 
@@ -86,6 +89,8 @@ def _flag(name: str, owners: Mapping[str, Option]) -> Any:
         kind, metavar = str, f"[{'|'.join(f'{value:g}' for value in choices)}]"
     elif isinstance(first.limits, Box):
         kind, metavar = str, "[data|none|LOW,HIGH]"
+    elif isinstance(first.limits, Shaped):
+        kind, metavar = str, "[clients|NUMBER,NUMBER,...]"
     methods: dict[str, list[str]] = {}
     for method, option in owners.items():
         methods.setdefault(option.doc, []).append(method)

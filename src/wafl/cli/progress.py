@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +18,21 @@ SOME_DIVERGED = 3
 """The exit status if some run diverged and the others finished."""
 
 
-def train_and_show(study: Study) -> None:
-    """Train what is not done yet, with bars, and show what it gave; exits if it was interrupted or a run diverged."""
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line: rounds, and then the results.")]
+Serve = Annotated[bool, typer.Option("--serve", help="Show the study in a browser while it trains, on this machine.")]
+
+
+def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
+    """Train what is not done yet and show what it gave; exits if it was interrupted or a run diverged.
+
+    Args:
+        study: what to train.
+        quiet: whether to print nothing but warnings and errors.
+        as_json: whether to print JSON, one object per line.
+        serve: whether to show the study in a browser meanwhile.
+    """
+    import json
     import shlex
     import warnings
 
@@ -25,20 +40,27 @@ def train_and_show(study: Study) -> None:
 
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
-    from wafl.cli.terminal import make_console
+    from wafl.cli.terminal import make_console, say
     from wafl.core.errors import DivergedError, TrainingWarning
     from wafl.core.signals import Stopped, exit_status, stopped_by_signals
     from wafl.runs.figures import draw_figures
 
-    console, path = make_console(), study.folder.path
+    if quiet and as_json:
+        raise ValueError("--quiet and --json exclude each other: give one")
+    console, path = make_console(quiet=quiet or as_json), study.folder.path
     shown = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
     console.print(
         f"{escape(study.plan.who)}\n"
         f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
     )
-    bars = Bars(study, console)
-    with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:
+    bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
+    with (
+        stopped_by_signals(),
+        _served(path, serve),
+        bars.display as display,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("default", TrainingWarning)
         try:
             results = _run(study, bars)
@@ -56,13 +78,41 @@ def train_and_show(study: Study) -> None:
             console.print(f"\nWhat had finished is in [bold]{shown}[/].")
             raise
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        console.print(f"[yellow]Warning:[/] {escape(message)}")
+        if quiet or as_json:
+            say(f"Warning: {message}", typer.colors.YELLOW)
+        else:
+            console.print(f"[yellow]Warning:[/] {escape(message)}")
+    if as_json:
+        print(json.dumps({"event": "results", "study": str(path), **results}), flush=True)
     console.print(comparison(results))
     figures = ", ".join(map(str, draw_figures(study, results))) or "none: nothing was tested"
     console.print(
-        f"\nFigures: {figures}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/", markup=False
+        f"\nFigures: {figures}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/\n"
+        f"To see it all on one page: wafl report {shlex.quote(str(path))}",
+        markup=False,
+        soft_wrap=True,
     )
     exit_if_diverged(results)
+
+
+@contextmanager
+def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
+    """The study as a live page while it trains, if that is wanted."""
+    if not wanted:
+        yield
+        return
+    from threading import Thread
+
+    from wafl.cli.serve import make_server
+    from wafl.cli.terminal import say
+
+    with make_server(path) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        say(f"{path} is shown at {server.url} while it trains; afterwards: wafl serve {path.parent}")
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
 def exit_if_diverged(results: Mapping[str, Any]) -> None:

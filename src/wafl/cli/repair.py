@@ -17,20 +17,27 @@ def repair(
     """Keep what is sound of a damaged study, and say what is dropped.
 
     Results and metrics are made again from the saved runs. A method one of whose runs is damaged, and whatever has no
-    sound checkpoint, is trained again by `wafl resume`, to the same numbers.
+    sound checkpoint, is trained again by `wafl resume`, to the same numbers. Nodes of Flower are not needed; a study on
+    them goes on with `flwr run`.
     """
     from wafl.cli.terminal import make_console
+    from wafl.runs.folder import StudyFolder
     from wafl.runs.repair import repair as repair_study
+    from wafl.runs.roster import clients_by_name
     from wafl.runs.study import Study
 
     with reading(trust):
-        done = repair_study(Study.resume(folder))
+        study = Study.resume(folder, clients_by_name(StudyFolder.existing(folder)))
+        done = repair_study(study)
     console = make_console()
     for title, lines in (("Dropped", done.dropped), ("Made again", done.made)):
         for line in lines:
             console.print(f"{title}: {line}", markup=False, soft_wrap=True)
     if not done.dropped and not done.made:
         console.print(f"{folder} is sound: nothing was changed.", markup=False, soft_wrap=True)
-    if done.pending:
-        names = ", ".join(done.pending)
-        console.print(f"Still to train: {names}. To do so: wafl resume {folder}", markup=False, soft_wrap=True)
+    again = f"wafl resume {folder}"
+    if study.plan.experiment.engine == "flower":
+        again = f"flwr run APP -c 'folder=\"{folder}\"'"
+    for what, names in (("test", done.untested), ("train", done.pending)):
+        if names:
+            console.print(f"Still to {what}: {', '.join(names)}. To do so: {again}", markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wafl.cli.progress import exit_if_diverged, train_and_show
+from wafl.cli.progress import Json, Quiet, Serve, exit_if_diverged, train_and_show
 from wafl.cli.shared import Trust, reading
 
 
@@ -17,6 +17,9 @@ def resume(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),
     ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    serve: Serve = False,
     trust: Trust = False,
 ) -> None:
     """Continue a study where it was interrupted, to the same numbers as if it had not been.
@@ -40,4 +43,4 @@ def resume(
             make_console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
             exit_if_diverged(results)
             return
-        train_and_show(study)
+        train_and_show(study, quiet=quiet, as_json=as_json, serve=serve)

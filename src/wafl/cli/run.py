@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wafl.cli.method_options import read_options, with_method_options
-from wafl.cli.progress import train_and_show
+from wafl.cli.progress import Json, Quiet, Serve, train_and_show
 from wafl.cli.shared import one_line_errors
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def run(
         str | None,
         typer.Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes."),
     ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    serve: Serve = False,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -103,12 +106,12 @@ def run(
         study = Study.create(described, folder, source, numbered=name is None)
         if name is None:
             _offer_resume(folder, study.folder.path, study.plan.experiment)
-        train_and_show(study)
+        train_and_show(study, quiet=quiet, as_json=as_json, serve=serve)
 
 
 def _refuse_options(context: typer.Context) -> None:
     """With a file, only --set changes what is trained."""
-    allowed = {"experiment", "changes", "name", "output", "engine"}
+    allowed = {"experiment", "changes", "name", "output", "engine", "quiet", "as_json", "serve"}
     sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli.method_options import parse_choice
-
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
     from wafl.run import Run
@@ -70,6 +68,14 @@ def load_runs(folder: Path) -> dict[str, Run]:
     if (folder / "run.json").exists():
         return {folder.name: _sound_run(folder)}
     return {name: run for runs in _sound(folder, at_most=1).values() for name, run in runs.items()}
+
+
+def only_run(folder: Path) -> tuple[str, Run]:
+    """The one run that a folder is or holds, with its name."""
+    runs = load_runs(folder)
+    if len(runs) > 1:
+        raise ValueError(f"{folder} is a study of several runs: give one, such as {folder / next(iter(runs))}")
+    return next(iter(runs.items()))
 
 
 def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
@@ -225,4 +231,6 @@ def parse_numbers(name: str, text: str) -> list[float]:
 
 
 def parse_norm(text: str) -> float:
+    from wafl.cli.method_options import parse_choice
+
     return parse_choice("norm", text, (1, 2, math.inf))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -21,9 +22,12 @@ from wafl.evaluation.compare import Comparison
 from wafl.evaluation.generalization import PARTS, generalization
 from wafl.evaluation.score import Score, averaged
 from wafl.run import Run
+from wafl.runs.attendance import absences, privacies
 from wafl.runs.folder import StudyFolder
 from wafl.runs.study import diverged
 from wafl.theory import Bound, Certificates, Summary
+from wafl.theory.audit import Audit
+from wafl.theory.verify import Verification
 from wafl.tuning.result import Tuning, describe_setting
 from wafl.weights import TransportWeights
 
@@ -68,7 +72,9 @@ def comparison(results: Mapping[str, Any]) -> Group:
         table.add_row(_Name(label), *cells, *count)
     three = {(label, ""): row["generalization"] for label, row in tested.items() if "generalization" in row}
     below = [_generalization(three, accuracy)] if three else []
-    return Group(table, *below, *(f"[red]Diverged:[/] {escape(reason)}" for reason in reasons))
+    lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
+    lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
+    return Group(table, *below, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
 
 
 def _generalization(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
@@ -300,16 +306,49 @@ def certificates(name: str, certificates: Certificates) -> Table:
     """One row per radius: what is certified, what is reached, and the gap between them."""
     label = "proven" if certificates.proven else "an estimate: no bound on L_zz is known for this model"
     simple = "proven" if certificates.simple_proven else "an estimate"
+    errors = certificates.metric == "error"
+    cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
     table = _plain_table(
-        f"{name}: worst expected loss within the radius, {norm_name(certificates.norm)} ball "
-        f"({certificates.unit}, unbounded)",
-        f"certified: {label}; simple is E[loss] + L_z radius, {simple}; reached: a distribution inside the ball.",
+        f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
+        f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
+        f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
     )
     for column in ("reached", "certified", "at gamma", "simple", "gap"):
         table.add_column(column, justify="right")
     for row in certificates.rows:
         reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))
         table.add_row(f"{row.radius:g}", reached, f"{row.value:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
+    return table
+
+
+def verification(file: Path, found: Verification) -> Table:
+    """One row per line of a certificate: recomputed, attested or wrong."""
+    signed = "signed by the owner of the key" if found.signed else "no signature was checked"
+    table = _plain_table(f"{file}: {signed}", "attested: on the word of whoever issued the file.")
+    table.add_column("found")
+    table.add_column("")
+    colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
+    for line in found.lines:
+        table.add_row(line.name, f"[{colors[line.status]}]{line.status}[/]", escape(line.why))
+    return table
+
+
+def audited(file: Path, found: Audit) -> Table:
+    """One row per label of a site: its distance next to that of a resample, what is certified and what is measured."""
+    table = _plain_table(
+        f"{file}: {found.norm} distance from the federation, {found.unit}",
+        "resample: the farthest of 19 draws of about as many of the federation's own examples; certified: at least the "
+        "expected loss; measured: the mean loss of these examples.",
+    )
+    for column in ("share", "examples", "distance", "resample", "", "certified", "measured"):
+        table.add_column(column, justify="right")
+    words = {True: "[green]inside[/]", False: "[yellow]outside[/]", None: "too few"}
+    for each in found.labels:
+        near = "" if each.resample is None else f"{each.resample:.4g}"
+        counts = (f"label {each.label}", f"{each.share:.3f}", f"{each.examples:,}", f"{each.distance:.4g}", near)
+        table.add_row(*counts, words[each.inside], f"{each.certified:.4f}", f"{each.measured:.4f}")
+    examples = sum(each.examples for each in found.labels)
+    table.add_row("all", "1", f"{examples:,}", "", "", "", f"{found.certified:.4f}", f"{found.measured:.4f}")
     return table
 
 

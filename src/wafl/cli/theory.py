@@ -24,6 +24,9 @@ def theory(
         str, typer.Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")
     ] = ("0,0.1,0.25,0.5,1,2"),
     norm: Annotated[str, typer.Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[
+        str, typer.Option(help="Certificates: loss, or error, the error rate of a linear model.")
+    ] = "loss",
     gamma: Annotated[
         float | None, typer.Option(help="Bounds: the price of transport. Default: that of the run.")
     ] = None,
@@ -65,6 +68,8 @@ def theory(
     A certificate holds for every distribution within the radius of the clients' training examples; the bounds carry it
     over to the distributions that these came from. A bound that does not apply says which precondition fails.
     """
+    from typing import Any, cast
+
     from wafl.cli.tables import certificates, theory_of
     from wafl.cli.terminal import make_console
     from wafl.theory import certify, summarize
@@ -92,7 +97,7 @@ def theory(
                 target_examples=target_examples,
                 barycenter_distance=barycenter_distance,
             )
-            found[name] = certify(each, clients, radii=sizes, norm=ground)
+            found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric))
             console.print(theory_of(name, each, summary))
             console.print(certificates(name, found[name]))
         folder = output or run

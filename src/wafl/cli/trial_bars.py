@@ -21,7 +21,7 @@ class TrialBars(Callback):
         self._rounds = {candidate.name: candidate.schedule["rounds"] for candidate in pending}
         self._names = [name for name in self._rounds for _ in search.settings[name]]
         self._bars = {
-            name: self.display.add_task(name, total=rounds * self._names.count(name), start=False)
+            name: self.display.add_task(name, total=rounds * self._names.count(name), start=False, numbers="")
             for name, rounds in self._rounds.items()
         }
 

@@ -1,0 +1,73 @@
+"""``wafl certify`` and ``wafl verify``: what they write, what they say, and how they end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import wafl
+from tests.theory.test_promise import forge, write_keys
+from wafl.cli.main import app
+from wafl.cli.verify import read_data
+from wafl.data.preprocessing import Preprocessing
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run on clients whose data are files, one each."""
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    draw = np.random.default_rng(0)
+    pairs = [(draw.normal(size=(6, 2)), np.arange(6) % 2) for _ in range(3)]
+    for name, (x, y) in zip("abc", pairs, strict=True):
+        np.savez(f"data/{name}.npz", x=x, y=y)
+    clients = wafl.Federation.from_arrays(pairs, names=list("abc"), test_fraction=0.0)
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1)
+    run.save("run")
+    wafl.issue(run, clients, radii=[0.5]).save("certificate.json")
+    return run
+
+
+def call(*words):
+    return CliRunner().invoke(app, [*words])
+
+
+def test_a_certificate_is_verified_with_files_of_data_and_without_a_key_says_what_that_means(run):
+    found = call("verify", "certificate.json", "--model", "run", "--data", "data")
+    assert found.exit_code == 0, found.output
+    assert "a digest only detects accidents" in " ".join(found.output.split())
+    assert found.output.count("attested") == 3  # issued, versions and the caption
+    assert "surrogates  recomputed" in found.output
+
+
+def test_a_wrong_line_ends_with_status_1_and_a_refused_file_with_2(run, tmp_path):
+    _, public = write_keys(tmp_path)
+    refused = call("verify", "certificate.json", "--key", str(public))
+    assert (refused.exit_code, "is not signed" in refused.output) == (2, True)
+    forge(Path("certificate.json"), lambda content: content["certificates"][0].update(value=0.0))
+    wrong = call("verify", "certificate.json")
+    assert (wrong.exit_code, "wrong" in wrong.output) == (1, True)
+    missing = call("verify", "nothing.json")
+    assert (missing.exit_code, "No such file" in missing.output) == (2, True)
+
+
+def test_a_run_whose_data_cannot_be_made_again_is_not_certified_from_the_command_line(run):
+    found = call("certify", "run")
+    assert found.exit_code == 2
+    assert "do not say how to make their data again: use wafl from Python" in " ".join(found.output.split())
+
+
+def test_bytes_are_prepared_as_in_training_and_other_numbers_are_taken_as_they_are(run):
+    draw = np.random.default_rng(0).integers(0, 256, (6, 2), np.uint8)
+    prepare = Preprocessing("unit", "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(255.0))
+    of_images = replace(run, intake=replace(run.intake, prepare=prepare))
+    for x in (draw, draw / 255.0):
+        Path("images").mkdir(exist_ok=True)
+        np.savez("images/site.npz", x=x, y=np.arange(6) % 2)
+        found = read_data(Path("images"), of_images, None)
+        np.testing.assert_allclose(found.train.x.numpy(), draw / 255.0, rtol=1e-6)
