@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import textwrap
@@ -25,6 +26,7 @@ import click
 import numpy as np
 import pytest
 import typer
+from tools.notebook import notebook
 
 import wafl
 from wafl.cli.main import app
@@ -57,6 +59,8 @@ BEFORE = {
     "docs/data.md": """
         import torch
     """,
+    "docs/tabular.md": "",
+    "docs/tutorial.md": "",
 }
 """What the sections of a page take for granted; pages that are not here get ``USUAL``."""
 
@@ -360,3 +364,16 @@ def test_links_between_pages_lead_somewhere() -> None:
             for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
                 if "://" not in target:
                     assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}:{number}: no {target}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    entries = set(re.findall(r"^::: [\w.]+\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+    missing = set(wafl.__all__) - entries - {"METHODS", "__version__"}
+    assert not missing, "docs/api.md needs a line for each, such as `::: wafl.engine.fit.fit`"
+
+
+def test_the_notebook_is_the_tutorial() -> None:
+    page, made = ROOT / "docs/tutorial.md", ROOT / "docs/tutorial.ipynb"
+    assert made.read_text() == notebook(page.read_text()), "run .venv/bin/python tools/notebook.py"
+    cells = [cell for cell in json.loads(made.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) for cell in cells] == [block.text for block in python_blocks("docs/tutorial.md")]

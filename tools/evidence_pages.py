@@ -1,0 +1,89 @@
+"""Make the tables of docs/reproduction.md and docs/leaderboard.md again from the numbers next to them; trains nothing.
+
+    .venv/bin/python tools/evidence_pages.py [--check]
+
+Claims are in docs/reproduction/claims.toml. ``[[EXPERIMENT LABEL TEST SHARE]]`` in a claim stands for an accuracy with
+its interval, and ``[[EXPERIMENT LABEL radius]]`` for an achieved radius.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wafl.evidence.statistics import mean_of
+from wafl.evidence.tables import filled, of_experiment, of_leaderboard, table
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ("reproduction.md", "leaderboard.md")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is not what it should be")
+    given = parser.parse_args(argv)
+    made = pages()
+    if given.check:
+        stale = [name for name, text in made.items() if (DOCS / name).read_text(encoding="utf-8") != text]
+        if stale:
+            raise SystemExit(f"{', '.join(stale)} differ from their numbers: run tools/evidence_pages.py")
+        return
+    for name, text in made.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    """Each page with its tables made again."""
+    numbers = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "reproduction").glob("*.json")
+    }
+    board = json.loads((DOCS / "leaderboard.json").read_text(encoding="utf-8"))
+    tables = {name: of_experiment(each) for name, each in numbers.items()}
+    tables |= {"leaderboard": of_leaderboard(board), "claims": claims(numbers), "made": how(numbers)}
+    return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
+
+
+def claims(numbers: Mapping[str, Any]) -> str:
+    """The table of the paper's claims, with our numbers in place."""
+    listed = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
+    columns = ("claim", "paper", "ours_paper", "ours_fair", "verdict", "reason")
+    rows = [[_with_numbers(claim[column], numbers) for column in columns] for claim in listed]
+    return table(["claim", "the paper", "ours, `paper`", "ours, `fair`", "verdict", "reason"], rows)
+
+
+def _with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
+    def number(match: re.Match[str]) -> str:
+        experiment, label, *where = match[1].split()
+        rows = [row for row in numbers[experiment]["rows"] if row.get("label") == label]
+        if where == ["radius"]:
+            return f"{mean_of(list({row['seed']: row['radius'] for row in rows}.values())).value:.2f}"
+        values = [row["accuracy"] for row in rows if [row["test"], f"{row['attacked']:g}"] == where]
+        if not values:
+            raise SystemExit(f"[[{match[1]}]]: there is no such number")
+        return str(mean_of(values))
+
+    return re.sub(r"\[\[(.+?)\]\]", number, text)
+
+
+def how(numbers: Mapping[str, Any]) -> str:
+    """Which command made each file, and where."""
+    rows = [
+        [
+            f"[{name}](reproduction/{name}.json)",
+            f"`{each['command']}`",
+            ", ".join(map(str, each["seeds"])),
+            f"wafl {each['packages']['wafl-learn']}, torch {each['packages']['torch']}, Python {each['python']}",
+            f"{each['machine']['cores']} cores, {each['machine']['processor']}, {each['machine']['gpu'] or 'no GPU'}",
+        ]
+        for name, each in sorted(numbers.items())
+    ]
+    return table(["numbers", "command", "seeds", "versions", "machine"], rows)
+
+
+if __name__ == "__main__":
+    main()
