@@ -3,27 +3,29 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install -q --disable-pip-version-check --no-compile
 # One thread per process: idle threads of numpy's libraries would spin while others have work.
-# A file stays with one worker, so that what its tests share is made once.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+# A file stays with one worker, so that what its tests share is made once; tests/conftest.py says which come first.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Flower's processes, which mostly wait for each other.
+DEPLOYMENT := tests/flower/test_deployment.py
 # Modules are compiled when they are first imported, most never; many processes import the same ones.
 unexport PYTHONDONTWRITEBYTECODE
 # Side by side, but each with its output in one piece, if this make can.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
-.PHONY: demo check test test-data test-faults test-flower test-full test-lowest lint types quick unit wheel
-.PHONY: benchmark numbers hooks clean
+.PHONY: demo check test test-browser test-data test-faults test-flower test-full test-lowest lint types quick unit deployment wheel
+.PHONY: docs benchmark numbers hooks clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
 
-# Two minutes on two cores: the tests that are short and start no Python processes.
+# A minute and a half on two cores: the tests that are short and start no Python processes.
 check: .venv/installed-dev
 	$(MAKE) -j3 $(SYNC) lint types quick
 
-# What CI calls: all but the slow tests, and of the long ones (tests/long.txt) one case each.
+# What CI calls: all but the slow tests, and of those that take half a second (tests/long.txt) one case each.
 test: .venv/installed-dev
-	$(MAKE) -j2 $(SYNC) lint types wheel
-	$(MAKE) unit
+	$(MAKE) -j2 $(SYNC) lint types wheel docs
+	$(MAKE) -j2 deployment unit
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check
@@ -38,7 +40,10 @@ quick: .venv/installed-dev
 	$(PYTEST) -m 'not processes and not long and not slow and not data'
 
 unit: .venv/installed-dev
-	$(PYTEST) --one-case
+	$(PYTEST) --one-case --ignore=$(DEPLOYMENT)
+
+deployment: .venv/installed-dev
+	$(BIN)/pytest -p no:xdist $(DEPLOYMENT)
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
 test-data: .venv/installed-dev
@@ -53,6 +58,10 @@ test-faults: .venv/installed-dev
 test-flower: .venv/installed-dev
 	$(BIN)/python -m tests.flower_matrix
 
+# The page in a real browser: the Chromium of this system, which must be there (apt-get install chromium).
+test-browser: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -p no:xdist tests/browser.py
+
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower
 	$(PYTEST) -m 'long or slow'
@@ -63,7 +72,7 @@ test-full: test test-data test-faults test-flower
 	$(BIN)/python benchmarks/transport.py --points 500
 
 # The lowest versions that pyproject.toml promises, without Flower, which needs higher ones.
-LOWEST := autoattack,data,mlflow,onnx,pandas,parquet,tensorboard,transport
+LOWEST := autoattack,data,mlflow,onnx,pandas,parquet,report,tensorboard,transport
 test-lowest:
 	$(PYTHON) -m venv --upgrade-deps .venv-lowest
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
@@ -80,7 +89,12 @@ wheel: .venv/installed-dev
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
 	$(BIN)/python tools/wheel_environment.py .venv-wheel dist/*.whl
 	cd .venv-wheel && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null && bin/wafl theory runs/digits > /dev/null
+	cd .venv-wheel && bin/wafl reproduce tab-partitions --scale smoke > /dev/null
 	cd .venv-wheel && bin/wafl --version
+
+# The pages as a site that opens from disk: site/index.html. A warning is an error.
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 benchmark: .venv/installed
 	$(BIN)/python benchmarks/speed.py
@@ -101,9 +115,11 @@ hooks: .venv/installed-dev
 	$(BIN)/$(PIP) -c constraints.txt -e .
 	touch $@
 
+# Two at a time, since pip uses one core; the last line adds what this machine needs besides.
 .venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/pip
-	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
+	grep == constraints.txt | sort -r | xargs -n 25 -P 2 $(BIN)/$(PIP) --no-deps
+	$(BIN)/$(PIP) --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch .venv/installed $@
 
 clean:
-	rm -rf .venv .venv-wheel .venv-lowest dist
+	rm -rf .venv .venv-wheel .venv-lowest dist site

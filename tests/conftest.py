@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -19,13 +20,22 @@ torch.set_num_threads(1)
 settings.register_profile("wafl", deadline=None, derandomize=True)
 settings.load_profile("wafl")
 
-LONG = set(Path(__file__).with_name("long.txt").read_text().split())
-"""Test functions that are marked ``long``; ``tools/long_tests.py`` measures them."""
+LINES = Path(__file__).with_name("long.txt").read_text().splitlines()
+LONG = {name: float(seconds) for seconds, name in map(str.split, LINES)}
+"""Seconds of the test functions that are marked ``long``; ``tools/long_tests.py`` measures them."""
+
+ONE_CASE = 0.5
+"""With ``--one-case``, functions that take so many seconds run their first case only."""
 
 OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
 
 running: pytest.Item | None = None
+
+# Studies wait for the disk after every round; files in memory need not.
+MEMORY = "/dev/shm"
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 # Code that tests trust must not stay trusted.
 state = tempfile.TemporaryDirectory(prefix="wafl-tests-")
@@ -33,7 +43,7 @@ os.environ["XDG_STATE_HOME"] = state.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--one-case", action="store_true", help="of tests that are long, run the first case only")
+    parser.addoption("--one-case", action="store_true", help="of tests that take long, run the first case only")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -43,16 +53,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with long tests come first, the one that waits for Flower ahead: the short ones even out the end."""
+    """Files with long tests come first: the short ones even out the end."""
     if config.getoption("one_case"):
         first: dict[str, pytest.Item] = {}
         for item in items:
-            first.setdefault(item.nodeid.partition("[")[0] if item.get_closest_marker("long") else item.nodeid, item)
+            function = item.nodeid.partition("[")[0]
+            first.setdefault(function if LONG.get(function, 0) >= ONE_CASE else item.nodeid, item)
         kept = set(first.values())
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = first.values()
     heavy = Counter(item.path for item in items if any(map(item.get_closest_marker, ("processes", "long"))))
-    items.sort(key=lambda item: ("test_deployment" not in item.nodeid, -heavy[item.path]))
+    items.sort(key=lambda item: -heavy[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,7 +41,9 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 def test_no_example_is_left_out() -> None:
-    assert {path for path in EXAMPLES.iterdir() if path.is_dir()} == {QUICKSTART, HOSPITALS}, "test the new one here"
+    assert {path for path in EXAMPLES.iterdir() if path.is_dir()} == {QUICKSTART, HOSPITALS, EXAMPLES / "gallery"}, (
+        "test the new one here; tests/test_gallery.py has the gallery"
+    )
 
 
 # The quickstart

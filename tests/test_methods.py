@@ -20,6 +20,20 @@ from wafl.adversaries import Affine, BoundedAscent, Wasserstein
         (wafl.FedRobust(), "FedRobust", Affine, weights.ByExamples),
         (wafl.AFL(), "AFL", None, weights.Learned),
         (wafl.DRFA(), "DRFA", None, weights.Learned),
+        (wafl.CVaR(), "CVaR", None, weights.CVaR),
+        (wafl.FGDRO(), "FGDRO", None, weights.KL),
+        (wafl.QFFL(), "QFFL", None, weights.QFair),
+        (wafl.TERM(), "TERM", None, weights.Tilted),
+        (wafl.ScaffPD(), "ScaffPD", None, weights.PrimalDual),
+        (wafl.SFAT(), "SFAT", BoundedAscent, weights.Slack),
+        (wafl.SinkhornDRO(), "SinkhornDRO", adversaries.Sinkhorn, weights.ByExamples),
+        (wafl.ResilientWAFL(), "ResilientWAFL", adversaries.Resilient, weights.ByExamples),
+        (wafl.TRADES(), "TRADES", adversaries.Trades, weights.ByExamples),
+        (wafl.CalFAT(), "CalFAT", adversaries.Calibrated, weights.ByExamples),
+        (wafl.IRM(), "IRM", adversaries.Invariant, weights.ByExamples),
+        (wafl.GroupDRO(), "GroupDRO", None, weights.Group),
+        (wafl.REx(), "REx", None, weights.RiskVariance),
+        (wafl.FedGMA(), "FedGMA", None, weights.ByExamples),
     ],
 )
 def test_each_named_method_has_the_adversary_and_the_weights_of_its_paper(method, name, adversary, client_weights):
@@ -31,7 +45,9 @@ def test_each_named_method_has_the_adversary_and_the_weights_of_its_paper(method
 
 def test_every_preset_is_listed_and_public():
     papers = {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
-    assert set(wafl.METHODS) == papers | {"FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
+    balls = {"CVaR", "FGDRO", "QFFL", "TERM", "ScaffPD", "SFAT", "GroupDRO", "REx", "TRADES", "CalFAT", "IRM"}
+    others = {"SinkhornDRO", "ResilientWAFL", "FedGMA", "FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
+    assert set(wafl.METHODS) == papers | balls | others
     assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
 
 

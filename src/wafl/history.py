@@ -25,8 +25,9 @@ class Record:
     ``seconds`` is the run's share of the time that the round took; runs of a sweep train together.
     ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
     asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
-    "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``metrics`` is what
-    callbacks added.
+    "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``shortened`` lists the
+    clients whose updates were too long, each with the share of the length that was kept. ``metrics`` is what callbacks
+    added.
     """
 
     round: int
@@ -39,6 +40,7 @@ class Record:
     excluded: tuple[tuple[int, str], ...] = ()
     attempts: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    shortened: tuple[tuple[int, float], ...] = ()
 
     @property
     def participants(self) -> tuple[int, ...]:

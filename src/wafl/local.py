@@ -3,16 +3,19 @@
 from wafl.algorithms.local import (
     SGD,
     ControlVariates,
+    GradientControl,
     LocalState,
     LocalStep,
     Outcome,
     Plain,
     Prox,
     control_variates,
+    gradient_control,
     prox,
     sgd,
 )
 
 __all__ = [
-    "SGD", "ControlVariates", "LocalState", "LocalStep", "Outcome", "Plain", "Prox", "control_variates", "prox", "sgd",
+    "SGD", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Plain", "Prox",
+    "control_variates", "gradient_control", "prox", "sgd",
 ]  # fmt: skip

@@ -9,20 +9,47 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Annotated, Any, Generic, ParamSpec, Protocol, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, get_type_hints
 
-from wafl.adversaries import Adversary, Affine, BoundedAscent, ProjectedAscent, Wasserstein
-from wafl.algorithms.choices import Served, Stepped, Weighted, part
+from wafl.adversaries import (
+    Adversary,
+    Affine,
+    BoundedAscent,
+    Calibrated,
+    Invariant,
+    ProjectedAscent,
+    Resilient,
+    Sinkhorn,
+    Trades,
+    Wasserstein,
+)
+from wafl.algorithms.choices import About, Served, Stepped, Weighted
 from wafl.algorithms.local import LocalStep, sgd
 from wafl.algorithms.local.control_variates import SCAFFOLD as SCAFFOLD_OPTIONS
+from wafl.algorithms.local.gradient_control import ScaffPD as ScaffPDOptions
 from wafl.algorithms.local.prox import FedProx as FedProxOptions
 from wafl.algorithms.servers import Optimizer, Server, averaging
 from wafl.algorithms.servers.adam import FedAdam as FedAdamOptions
+from wafl.algorithms.servers.masked import FedGMA as FedGMAOptions
 from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
 from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
 from wafl.core.bounds import Box, within
-from wafl.core.options import EachRound, Option, Positive, check_options, options_of
-from wafl.weights import ClientWeights, Learned, StepSize, agnostic, by_examples, snapshot
+from wafl.core.options import EachRound, NotNegative, Option, Positive, check_options, options_of, part
+from wafl.weights import (
+    KL,
+    ClientWeights,
+    Learned,
+    QFair,
+    RiskVariance,
+    Slack,
+    StepSize,
+    Tilted,
+    agnostic,
+    by_examples,
+    group_dro,
+    snapshot,
+)  # fmt: skip
+from wafl.weights import CVaR as CVaRWeights
 
 P = ParamSpec("P")
 AVERAGING, DESCENT = averaging(), sgd()
@@ -89,7 +116,8 @@ class Method:
             grouped.setdefault(slot, {})[own_name] = value
         changed = {slot: _changed(method._part(slot), options) for slot, options in grouped.items()}
         if "optimizer" in changed:
-            changed["server"] = replace(method.server, optimizer=changed.pop("optimizer"))  # pyright: ignore
+            server = changed.get("server", method.server)
+            changed["server"] = replace(server, optimizer=changed.pop("optimizer"))
         return replace(method, **changed)
 
     def declared(self) -> dict[str, tuple[Option, Any]]:
@@ -117,13 +145,23 @@ class Method:
     def _owners(self) -> dict[str, tuple[str, str]]:
         """For each option, by name: the part that has it, and what the part calls it."""
         found: dict[str, tuple[str, str]] = {}
-        for slot in ("adversary", "local", "optimizer"):
+        for slot in ("adversary", "local", "optimizer", "server"):
             owner = self._part(slot)
             for field in fields(owner) if is_dataclass(owner) else ():
-                found.setdefault(field.name, (slot, field.name))
-        if isinstance(self.client_weights, Learned):
-            found["weights_step"] = ("client_weights", "step_size")
+                if field.name != "optimizer":
+                    found.setdefault(field.name, (slot, field.name))
+        for name in _limited(self.client_weights):
+            public = "weights_step" if name == "step_size" else name
+            found[f"weights_{name}" if public in found else public] = ("client_weights", name)
         return found
+
+
+def _limited(rule: ClientWeights) -> list[str]:
+    """The options of a rule for the client weights that have a range, and so can be swept."""
+    try:
+        return [name for name, option in options_of(type(rule)).items() if option.limits is not None]
+    except (TypeError, NameError):  # your own rule: not a dataclass, or with annotations that only its function knows
+        return ["step_size"] if isinstance(rule, Learned) else []
 
 
 def _changed(owner: Any, options: dict[str, Any]) -> Any:
@@ -134,6 +172,8 @@ def _changed(owner: Any, options: dict[str, Any]) -> Any:
 
 class Options(Protocol):
     """A dataclass of a preset's options."""
+
+    about: ClassVar[About]
 
     def parts(self) -> dict[str, Any]:
         """The parts of the method that the preset decides, by their names in :class:`Method`."""
@@ -178,6 +218,13 @@ class FedAvg(Weighted, Served, Stepped):
     McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
     """
 
+    about: ClassVar = About(
+        'McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017',
+        r"\min_\theta \sum_i \lambda_i f_i(\theta), \qquad \theta \leftarrow \frac{\sum_{i \in S} \lambda_i "
+        r"\theta_i}{\sum_{i \in S} \lambda_i}",
+        "As the baseline, and if test data look like the training data of all clients together.",
+    )
+
     def parts(self) -> dict[str, Any]:
         return {}
 
@@ -190,14 +237,63 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
     If you give neither gamma nor radius, gamma is 0.5, the paper's choice for MNIST.
     """
 
+    about: ClassVar = About(
+        'Nguyen et al., "On the generalization of Wasserstein robust federated learning", 2022',
+        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z \sim P_i} \Big[ \sup_{z'} \; \ell(\theta, z') - "
+        r"\gamma \, d(z', z)^p \Big]",
+        "If test data may shift in any direction, in a geometry that you choose by the norm, and if you want "
+        "certificates.",
+    )
+
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, Wasserstein)}
 
 
 @preset
 @dataclass(frozen=True)
+class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
+    """WAFL with a Sinkhorn ball: the worst case is spread out (see :class:`wafl.adversaries.Sinkhorn`)."""
+
+    about: ClassVar = About(
+        'Wang, Gao and Xie, "Sinkhorn distributionally robust optimization", Operations Research 2025, on every client',
+        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ \gamma \varepsilon \log \mathbb{E}_{\delta \sim "
+        r"N(0, \sigma^2 I)} \, e^{\ell(\theta, (x + \delta, y)) / (\gamma \varepsilon)} \Big], \qquad "
+        r"\varepsilon = 2 \sigma^2",
+        "As WAFL, if test data may shift to anywhere in a region and not to its worst point alone.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Sinkhorn)}
+
+
+@preset
+@dataclass(frozen=True)
+class ResilientWAFL(Resilient, Weighted, Served, Stepped):
+    """WAFL that leaves out examples that no model explains (see :class:`wafl.adversaries.Resilient`)."""
+
+    about: ClassVar = About(
+        'After Wang et al., "Distributionally robust federated learning with outlier resilience", 2025; the sign of '
+        "the reweighting is ours",
+        r"\min_\theta \sum_i \lambda_i \min_{w} \; \mathbb{E}_{w} \big[ \phi_\gamma(\theta, z) \big] + \tau \, "
+        r"\mathrm{KL}(w \,\|\, P_i), \qquad w(z) \propto e^{-\phi_\gamma(\theta, z) / \tau}",
+        "As WAFL, if some of the training examples are garbage: mislabeled, misread, or not of any class.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Resilient)}
+
+
+@preset
+@dataclass(frozen=True)
 class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
     """FedAvg with adversarial training by projected gradient ascent (see :class:`wafl.adversaries.ProjectedAscent`)."""
+
+    about: ClassVar = About(
+        'Madry et al., "Towards deep learning models resistant to adversarial attacks", ICLR 2018, on every client',
+        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z \sim P_i} \Big[ \max_{\|\delta\| \le \epsilon} "
+        r"\ell(\theta, (x + \delta, y)) \Big]",
+        "Against an attack that may move every example by up to a known epsilon.",
+    )
 
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, ProjectedAscent)}
@@ -208,6 +304,12 @@ class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
 class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
     """FedAvg with adversarial training by one gradient step (see :class:`wafl.adversaries.BoundedAscent`)."""
 
+    about: ClassVar = About(
+        'Goodfellow, Shlens and Szegedy, "Explaining and harnessing adversarial examples", ICLR 2015, on every client',
+        r"x \leftarrow x + \epsilon \, \mathrm{sign} \, \nabla_x \ell(\theta, (x, y))",
+        "As a cheap FedPGM: one gradient per example.",
+    )
+
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, BoundedAscent)}
 
@@ -217,6 +319,13 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
 class FedRobust(Affine, Weighted, Served, Stepped):
     """FedAvg against an affine shift of each client's inputs (see :class:`wafl.adversaries.Affine`)."""
 
+    about: ClassVar = About(
+        'Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts", NeurIPS 2020',
+        r"\min_\theta \sum_i \lambda_i \max_{A_i, b_i} \; \mathbb{E}_{P_i} \big[ \ell(\theta, (A_i x + b_i, "
+        r"y)) \big] - c \, \big( \|A_i - I\|^2 + \|b_i\|^2 \big)",
+        "If clients differ by affine maps of their inputs, such as instruments with other gains and offsets.",
+    )
+
     def parts(self) -> dict[str, Any]:
         return {"adversary": part(self, Affine)}
 
@@ -225,6 +334,13 @@ class FedRobust(Affine, Weighted, Served, Stepped):
 @dataclass(frozen=True)
 class AFL(Served, Stepped):
     """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
+
+    about: ClassVar = About(
+        'Mohri, Sivek and Suresh, "Agnostic federated learning", ICML 2019',
+        r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta), \qquad \lambda \leftarrow "
+        r"\mathrm{proj}_\Delta (\lambda + \eta f(\theta))",
+        "For the worst mixture of a few clients that can all answer every round.",
+    )
 
     weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.1
 
@@ -240,15 +356,192 @@ class AFL(Served, Stepped):
 class DRFA(Served, Stepped):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
 
+    about: ClassVar = About(
+        'Deng, Kamani and Mahdavi, "Distributionally robust federated averaging", NeurIPS 2020',
+        r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta) - \tfrac{c}{2} \big\| \lambda - "
+        r"\tfrac{1}{m} \big\|^2",
+        "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is "
+        "DRFA-Prox.",
+    )
+
+    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.01
+    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": snapshot(self.weights_step, self.prox)}
+
+
+@preset
+@dataclass(frozen=True)
+class CVaR(CVaRWeights, Served, Stepped):
+    """FedAvg on the mean loss of the worst clients (see :class:`wafl.weights.CVaR`)."""
+
+    about: ClassVar = About(
+        'Pillutla et al., "Federated learning with superquantile aggregation for heterogeneous data", '
+        "Machine Learning 2024",
+        r"\min_\theta \max_{\lambda} \Big\{ \sum_i \lambda_i f_i(\theta) : 0 \le \lambda_i \le \frac{p_i}{1 - "
+        r"\alpha}, \; \sum_i \lambda_i = 1 \Big\}",
+        "If the worst tenth of the clients matters, not the single worst, which may be noise.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": part(self, CVaRWeights)}
+
+
+@preset
+@dataclass(frozen=True)
+class FGDRO(KL, Served, Stepped):
+    """Group DRO over the clients with a KL penalty, or within a KL ball (see :class:`wafl.weights.KL`)."""
+
+    about: ClassVar = About(
+        'Guo and Yang, "Communication-efficient federated group distributionally robust optimization", NeurIPS 2024',
+        r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta) - \tau \, \mathrm{KL}(\lambda "
+        r"\,\|\, p), \qquad \lambda_i \propto p_i \, e^{f_i(\theta) / \tau}",
+        "For a smooth compromise between the mean and the worst client, by a temperature or a radius.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": part(self, KL)}
+
+
+@preset
+@dataclass(frozen=True)
+class QFFL(QFair, Served, Stepped):
+    """Fair federated learning: losses to the power q + 1 (see :class:`wafl.weights.QFair`)."""
+
+    about: ClassVar = About(
+        'Li, Sanjabi, Beirami and Smith, "Fair resource allocation in federated learning", ICLR 2020',
+        r"\min_\theta \sum_i \frac{p_i}{q + 1} f_i(\theta)^{q + 1}",
+        "If clients should be served alike, with a step that needs no tuning when q changes.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": part(self, QFair)}
+
+
+@preset
+@dataclass(frozen=True)
+class TERM(Tilted, Served, Stepped):
+    """Tilted empirical risk minimization over the clients (see :class:`wafl.weights.Tilted`)."""
+
+    about: ClassVar = About(
+        'Li, Beirami, Sanjabi and Smith, "Tilted empirical risk minimization", ICLR 2021',
+        r"\min_\theta \frac{1}{t} \log \sum_i p_i \, e^{t f_i(\theta)}",
+        "For fairness with t above 0, and against clients with wrong data with t below 0.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": part(self, Tilted)}
+
+
+@preset
+@dataclass(frozen=True)
+class TRADES(Trades, Weighted, Served, Stepped):
+    """FedAvg with a price for outputs that change in a ball (see :class:`wafl.adversaries.Trades`)."""
+
+    about: ClassVar = About(
+        'Zhang et al., "Theoretically principled trade-off between robustness and accuracy", ICML 2019',
+        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ \ell(\theta, (x, y)) + \beta \max_{\|\delta\| \le "
+        r"\epsilon} \mathrm{KL} \big( p_\theta(x) \,\|\, p_\theta(x + \delta) \big) \Big]",
+        "Against an attack of a known epsilon, if accuracy without an attack matters too.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Trades)}
+
+
+@preset
+@dataclass(frozen=True)
+class CalFAT(Calibrated, Weighted, Served, Stepped):
+    """Adversarial training of clients with different classes (see :class:`wafl.adversaries.Calibrated`)."""
+
+    about: ClassVar = About(
+        'Chen et al., "CalFAT: Calibrated federated adversarial training with label skewness", NeurIPS 2022',
+        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ -\log \frac{\pi_{iy} \, e^{s_y(x + \delta)}}"
+        r"{\sum_c \pi_{ic} \, e^{s_c(x + \delta)}} \Big], \qquad \pi_{ic} = \frac{n_{ic}}{n_i}",
+        "If clients have different classes and adversarial training is unstable.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Calibrated)}
+
+
+@preset
+@dataclass(frozen=True)
+class IRM(Invariant, Weighted, Served, Stepped):
+    """FedAvg with a price for outputs that a client would scale (see :class:`wafl.adversaries.Invariant`)."""
+
+    about: ClassVar = About(
+        'Arjovsky et al., "Invariant risk minimization", 2019, IRMv1 with clients as environments',
+        r"\min_\theta \sum_i \lambda_i \Big( f_i(\theta) + c \, \Big| \frac{d}{dw} f_i(w \cdot \theta) "
+        r"\Big|_{w = 1}^2 \Big)",
+        "If clients are domains, and a feature that predicts well in each of them may mislead in a new one.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, Invariant)}
+
+
+@preset
+@dataclass(frozen=True)
+class SFAT(Slack, ProjectedAscent, Served, Stepped):
+    """FedPGM whose clients with small adversarial losses count more (see :class:`wafl.weights.Slack`)."""
+
+    about: ClassVar = About(
+        'Zhu et al., "Combating exacerbated heterogeneity for robust models in federated learning", ICLR 2023',
+        r"\lambda_i \propto p_i \, (1 + \alpha) \text{ if } f_i \text{ is among the smallest of the cohort, and } "
+        r"p_i \, (1 - \alpha) \text{ otherwise}",
+        "If adversarial training of clients with different labels is unstable.",
+    )
+
+    def __post_init__(self) -> None:
+        ProjectedAscent.__post_init__(self)
+        Slack.__post_init__(self)
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, ProjectedAscent), "client_weights": part(self, Slack)}
+
+
+@preset
+@dataclass(frozen=True)
+class GroupDRO(Served, Stepped):
+    """The worst mixture of the clients, by multiplicative steps (see :class:`wafl.weights.Group`)."""
+
+    about: ClassVar = About(
+        'Sagawa et al., "Distributionally robust neural networks for group shifts", ICLR 2020, with clients as groups',
+        r"\lambda_i \leftarrow \lambda_i \, e^{\eta f_i(\theta)}, \text{ scaled to sum to 1}",
+        "As AFL, with local steps and sampling; weights never vanish.",
+    )
+
     weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.01
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def parts(self) -> dict[str, Any]:
-        return {"client_weights": snapshot(self.weights_step)}
+        return {"client_weights": group_dro(self.weights_step)}
 
 
+@preset
+@dataclass(frozen=True)
+class REx(RiskVariance, Served, Stepped):
+    """FedAvg plus a price for the variance of the clients' losses (see :class:`wafl.weights.RiskVariance`)."""
+
+    about: ClassVar = About(
+        'Krueger et al., "Out-of-distribution generalization via risk extrapolation", ICML 2021, over clients',
+        r"\min_\theta \sum_i p_i f_i(\theta) + \beta \sum_i p_i \Big( f_i(\theta) - \sum_j p_j f_j(\theta) \Big)^2",
+        "If clients are domains and a new domain is to come that may differ more than they do.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": part(self, RiskVariance)}
+
+
+ScaffPD = preset(ScaffPDOptions)
+FedGMA = preset(FedGMAOptions)
 FedProx = preset(FedProxOptions)
 SCAFFOLD = preset(SCAFFOLD_OPTIONS)
 FedAvgM = preset(FedAvgMOptions)
@@ -258,6 +551,7 @@ FedYogi = preset(FedYogiOptions)
 METHODS: dict[str, Preset[...]] = {
     method.__name__: method
     for method in (
-        WAFL, FedAvg, FedPGM, FedFGSM, FedRobust, AFL, DRFA, FedProx, SCAFFOLD, FedAvgM, FedAdam, FedYogi,
+        WAFL, FedAvg, SinkhornDRO, ResilientWAFL, FedPGM, FedFGSM, FedRobust, AFL, DRFA, CVaR, FGDRO, QFFL, TERM,
+        ScaffPD, TRADES, CalFAT, SFAT, GroupDRO, IRM, REx, FedGMA, FedProx, SCAFFOLD, FedAvgM, FedAdam, FedYogi,
     )
 }  # fmt: skip

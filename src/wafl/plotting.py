@@ -12,11 +12,14 @@ from torch import Tensor
 
 from wafl.core.norms import norm_name
 
-# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness, and five more.
+# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness, and more.
 COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
 METHODS = {
     **dict(zip(("wafl", "fedavg", "fedpgm", "fedfgsm", "fedrobust", "afl", "drfa"), COLORS, strict=True)),
     "fedprox": "#882255", "scaffold": "#999933", "fedavgm": "#888888", "fedadam": "#332288", "fedyogi": "#8C564B",
+    "cvar": "#44AA99", "fgdro": "#117733", "qffl": "#DDCC77", "term": "#AA4499", "scaffpd": "#661100",
+    "trades": "#6699CC", "calfat": "#17BECF", "sfat": "#BCBD22", "groupdro": "#9467BD", "irm": "#7F9C6C",
+    "rex": "#F28E8E", "fedgma": "#C49C94", "sinkhorndro": "#B6992D", "resilientwafl": "#A0522D",
 }  # fmt: skip
 """The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")

@@ -49,6 +49,8 @@ SAVED: dict[str, Any] = {
             "server_learning_rate": float | None,
             "seed": int,
             "clip_norm?": float | None,
+            "statistics?": str,
+            "precision?": str,
         },
         "sweep?": dict[str, Any] | None,
         "data?": dict[str, Any] | None,
@@ -162,6 +164,19 @@ class Run:
         write_whole(folder / "run.json", description)
         return folder
 
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page of what the run itself knows: its rounds, client weights and settings.
+
+        :func:`wafl.write_report` adds what the model does on its clients' data. Needs ``wafl-learn[report]``.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file.
+        """
+        return Runs([self]).report(path)
+
     def __repr__(self) -> str:
         return f"Run({self.method}, {self.history!r})"
 
@@ -203,6 +218,49 @@ class Runs(list[Run]):
         """
         named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
         return plot_histories(named, path, self[0].method if self else "WAFL")
+
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page of what the runs themselves know, as :meth:`Run.report` does for one.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file.
+        """
+        from wafl.report import Page, Study, write_page
+
+        if not self:
+            raise ValueError("there are no runs to report")
+        study = Study(self[0].method if len(self) == 1 else repr(self), self.sections())
+        return write_page(Page("WAFL report", [study]), Path(path))
+
+    def sections(self) -> list[Any]:
+        """What a page shows of the runs: their rounds, weights and settings."""
+        import json
+
+        from wafl.report import Section, sections
+        from wafl.report.charts import Curve
+
+        labels = [", ".join([run.method, *(f"{name}={value}" for name, value in run.point.items())]) for run in self]
+        methods = {label: run.method for label, run in zip(labels, self, strict=True)}
+        quantities: dict[str, list[Curve]] = {}
+        for label, run in zip(labels, self, strict=True):
+            for key, name in (("loss", "training loss"), ("achieved_radius", "achieved radius")):
+                values = run.history.column(key)
+                if values and None not in values:
+                    curve = Curve(label, [number + 1 for number in run.history.column("round")], values)
+                    quantities.setdefault(name, []).append(curve)
+        weights = {label: run.client_weights.tolist() for label, run in zip(labels, self, strict=True)}
+        names = [f"client {place}" for place in range(len(self[0].client_weights))]
+        shown = sections.weights(weights, names, methods)
+        settings = json.dumps(self[0].settings, indent=1, default=str)
+        found = [
+            sections.rounds(quantities, methods),
+            None if shown is None else Section("Client weights", "Whose examples count how much.", [shown]),
+            sections.setup("", "", settings, {}),
+        ]
+        return [section for section in found if section is not None]
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), self.rows())

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from wafl.core.checks import check_positive, check_seed
 from wafl.core.options import Choice, Count, EachRound, NotNegative, Positive, Range, Tunable, check_options
-from wafl.core.statistics import AVERAGED, FROZEN, PER_CLIENT
+from wafl.core.precision import BFLOAT16, FLOAT32, TF32
+from wafl.core.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
 
 LearningRate = float | Callable[[int], float]
 
@@ -22,6 +23,7 @@ class LocalWork:
     local_epochs: int | None
     batch_size: int | None
     statistics: str = FROZEN
+    precision: str = FLOAT32
 
     def num_steps(self, num_examples: Sequence[int]) -> list[int]:
         """The number of local steps of each client."""
@@ -54,9 +56,14 @@ class Schedule:
     clip_norm: Annotated[float | None, Positive(), "The longest update that counts in full."] = None
     statistics: Annotated[
         str,
-        Choice((FROZEN, AVERAGED, PER_CLIENT)),
-        "The running statistics of BatchNorm: frozen, averaged, or kept by each client.",
+        Choice((FROZEN, AVERAGED, PER_CLIENT, FEDBN)),
+        "The running statistics of BatchNorm: frozen, averaged, kept by each client, or (fedbn) with scale and offset.",
     ] = FROZEN
+    precision: Annotated[
+        str,
+        Choice((FLOAT32, TF32, BFLOAT16)),
+        "What layers are computed with: float32, or on a GPU tf32 or bfloat16.",
+    ] = FLOAT32
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -69,7 +76,7 @@ class Schedule:
 
     @property
     def local_work(self) -> LocalWork:
-        return LocalWork(self.local_steps, self.local_epochs, self.batch_size, self.statistics)
+        return LocalWork(self.local_steps, self.local_epochs, self.batch_size, self.statistics, self.precision)
 
     def scalars(self, round: int) -> dict[str, float]:
         """The numbers that clients are sent for a round."""

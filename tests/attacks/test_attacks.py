@@ -1,12 +1,14 @@
 """PGD, FGSM and the worst Wasserstein shift, against closed forms, duals and plain loops."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import wafl
 from tests.oracles import adversary as oracles
 from wafl import FGSM, PGD, Federation, WassersteinShift, evaluate
 from wafl.adversaries.surrogate import single_lane
@@ -273,3 +275,44 @@ def test_a_share_outside_zero_to_one_is_refused():
     clients, model, _, _ = federation()
     with pytest.raises(ValueError, match=r"attacked=1.5 is a share"):
         evaluate(model, clients, attacked=1.5)
+
+
+# At a layer's output.
+
+
+@pytest.fixture(scope="module")
+def tanh_runs() -> tuple[wafl.Federation, list[wafl.Run]]:
+    generator = torch.Generator().manual_seed(3)
+    pairs = [(torch.randn(12, 6, generator=generator), torch.arange(12) % 3) for _ in range(3)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    grid = {"learning_rate": [0.1, 0.5]}
+    return clients, list(wafl.sweep(model, clients, wafl.FedAvg(), grid, rounds=3, local_steps=2))
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_a_wasserstein_shift_at_a_layer_is_one_of_its_outputs(tanh_runs, norm):
+    clients, runs = tanh_runs
+    scores = [wafl.evaluate(run, clients, attack=wafl.WassersteinShift(0.4, norm=norm, space="1")) for run in runs]
+    for run, score in zip(runs, scores, strict=True):
+        front, head = run.model[:2], run.model[2]
+        with torch.no_grad():
+            x = front(clients.test.x.to(torch.float64))
+        features = replace(clients.test, raw=x)
+        behind = replace(clients, test=features)
+        expected = wafl.evaluate(head, behind, attack=wafl.WassersteinShift(0.4, norm=norm, bounds=None))
+        assert score.loss == pytest.approx(expected.loss, rel=1e-6)
+        assert score.loss > 1.05 * wafl.evaluate(run, clients).loss
+    rows = wafl.compare(runs, clients, attacks=wafl.WassersteinShift(0.4, norm=norm, space="1")).rows
+    assert [row.score.loss for row in rows] == pytest.approx([score.loss for score in scores], rel=1e-9)
+
+
+def test_a_wasserstein_shift_at_a_layer_gives_no_examples_and_takes_no_bounds(tanh_runs):
+    clients, runs = tanh_runs
+    shift = wafl.WassersteinShift(0.4, space="1")
+    assert "radius 0.4 (at the output of 1)" in shift.describe("pixels")
+    with pytest.raises(ValueError, match="gives no examples: use wafl"):
+        shift(runs[0], clients.test.x, clients.test.y)
+    with pytest.raises(ValueError, match="leave one out"):
+        wafl.WassersteinShift(0.4, space="1", bounds=(0, 1))

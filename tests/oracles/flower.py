@@ -11,9 +11,9 @@ from torch import Tensor
 import wafl
 from wafl.algorithms import Algorithm
 from wafl.core.task import make_task
+from wafl.engine.client_task import ClientTask
 from wafl.engine.faults import without
 from wafl.engine.lanes import Lanes
-from wafl.engine.local import ClientTask
 from wafl.engine.watch import lowest_gamma
 from wafl.history import Record
 from wafl.schedule import Schedule

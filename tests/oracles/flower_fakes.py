@@ -16,6 +16,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.config import flatten_dict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
@@ -29,7 +30,7 @@ from wafl.flower import queries, server
 from wafl.flower.node import Node
 from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, to_run_config
-from wafl.flower.wire import arrays, read_array
+from wafl.flower.wire import NodeQuery, arrays, encode_query, read_array
 from wafl.runs.read import parse_experiment
 
 Client = dict[str, Any]
@@ -70,6 +71,11 @@ def carried(value: Any) -> Any:
         return inflate_object_from_contents(value.object_id, contents)
 
 
+def encoded(query: NodeQuery) -> RecordDict:
+    """A query as it was sent."""
+    return encode_query(query)
+
+
 @dataclass
 class Host:
     """One node of the grid; ``fate`` says what happens to its reply, by the kind and round of the message."""
@@ -78,6 +84,7 @@ class Host:
     node: Node
     fate: Callable[[str, int | None], Fate] = lambda *_: None
     here: bool = True
+    key: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,9 @@ class Grid:
     seen: list[Seen] = field(default_factory=list[Seen])
     pending: dict[str, tuple[float, Host, Message | None, Message]] = field(default_factory=dict[str, Any])
 
-    def get_node_ids(self) -> Iterable[int]:
-        numbers = [host.number for host in self.hosts if host.here]
-        return self.shuffle.sample(numbers, len(numbers))
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        nodes = [NodeInfo(node_id=host.number, public_key=host.key) for host in self.hosts if host.here]
+        return self.shuffle.sample(nodes, len(nodes))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]:
         pushed: list[str | None] = []

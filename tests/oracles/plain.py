@@ -59,7 +59,8 @@ def train(
 ) -> dict[str, Tensor]:
     """Every client takes part in every round; ``moved`` is what the adversary moves, the inputs unless it is given.
 
-    With ``statistics``, those of BatchNorm layers are returned too: "averaged", or each "client" goes on with its own.
+    With ``statistics``, those of BatchNorm layers are returned too: "averaged", or each "client" goes on with its own,
+    in "fedbn" also with its own scales and offsets.
     """
     work = reference.Work(local_epochs=local_epochs, batch_size=batch_size)
     server = copy.deepcopy(model)
@@ -85,6 +86,12 @@ def train(
             ends.append(own)
             if statistics == "client":
                 kept[client] = {name: value.clone() for name, value in own.named_buffers()}
+            if statistics == "fedbn":
+                layers = {
+                    name for name, layer in own.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+                }
+                state = own.state_dict()
+                kept[client] = {name: state[name].clone() for name in state if name.rpartition(".")[0] in layers}
         with torch.no_grad():
             for name, value in averaged(server, statistics).items():
                 found = [dict([*end.named_parameters(), *end.named_buffers()])[name] for end in ends]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tests.oracles.reweighing import Weigh
 
 Params = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -311,6 +313,11 @@ class Transport:
             return max(0.0, gain / (2 * gamma) - spent)
         return math.inf if gain > gamma else 0.0
 
+    def in_round(self, t: int, rounds: int) -> Transport:
+        """Over a third of the rounds, at most 30, the ball grows from a tenth of the radius, by a constant factor."""
+        warm = min(30, rounds // 3)
+        return self if self.radius is None or t >= warm else replace(self, radius=self.radius * 10 ** (t / warm - 1))
+
     def next_gamma(self, gamma: float, cost: float) -> float:
         """Up: in proportion to the achieved radius. Down: by its root, or to where half the radius is achieved."""
         if self.radius is None:
@@ -403,6 +410,28 @@ class Learned:
 
     rule: str
     step: float
+
+
+@dataclass(frozen=True)
+class Reweighed:
+    """Weights of a cohort by its losses at the server's model; q-FFL (Li et al. 2020, algorithm 2) has its own step."""
+
+    weigh: Weigh
+    center: Sequence[float]
+    q: float | None = None
+
+    def step(self, params: Params, losses: list[float], center: list[float], ends: list[Params], rate: float) -> Params:
+        """``w - sum_k Delta_k / sum_k h_k`` with ``L = 1 / rate``, ``Delta = F^q L (w - w_k)`` and
+        ``h = q F^(q - 1) ||L (w - w_k)||^2 + L F^q``; each client counts with its weight in the center.
+        """
+        assert self.q is not None
+        numerator, denominator = {name: torch.zeros_like(value) for name, value in params.items()}, 0.0
+        for share, loss, end in zip(center, losses, ends, strict=True):
+            slope = {name: (params[name] - end[name]) / rate for name in params}
+            length = sum(float(value.square().sum()) for value in slope.values())
+            numerator = {name: numerator[name] + share * loss**self.q * slope[name] for name in params}
+            denominator += share * (self.q * loss ** (self.q - 1) * length + loss**self.q / rate)
+        return {name: params[name] - numerator[name] / denominator for name in params}
 
 
 @dataclass
@@ -503,7 +532,7 @@ def train(
     *,
     rounds: int,
     adversary: Adversary,
-    weights: Sequence[float] | Learned,
+    weights: Sequence[float] | Learned | Reweighed,
     learning_rate: Callable[[int], float],
     server_learning_rate: float = 1.0,
     server: ServerOptimizer | None = None,
@@ -517,28 +546,44 @@ def train(
     total = len(clients)
     cohort = cohort or total
     learned = weights if isinstance(weights, Learned) else None
-    lam = [1 / total] * total if learned else [weight / sum(weights) for weight in weights]
-    gamma = getattr(adversary, "gamma", 0.0)
+    reweighed = weights if isinstance(weights, Reweighed) else None
+    center: Sequence[float] = [1.0] * total if learned else reweighed.center if reweighed else weights  # pyright: ignore
+    lam = [weight / sum(center) for weight in center]
+    gamma, whole = getattr(adversary, "gamma", 0.0), adversary
     cohorts: list[list[int]] = []
     for t in range(rounds):
         rate = learning_rate(t)
+        if isinstance(whole, Transport):
+            adversary = whole.in_round(t, rounds)
         if learned and learned.rule == "DRFA":
             asked = sorted(choose_by_weight(seed, t, lam, cohort))
             shares = [1 / cohort] * cohort
         else:
             asked = choose(seed, COHORT, t, total, cohort)
+            if reweighed:
+                inside = sum(center[client] for client in asked)
+                own = {client: center[client] / inside for client in asked}
+                found = {c: adversary.move(objective, params, *clients[c], gamma, c).value for c in asked}
+                new = reweighed.weigh([own[client] for client in asked], [found[client] for client in asked])
+                lam = [dict(zip(asked, new, strict=True)).get(client, 0.0) for client in range(total)]
+                asked = [client for client in asked if lam[client] > 1e-12]
             shares = [lam[client] / sum(lam[client] for client in asked) for client in asked]
         cohorts.append(asked)
         updates = [
             local_training(objective, params, clients[client], work, adversary, rate, gamma, seed, t, client, local)
             for client in asked
         ]
-        mean = weighted_sum(shares, [clipped(params, update.path[-1], clip_norm) for update in updates])
-        params = server.step(params, mean)
+        ends = [clipped(params, update.path[-1], clip_norm) for update in updates]
+        if reweighed and reweighed.q is not None:
+            params = reweighed.step(params, [found[c] for c in asked], [own[c] for c in asked], ends, rate)  # pyright: ignore
+        else:
+            params = server.step(params, weighted_sum(shares, ends))
         local.round_ends(lam)
         if isinstance(adversary, Transport):
             cost = sum(share * update.cost for share, update in zip(shares, updates, strict=True))
             gamma = adversary.next_gamma(gamma, cost)
+            if adversary.radius is not None and adversary.power == 2:  # a larger ball has a smaller price
+                gamma *= adversary.radius / whole.in_round(t + 1, rounds).radius
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
         if learned and learned.rule == "DRFA":

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from wafl.adversaries.surrogate import single_lane
-from wafl.core.task import Loss, Problem
+from wafl.core.cost import check_ascent
+from wafl.core.inputs import Inputs
+from wafl.core.task import Loss, Moved, Problem
 from wafl.run import Run
 
 
@@ -44,12 +46,21 @@ class Attack(ABC):
     """Whether the attack refuses a regression."""
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
+        check_ascent(self)
         problem, inputs, labels = single_lane(model, x, y, loss)
         return self.move(problem, Population(inputs, labels), seed)[0]
 
     @abstractmethod
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         """The moved ``x [1, N, ...]`` of a whole population."""
+
+    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
+        """Attack every lane's model on the same examples, which have these numbers."""
+        lanes = [Problem(problem.task, problem.params[lane : lane + 1]) for lane in range(x.lanes)]
+        moved = [
+            self.move(alone, Population(x.base, y[lane : lane + 1], rows), seed) for lane, alone in enumerate(lanes)
+        ]
+        return torch.cat(moved)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor | None:
         """How much each attacked example counts, given labels ``y [N]``: ``[N]``, summing to 1; None: all the same."""
@@ -58,3 +69,14 @@ class Attack(ABC):
     @abstractmethod
     def describe(self, unit: str) -> str:
         """The attack in words, with the unit of its size."""
+
+
+def place(space: str | None, unit: str) -> str:
+    """Where an attack moves examples, in words: the unit of the data, or the layer."""
+    return unit if space is None else f"at the output of {space}"
+
+
+def refuse_space(attack: Attack, space: str | None) -> None:
+    """An attack at a layer's output has no moved examples to return."""
+    if space is not None:
+        raise ValueError(f"{attack!r} moves a layer's output and gives no examples: use wafl.evaluate or wafl.compare")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries import AdversaryState, BoundedAscent, ProjectedAscent
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import Attack, Population, place, refuse_space
 from wafl.core.bounds import DATA, Bounds, in_words
 from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs, dense
@@ -37,10 +37,7 @@ class BoundedAttack(Attack):
         return _SideBySide((self, *others), runs) if others else self
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
-        if self.adversary().space is not None:
-            raise ValueError(
-                f"{self!r} moves a layer's output and gives no examples: use wafl.evaluate or wafl.compare"
-            )
+        refuse_space(self, self.adversary().space)
         return dense(self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers()))
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
@@ -65,11 +62,6 @@ class _SideBySide(BoundedAttack):
 
     def describe(self, unit: str) -> str:
         return "; ".join(attack.describe(unit) for attack in self.attacks)
-
-
-def place(space: str | None, unit: str) -> str:
-    """Where an attack moves examples, in words: the unit of the data, or the layer."""
-    return unit if space is None else f"at the output of {space}"
 
 
 def same_but_size(one: Attack | None, other: Attack | None) -> bool:

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from wafl.adversaries import Move, Wasserstein
 from wafl.adversaries.surrogate import move_one_lane
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import Attack, Population, place, refuse_space
 from wafl.core.bounds import DATA, Bounds, in_words
+from wafl.core.checks import check_space
+from wafl.core.inputs import Inputs
 from wafl.core.norms import norm_name
-from wafl.core.task import Problem
+from wafl.core.task import Moved, Problem
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class WassersteinShift(Attack):
         steps: the most ascent steps at each gamma.
         tolerance: an example stops this close to its fixed point, relative to its move.
         bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
+        space: the name of a layer: its output is moved instead of the inputs, and the radius is in its units.
     """
 
     pointwise: ClassVar[bool] = False
@@ -40,13 +43,29 @@ class WassersteinShift(Attack):
     steps: int = 100
     tolerance: float = 1e-5
     bounds: Bounds = DATA
+    space: str | None = None
 
     def __post_init__(self) -> None:
+        check_space(self.space, self.bounds)
         if not (self.radius >= 0 and math.isfinite(self.radius)):
             raise ValueError(f"radius={self.radius} must be finite and at least 0, in the units of the data")
         self._adversary(1.0)
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        refuse_space(self, self.space)
+        return self._shifted(problem, population, seed)
+
+    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
+        if self.space is None:
+            return super().move_lanes(problem, x, y, seed, rows)
+        features: list[Tensor] = []
+        for lane in range(x.lanes):
+            behind = Problem(problem.task, problem.params[lane : lane + 1]).behind(self.space, Inputs(x.base, 1))
+            population = Population(behind.at_rest, y[lane : lane + 1], rows)
+            features.append(self._shifted(behind, population, seed))
+        return problem.behind(self.space, x).shifted(torch.cat(features))
+
+    def _shifted(self, problem: Problem, population: Population, seed: int) -> Tensor:
         x, y, share = population.x, population.y, population.shares()
         budget = self.radius**2
         if budget == 0:
@@ -87,7 +106,7 @@ class WassersteinShift(Attack):
 
     def describe(self, unit: str) -> str:
         shift = f"worst {norm_name(self.norm)} Wasserstein shift"
-        return f"{shift}, radius {self.radius:g} ({unit}), {in_words(self.bounds)}"
+        return f"{shift}, radius {self.radius:g} ({place(self.space, unit)}), {in_words(self.bounds)}"
 
     def _adversary(self, gamma: float) -> Wasserstein:
         return Wasserstein(

@@ -121,6 +121,51 @@ class Comparison:
         runs, attacks = ({getattr(row, name) for row in self.rows} for name in ("run", "attacked"))
         return f"Comparison({len(self.rows)} rows: {len(runs)} runs, {len(attacks)} shares of attacked clients)"
 
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page: the table of runs with intervals, accuracy by attacked share, client by client.
+
+        Needs ``wafl-learn[report]``.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file.
+        """
+        from wafl.report import Page, Study, write_page
+
+        facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
+        return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))
+
+    def sections(self) -> list[Any]:
+        """What a page shows of the comparison."""
+        from wafl.report import sections
+
+        measure = "loss" if self.rows[0].score.accuracy is None else "accuracy"
+        attacks = list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
+        tested: list[sections.Tested] = []
+        tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
+        methods = {row.run: row.method or row.run for row in self.rows}
+        for name, method in methods.items():
+            own = [row for row in self.rows if row.run == name]
+            clean = [row.score for row in own if row.score.attack == "none" or row.attacked == 0]
+            shares: dict[float, list[float]] = {}
+            for row in own:
+                if row.score.attack != "none" and row.score.attack == attacks[0] and row.attacked > 0:
+                    shares.setdefault(row.attacked, []).append(percent_or_loss(row.score))
+            worst = [percent_or_loss(score.worst_client) for score in clean]
+            tested.append(sections.Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
+        for row in self.rows:
+            test = "clean data" if row.score.attack == "none" else f"{row.attacked:.0%} attacked, {row.score.attack}"
+            points = [(client.name, percent_or_loss(client)) for client in row.score.per_client]
+            tests.setdefault(test, {}).setdefault(row.run, points)
+        found = [
+            sections.methods(tested, measure),
+            sections.attacked(tested, measure, attacks[0]) if attacks else None,
+            sections.by_client(tests, methods, measure),
+        ]
+        return [section for section in found if section is not None]
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``comparison.csv`` and ``comparison.json`` to the folder."""
         records = [row.values() for row in self.rows]

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from wafl.adversaries.surrogate import single_lane
-from wafl.attacks import Attack, BoundedAttack, Population
+from wafl.attacks import Attack
 from wafl.core.bounds import within
 from wafl.core.checks import check_seed
+from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
 from wafl.core.random import Purpose, choose
-from wafl.core.task import Loss, Moved, Problem
+from wafl.core.task import Loss, Problem
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
@@ -147,25 +148,13 @@ def examine(
         x = clients.test.rows(piece, dtype).to(device)[None]
         y = clients.test.y[piece].to(device)
         y = (y.to(dtype) if y.is_floating_point() else y).expand(lanes, *y.shape)
-        inputs = Inputs(x, lanes) if attack is None else _moved(problem, attack, x, y, seed, piece)
+        inputs = Inputs(x, lanes)
+        inputs = inputs if attack is None else attack.move_lanes(problem, inputs, y, seed, piece)
         outputs = problem.outputs(inputs).double()
         losses.append(problem.output_loss.value(outputs, y).cpu())
         if clients.num_classes is not None:
             correct.append((outputs.argmax(-1) == y).double().cpu())
     return torch.cat(losses, dim=1), torch.cat(correct, dim=1) if correct else None
-
-
-def _moved(problem: Problem, attack: Attack, x: Tensor, y: Tensor, seed: int, rows: Tensor) -> Moved:
-    lanes = len(problem.params)
-    if isinstance(attack, BoundedAttack):
-        return attack.move_lanes(problem, Inputs(x, lanes), y, seed, rows)
-    moved = [
-        attack.move(
-            Problem(problem.task, problem.params[lane : lane + 1]), Population(x, y[lane : lane + 1], rows), seed
-        )
-        for lane in range(lanes)
-    ]
-    return torch.cat(moved)
 
 
 def make_score(
@@ -222,6 +211,7 @@ def check_attack(attack: object, clients: Federation) -> Attack | None:
         raise ValueError(f"{attack!r} is not an attack: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
     if attack.needs_classes and clients.num_classes is None:
         raise ValueError(f"{attack.describe(clients.unit)}: this attack needs classes, and this is a regression")
+    check_ascent(attack)
     return within(attack, clients.bounds)
 
 

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from wafl.attacks import Attack
 from wafl.core.checks import check_seed
-from wafl.core.errors import ConcavityWarning, DivergedError, LabelCostWarning, RadiusWarning, UnboundedError
+from wafl.core.cost import check_memory
+from wafl.core.errors import (
+    ConcavityWarning,
+    DivergedError,
+    DivergenceWarning,
+    LabelCostWarning,
+    RadiusWarning,
+    UnboundedError,
+)
 from wafl.core.options import Count
 from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
@@ -31,6 +39,9 @@ from wafl.tuning.goal import Goal, Metric
 from wafl.tuning.held_out import Way, hold_out
 from wafl.tuning.result import Best, Trial, Tuning, choose
 from wafl.tuning.space import Given, Space, check_names, make_space
+
+TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
+"""What is not said of trials, which go too far on purpose."""
 
 Methods = Method | Sequence[Method] | Mapping[str, Method | tuple[Method, Mapping[str, Any]]]
 OnMethod = Callable[[str, list[Trial]], None]
@@ -129,6 +140,8 @@ class Search:
         Count(2, ": the first is the method's own setting").check("trials", self.trials)
         check_names(self.given, self.candidates)
         features = math.prod(self.trainer.roster.input_shape)
+        models = float(self.trials) * len(self.candidates) * self.trainer.task.num_params
+        check_memory(f"the models of trials={self.trials}", 4.0 * models, "lower trials")
         for candidate in self.candidates:
             _check_weights(candidate, self.goal.held_out.train)
             space = make_space(candidate, self.given, features)
@@ -154,7 +167,7 @@ class Search:
         if pending:
             judging = _Judging(self._specs(pending), self.goal, self.settings, done, keep)
             with warnings.catch_warnings():
-                for category in (ConcavityWarning, RadiusWarning, LabelCostWarning):  # trials go too far on purpose
+                for category in TOO_FAR:
                     warnings.simplefilter("ignore", category)
                 with suppress(DivergedError, UnboundedError):  # of all trials, each of which has said why
                     train(self.trainer, judging.specs, callbacks=[*callbacks, judging])

@@ -1,0 +1,103 @@
+"""What each named method is, in words: made from the list of methods, for ``wafl methods`` and ``docs/methods.md``."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from wafl.algorithms.algorithm import reports
+from wafl.algorithms.choices import About
+from wafl.core.options import Choice, Count, EachRound, Option, Range, options_of
+from wafl.methods import AVERAGING, DESCENT, METHODS, PARTS, Method
+from wafl.weights import LearnedWeights, Round
+from wafl.weights.base import needs_sizes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named method.
+
+    Args:
+        name: what it is called in Python, in experiment files and in commands.
+        summary: what it does, in a sentence or two.
+        moves: what it does differently from FedAvg.
+        sends: what leaves a client: once its size (the number of its examples), and in each round its model, its loss
+            and further vectors by name.
+        options: its own options, without the parts that can be replaced as a whole.
+        about: its paper, an equation, and when to use it.
+    """
+
+    name: str
+    summary: str
+    moves: str
+    sends: str
+    options: tuple[Option, ...]
+    about: About
+
+
+def catalog() -> list[Entry]:
+    """All named methods, in the order of the list."""
+    return [entry(name) for name in METHODS]
+
+
+def entry(name: str) -> Entry:
+    """One named method.
+
+    Args:
+        name: its name, in any case.
+    """
+    found = next((known for known in METHODS if known.lower() == name.lower()), None)
+    if found is None:
+        raise ValueError(f"unknown method {name!r}: there are {', '.join(METHODS)}")
+    preset = METHODS[found]
+    kind: Any = preset.options
+    own = tuple(option for option in options_of(kind).values() if option.name not in (*PARTS, "center"))
+    method = preset()
+    return Entry(found, _summary(kind), _moves(method), _sends(method), own, preset.options.about)
+
+
+def default_of(option: Option) -> str:
+    """The default of an option as a word."""
+    value = option.default
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def range_of(option: Option) -> str:
+    """The values that an option may have, in words."""
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if isinstance(limits, Choice):
+        return ", ".join("inf" if value == math.inf else str(value) for value in limits.values)
+    if isinstance(limits, Count):
+        return f"whole, at least {limits.low}"
+    return limits.words().removeprefix("be ").removeprefix("lie ") if isinstance(limits, Range) else ""
+
+
+def _summary(kind: type) -> str:
+    """The first paragraph of a docstring on one line, without references to classes."""
+    first = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+    return " ".join(first.split()).split(" (see :class:")[0].rstrip(".").replace("``", "`") + "."
+
+
+def _moves(method: Method) -> str:
+    parts = {
+        "examples": method.adversary is not None and getattr(method.adversary, "moves", True),
+        "the loss": method.adversary is not None and not getattr(method.adversary, "moves", True),
+        "client weights": isinstance(method.client_weights, LearnedWeights),
+        "local steps": method.local != DESCENT,
+        "the server's step": method.server != AVERAGING,
+    }
+    return ", ".join(name for name, moved in parts.items() if moved) or "nothing"
+
+
+def _sends(method: Method) -> str:
+    """The names of what leaves a client, in order."""
+    rule, model = method.client_weights, ", ".join(["model", *method.local.sends])
+    query = rule.loss_query(Round(0, 0, 2, 2, 1)) if isinstance(rule, LearnedWeights) else None
+    if query is None:
+        sent = f"{model}, loss"
+    else:
+        first = ", ".join(["loss", *reports(method.local)])
+        sent = f"{model}, snapshot, then loss" if query.step else f"{first}, then {model}"
+    return f"size, {sent}" if needs_sizes(rule, 1) else sent

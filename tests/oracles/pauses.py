@@ -1,0 +1,34 @@
+"""Whether the machine stood still: a virtual machine may be suspended, or moved, in the middle of a test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+TICK = 0.5
+
+
+@dataclass
+class Pauses:
+    """Looks at the clock every half second while it is open; `longest` is the longest time between two looks."""
+
+    longest: float = 0.0
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _watch: threading.Thread | None = None
+
+    def __enter__(self) -> Pauses:
+        self._watch = threading.Thread(target=self._look, daemon=True)
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._watch:
+            self._watch.join()
+
+    def _look(self) -> None:
+        last = time.time()
+        while not self._closed.wait(TICK):
+            now = time.time()
+            self.longest, last = max(self.longest, now - last), now
