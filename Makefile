@@ -52,7 +52,7 @@ test-data: .venv/installed-dev
 # Kill runs, flip bytes, fill the disk, let clients fail, set links, change data, train 100,000 rounds: prints how often, and
 # what was lost.
 test-faults: .venv/installed-dev
-	$(BIN)/python -m tests.soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
 
 # Flower's own processes: everything that goes wrong out there, and 20 nodes; prints survived or lost for each.
 test-flower: .venv/installed-dev
@@ -117,7 +117,7 @@ hooks: .venv/installed-dev
 
 # Two at a time, since pip uses one core; the last line adds what this machine needs besides.
 .venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/pip
-	grep == constraints.txt | sort -r | xargs -n 25 -P 2 $(BIN)/$(PIP) --no-deps
+	grep == constraints.txt | sort -r | tr '\n' '\0' | xargs -0 -n 25 -P 2 $(BIN)/$(PIP) --no-deps
 	$(BIN)/$(PIP) --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch .venv/installed $@
 

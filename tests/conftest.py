@@ -12,6 +12,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+# Before torch is imported: a process that forks with idle threads of OpenMP leaves a child that may wait forever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import settings

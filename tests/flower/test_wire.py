@@ -504,6 +504,8 @@ def test_a_survey_with_unknown_scalars_or_too_many_settings_is_refused(
     for name, value in changes.items():
         if value is not None and value != []:
             content = with_value(content, "query", name, value)
+    if norm is not None:
+        content = with_value(content, "query", "report", "smooth")
     with pytest.raises(WireError, match=r"scalars|count"):
         check_refusal(answer("query.survey", lambda: node, carried(content)))
 

@@ -262,7 +262,8 @@ def test_a_method_that_diverged_is_not_trained_again(whole: Path, finished: Path
     results |= {"done": ["hopeless"], "finished": False, "methods": {"hopeless": results["methods"]["hopeless"]}}
     results.pop("metrics")
     StudyFolder(finished).write_results(results)
-    shutil.rmtree(finished / "checkpoint")
+    for name in ("checkpoint", *LABELS[1:]):
+        shutil.rmtree(finished / name)
     trained = set[str]()
     Study.resume(finished).run([lambda moment: trained.add(moment.name.partition(" ")[0])])
     assert trained == {"WAFL", "FedAvg"}
