@@ -142,14 +142,17 @@ def test_nginx_accepts_the_proxys_configuration(folder: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_accepts_the_units(folder: Path) -> None:
-    units = [path for path in sorted(folder.rglob("*.service")) if path.name != "proxy.service"]
-    assert len(units) == 3
-    proxy = folder / "proxy.service"
+def test_systemd_accepts_the_units(folder: Path, tmp_path: Path) -> None:
+    """Units name each other, and systemd looks for them next to the ones it was given."""
+    here = shutil.copytree(folder, tmp_path / "units")
+    proxy = here / "server" / "proxy.service"
     nginx = find_proxy()
-    if nginx is not None:
-        proxy.write_text((folder / "server" / "proxy.service").read_text().replace("/usr/sbin/nginx", nginx))
-        units.append(proxy)
+    if nginx is None:
+        proxy.unlink()
+    else:
+        proxy.write_text(proxy.read_text().replace("/usr/sbin/nginx", nginx))
+    units = sorted(here.rglob("*.service"))
+    assert len(units) == (3 if nginx is None else 4)
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -24,6 +24,7 @@ def reproduce(
     method: Annotated[
         list[str] | None, typer.Option("--method", "-m", help="Only this method of the experiment; repeat for several.")
     ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
     output: Annotated[Path, typer.Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),
     work: Annotated[Path, typer.Option(help="Where trials and trained runs are kept.")] = Path("runs/reproduction"),
 ) -> None:
@@ -51,7 +52,7 @@ def reproduce(
         known = {entry.label for each in chosen for entry in each.experiment.methods}
         for unknown in set(method or []) - known:
             raise ValueError(f"--method {unknown} is not in {', '.join(name)}: there are {', '.join(sorted(known))}")
-        made = [make(each, output, work, typer.echo, method) for each in chosen]
+        made = [make(each.on(device), output, work, typer.echo, method) for each in chosen]
     if None in made:
         raise typer.Exit(3)
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from wafl.core.errors import ConfigError
+from wafl.engine.embedded import find_device
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment
 
@@ -64,6 +65,10 @@ class Part:
         """What its files are called; only the full scale has no suffix."""
         base = f"{self.name}-{self.part}-{self.protocol}"
         return base if self.scale == "full" else f"{base}-{self.scale}"
+
+    def on(self, device: str) -> Part:
+        """The same part, tuned, trained and tested on this device; its numbers count as the same."""
+        return replace(self, experiment=self.experiment.model_copy(update={"device": str(find_device(device))}))
 
 
 def folder() -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 from wafl.core.bounds import within
 from wafl.data.federation import Federation
+from wafl.engine.embedded import find_device
 from wafl.evaluation.compare import compare
 from wafl.run import Run, load_run
 from wafl.runs.config import Attack
@@ -32,6 +33,7 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
     labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
     for place, point in enumerate(study.points(entry)):
         run = load_run(study.run_folder(entry, point), model=study.plan.model)
+        run.model.to(find_device(study.plan.experiment.device))
         about = {"label": labels[place // seeds], "entry": entry.name, "method": entry.method.name, **point}
         if run.diverged:
             rows.append({**about, "diverged": run.diverged})

@@ -131,7 +131,8 @@ def _made(part: Part, name: str, work: Path) -> dict[str, Any]:
 def _about(part: Part) -> dict[str, Any]:
     made = {key: value for key, value in provenance().items() if key != "format"}
     scale = "" if part.scale == "full" else f" --scale {part.scale}"
-    made["command"] = f"wafl reproduce {part.name} --protocol {part.protocol}{scale}"
+    device = "" if part.experiment.device == "cpu" else f" --device {part.experiment.device}"
+    made["command"] = f"wafl reproduce {part.name} --protocol {part.protocol}{scale}{device}"
     return {
         "digest": digest(part),
         "name": part.name,
