@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples" / "gallery").glob("*.py"))
-QUICK = ("clients_that_fail", "learned_weights", "mixture_for_a_target")
+QUICK = ("learned_weights", "mixture_for_a_target")
 LONGEST = 60
 
 
