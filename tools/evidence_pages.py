@@ -2,8 +2,9 @@
 
     .venv/bin/python tools/evidence_pages.py [--check]
 
-Claims are in docs/reproduction/claims.toml. ``[[EXPERIMENT LABEL TEST SHARE]]`` in a claim stands for an accuracy with
-its interval, and ``[[EXPERIMENT LABEL radius]]`` for an achieved radius.
+Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
+its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
+if its interval leaves out 0, and ``[[EXPERIMENT LABEL radius]]`` for an achieved radius.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wafl.evidence.statistics import mean_of
-from wafl.evidence.tables import filled, of_experiment, of_leaderboard, table
+from wafl.evidence.statistics import mean_of, paired
+from wafl.evidence.tables import filled, of_experiment, of_leaderboard, signed, table
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("reproduction.md", "leaderboard.md")
@@ -52,36 +53,55 @@ def claims(numbers: Mapping[str, Any]) -> str:
     """The table of the paper's claims, with our numbers in place."""
     listed = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
     columns = ("claim", "paper", "ours_paper", "ours_fair", "verdict", "reason")
-    rows = [[_with_numbers(claim[column], numbers) for column in columns] for claim in listed]
+    rows = [[with_numbers(claim[column], numbers) for column in columns] for claim in listed]
     return table(["claim", "the paper", "ours, `paper`", "ours, `fair`", "verdict", "reason"], rows)
 
 
-def _with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
+def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
+    """A text with the numbers that it asks for in double brackets."""
+
     def number(match: re.Match[str]) -> str:
         experiment, label, *where = match[1].split()
         rows = [row for row in numbers[experiment]["rows"] if row.get("label") == label]
+        if rows and all("diverged" in row for row in rows):
+            return "diverged"
         if where == ["radius"]:
-            return f"{mean_of(list({row['seed']: row['radius'] for row in rows}.values())).value:.2f}"
-        values = [row["accuracy"] for row in rows if [row["test"], f"{row['attacked']:g}"] == where]
+            radii = {row["seed"]: row["radius"] for row in rows if "radius" in row}
+            return f"{mean_of(list(radii.values())).value:.2f}"
+        values = _by_seed(rows, where[:2])
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")
-        return str(mean_of(values))
+        if where[2:3] == ["over"]:
+            other = _by_seed([row for row in numbers[experiment]["rows"] if row.get("label") == where[3]], where[:2])
+            return signed(paired([values[seed] for seed in values], [other[seed] for seed in values]))
+        return str(mean_of(list(values.values())))
 
     return re.sub(r"\[\[(.+?)\]\]", number, text)
 
 
+def _by_seed(rows: Sequence[Mapping[str, Any]], where: Sequence[str]) -> dict[int, float]:
+    """The accuracies under a test at a share."""
+    tested = [row for row in rows if "test" in row]
+    return {row["seed"]: row["accuracy"] for row in tested if [row["test"], f"{row['attacked']:g}"] == list(where)}
+
+
 def how(numbers: Mapping[str, Any]) -> str:
-    """Which command made each file, and where."""
-    rows = [
-        [
-            f"[{name}](reproduction/{name}.json)",
-            f"`{each['command']}`",
-            ", ".join(map(str, each["seeds"])),
-            f"wafl {each['packages']['wafl-learn']}, torch {each['packages']['torch']}, Python {each['python']}",
-            f"{each['machine']['cores']} cores, {each['machine']['processor']}, {each['machine']['gpu'] or 'no GPU'}",
-        ]
-        for name, each in sorted(numbers.items())
-    ]
+    """Which command made each file, and where; methods that another command or machine added have their own row."""
+    rows: list[list[str]] = []
+    for name, each in sorted(numbers.items()):
+        for maker in (each, *each.get("added", ())):
+            only = f" ({', '.join(maker['methods'])})" if "methods" in maker else ""
+            machine = maker["machine"]
+            version = maker["packages"]["wafl-learn"] or "from source"
+            rows.append(
+                [
+                    f"[{name}](reproduction/{name}.json){only}",
+                    f"`{maker['command']}`",
+                    ", ".join(map(str, each["seeds"])),
+                    f"wafl {version}, torch {maker['packages']['torch']}, Python {maker['python']}",
+                    f"{machine['cores']} cores, {machine['processor']}, {machine['gpu'] or 'no GPU'}",
+                ]
+            )
     return table(["numbers", "command", "seeds", "versions", "machine"], rows)
 
 

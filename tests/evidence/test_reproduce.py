@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from wafl.core.errors import ConfigError
 from wafl.evidence import files, reproduce
 from wafl.evidence.draw import FIGURES
 from wafl.evidence.files import PROTOCOLS, SCALES
+from wafl.evidence.tables import of_experiment
+from wafl.runs.config import Tune
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +90,58 @@ def test_methods_that_were_left_out_are_named_and_can_be_added(tmp_path: Path) -
     numbers = json.loads(path.read_text())
     assert numbers["unfinished"] == []
     assert [row["entry"] for row in numbers["rows"]] == sorted((row["entry"] for row in numbers["rows"]), reverse=True)
+
+
+def hopeless(protocol: Any) -> files.Part:
+    """Ground norms with an order-1 ball whose supremum is infinite, next to FedAvg."""
+    (part,) = files.read("fig-norms", protocol, "smoke")
+    first, last = (
+        next(method for method in part.experiment.methods if method.label == label)
+        for label in ("wafl-order-1", "fedavg")
+    )
+    first = first.model_copy(update={"gamma": 1e-6, "bounds": "none"})
+    return replace(part, experiment=part.experiment.model_copy(update={"methods": [first, last]}))
+
+
+def test_a_method_that_always_diverges_is_recorded_and_the_others_are_made(tmp_path: Path) -> None:
+    part = hopeless("paper")
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
+    assert path is not None
+    numbers = json.loads(path.read_text())
+    assert numbers["unfinished"] == []
+    (lost,) = [row for row in numbers["rows"] if row["entry"] == "wafl-order-1"]
+    assert "accuracy" not in lost
+    assert "gamma" in lost["diverged"]
+    assert {row["label"] for row in numbers["rows"]} == {"wafl-order-1", "FedAvg"}
+    assert path.with_suffix(".png").is_file()
+    text = of_experiment(numbers)
+    assert "| wafl-order-1 | diverged | diverged |" in text
+    assert f"Diverged: wafl-order-1: {lost['diverged']}." in text
+
+
+def test_a_method_whose_trials_all_diverge_is_recorded_too(tmp_path: Path) -> None:
+    part = hopeless("fair")
+    tune = Tune(trials=2, rounds=2, space={"learning_rate": [0.01, 0.1], "gamma": []})
+    part = replace(part, experiment=part.experiment.model_copy(update={"tune": tune}))
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
+    assert path is not None
+    numbers = json.loads(path.read_text())
+    (lost,) = [row for row in numbers["rows"] if row["entry"] == "wafl-order-1"]
+    assert lost["diverged"].startswith("every trial of every method diverged")
+    assert list(numbers["chosen"]) == ["fedavg"]
+
+
+def test_methods_that_another_machine_added_are_said_to_be(tmp_path: Path) -> None:
+    (part, *_) = files.read("fig-gamma-sweep", "paper", "smoke")
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet, ["fedavg"])
+    assert path is not None
+    numbers = json.loads(path.read_text())
+    assert "added" not in numbers
+    path.write_text(json.dumps({**numbers, "python": "2.7"}))
+    reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
+    (added,) = json.loads(path.read_text())["added"]
+    assert added["methods"] == ["wafl"]
+    assert added["python"] == numbers["python"]
 
 
 def test_numbers_of_a_changed_experiment_are_not_drawn(tmp_path: Path) -> None:

@@ -31,6 +31,30 @@ def test_an_experiments_table_has_every_test_and_names_what_is_missing() -> None
     assert text.endswith("Not made: afl.")
 
 
+def test_seeds_that_diverged_are_counted_and_left_out_of_the_mean() -> None:
+    common = {"label": "wafl", "test": "clean", "attacked": 0.0}
+    rows = [{**common, "seed": seed, "accuracy": 80.0 + seed} for seed in (0, 1)]
+    lost = {"label": "wafl", "seed": 2, "diverged": "round 3: the loss is not finite"}
+    text = of_experiment({"figure": "attacked", "rows": [*rows, lost]})
+    assert "| wafl | 80.5 ± 6.4 |" in text
+    assert text.endswith("Diverged: wafl (1 of 3 seeds): round 3: the loss is not finite.")
+
+
+def test_a_claim_states_accuracies_differences_by_seed_and_divergence() -> None:
+    from tools.evidence_pages import with_numbers
+
+    def rows(label: str, *values: float) -> list[dict[str, object]]:
+        common = {"label": label, "test": "l_inf", "attacked": 0.8, "radius": 2.0}
+        return [{**common, "seed": seed, "accuracy": value} for seed, value in enumerate(values)]
+
+    made = {"fig": {"rows": [*rows("a", 12.0, 23.0), *rows("b", 10.0, 20.0), {"label": "c", "diverged": "why"}]}}
+    assert with_numbers("[[fig a l_inf 0.8]]", made) == "17.5 ± 69.9"
+    assert with_numbers("[[fig a l_inf 0.8 over b]]", made) == "+2.5 ± 6.4"
+    assert with_numbers("[[fig a radius]], [[fig c l_inf 0.8]]", made) == "2.00, diverged"
+    with pytest.raises(SystemExit, match="there is no such number"):
+        with_numbers("[[fig a l_2 0.8]]", made)
+
+
 def test_only_the_marked_tables_of_a_page_change() -> None:
     page = "before\n<!-- table one -->\nold\n<!-- end -->\nafter\n"
     made = filled(page, {"one": "new"})

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from wafl.evidence.diverged import diverged
 from wafl.evidence.statistics import Mean, mean_of
-from wafl.plotting import MARKERS, styles
+from wafl.plotting import COLORS, MARKERS, METHODS
 
 Rows = list[dict[str, Any]]
 Numbers = Mapping[str, Any]
+MEASURES = (("accuracy", "accuracy (%)"), ("loss", "loss (cross-entropy)"))
+DASHES = ("-", "--", ":", "-.")
 
 
 def draw(numbers: Numbers, path: Path) -> Path | None:
@@ -25,6 +28,7 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
     if panels is None:
         return None
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     figure = Figure(figsize=(10.5, 4.0), layout="constrained")
     axes: Any = figure.subplots(1, 2)
@@ -32,13 +36,16 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
     for each in axes:
         each.grid(alpha=0.3)
         each.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, frameon=False, loc="outside right center")
+    listed = zip(*axes[0].get_legend_handles_labels(), strict=True)
+    if legend := sorted(listed, key=lambda each: isinstance(each[0], Line2D)):  # what is swept before what is constant
+        figure.legend(*zip(*legend, strict=True), frameon=False, loc="outside right center")
     seeds = len(numbers["seeds"])
     what = f"{numbers.get('data', numbers['part'])}, {numbers['protocol']} protocol, {seeds} seed{'s' * (seeds > 1)}"
+    what += ", 95% intervals" if seeds > 1 else ""
     what += "" if numbers["scale"] == "full" else f", {numbers['scale']} scale"
     figure.suptitle(f"{numbers['title']} ({what})", fontsize=11)
+    if lost := diverged(numbers):
+        figure.supxlabel(f"diverged: {', '.join(lost)}", fontsize=9)
     figure.savefig(path, dpi=130)
     return path
 
@@ -62,13 +69,19 @@ def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
 
 
 def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[str], scale: float = 1.0) -> None:
-    looks = zip(groups.items(), styles(list(groups), methods), cycle(MARKERS))
-    for (label, points), style, marker in looks:
-        x = [scale * key for key in points]
-        y, bars = [mean.value for mean in points.values()], [mean.half or 0.0 for mean in points.values()]
+    """One line per group in the color of its method; several of one method differ in their dashes and markers.
+
+    Lines with intervals are moved a little to the side, so that none hides another's.
+    """
+    intervals = any(mean.half for points in groups.values() for mean in points.values())
+    for place, ((label, points), method) in enumerate(zip(groups.items(), methods, strict=True)):
+        aside = 0.7 * (place - (len(groups) - 1) / 2) if intervals else 0.0
+        x, y = [scale * key + aside for key in points], [mean.value for mean in points.values()]
+        bars = [mean.half or 0.0 for mean in points.values()] if intervals else None
         axes.errorbar(
-            x, y, yerr=bars if any(bars) else None, label=label, color=style.color, marker=marker, markersize=5,
-            linewidth=1.4, capsize=2,
+            x, y, yerr=bars, label=label, color=METHODS.get(method.lower(), COLORS[place % len(COLORS)]),
+            linestyle=DASHES[methods[:place].count(method) % len(DASHES)], marker=MARKERS[place % len(MARKERS)],
+            markersize=5, linewidth=1.4, capsize=2, elinewidth=0.9,
         )  # fmt: skip
 
 
@@ -77,10 +90,11 @@ def _attacked(numbers: Numbers, axes: Any) -> None:
     first = next(iter(numbers["tests"]))
     labels = list(dict.fromkeys(row["label"] for row in numbers["rows"] if "test" in row))
     methods = [next(row["method"] for row in numbers["rows"] if row["label"] == label) for label in labels]
-    for panel, (value, name) in zip(axes, (("accuracy", "accuracy (%)"), ("loss", "loss")), strict=True):
+    for panel, (value, name) in zip(axes, MEASURES, strict=True):
         lines = {label: means(tested(numbers, first, label=label), "attacked", value) for label in labels}
         _lines(panel, lines, methods, scale=100.0)
-        panel.set_xlabel(f"attacked clients (%), {first}")
+        panel.set_xticks([100.0 * share for share in sorted({row["attacked"] for row in tested(numbers, first)})])
+        panel.set_xlabel(f"attacked clients (%), {first}, epsilon {numbers['tests'][first]['epsilon']:g}")
         panel.set_ylabel(name)
 
 
@@ -88,40 +102,62 @@ def _by_gamma(numbers: Numbers, axes: Any) -> None:
     """Accuracy and loss against gamma, clean and attacked; what does not depend on gamma is a dashed line."""
     first = next(iter(numbers["tests"]))
     shares = sorted({row["attacked"] for row in tested(numbers, first)})
-    for panel, (value, name) in zip(axes, (("accuracy", "accuracy (%)"), ("loss", "loss")), strict=True):
+    for panel, (value, name) in zip(axes, MEASURES, strict=True):
         for share, color in zip(shares, ("#0072B2", "#D55E00", "#009E73"), strict=False):
             rows = tested(numbers, first, attacked=share)
             what = "clean" if share == 0 else f"{share:.0%} attacked"
-            swept = means([row for row in rows if "gamma" in row], "gamma", value)
-            panel.plot(list(swept), [m.value for m in swept.values()], "o-", color=color, label=f"WAFL, {what}")
+            _line(panel, means([row for row in rows if "gamma" in row], "gamma", value), color, f"WAFL, {what}")
             if flat := [row[value] for row in rows if "gamma" not in row]:
-                height = mean_of(flat).value
-                panel.axhline(height, color=color, linestyle="--", linewidth=1.0, label=f"FedAvg, {what}")
+                mean = mean_of(flat)
+                panel.axhline(mean.value, color=color, linestyle="--", linewidth=1.0, label=f"FedAvg, {what}")
+                if mean.half is not None:
+                    panel.axhspan(mean.value - mean.half, mean.value + mean.half, color=color, alpha=0.12, linewidth=0)
         match = matching_gamma(numbers)
         if match is not None:
-            panel.axvline(match, color="#56B4E9", linewidth=1.0, label="gamma that moves as far as the attack")
+            panel.axvline(match, color="#888888", linestyle=":", label="radius closest\nto the attack's")
         if any("gamma" in row for row in numbers["rows"]):
-            panel.set_xscale("log")
+            _logarithmic(panel.xaxis)
         panel.set_xlabel("gamma")
         panel.set_ylabel(name)
+
+
+def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None = None) -> None:
+    bars = [mean.half or 0.0 for mean in points.values()]
+    axes.errorbar(
+        list(points), [mean.value for mean in points.values()], yerr=bars if any(bars) else None, fmt="o-", color=color,
+        label=label, markersize=5, linewidth=1.4, capsize=2,
+    )  # fmt: skip
+
+
+def _logarithmic(axis: Any) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def matching_gamma(numbers: Numbers) -> float | None:
     """The swept gamma whose achieved radius is closest to the length of the attack in l2: epsilon sqrt(d)."""
     length = numbers.get("attack_length")
-    radii = {row["gamma"]: row["radius"] for row in numbers["rows"] if row.get("radius") and "gamma" in row}
-    return min(radii, key=lambda gamma: abs(radii[gamma] - length)) if length and radii else None
+    radii = means([row for row in numbers["rows"] if row.get("radius") and "gamma" in row], "gamma", "radius")
+    return min(radii, key=lambda gamma: abs(radii[gamma].value - length)) if length and radii else None
 
 
 def _radius(numbers: Numbers, axes: Any) -> None:
     """The achieved radius against gamma, and accuracy against that radius."""
     rows = [row for row in numbers["rows"] if "gamma" in row and row.get("radius") is not None]
     radii = means(rows, "gamma", "radius")
-    axes[0].plot(list(radii), [mean.value for mean in radii.values()], "o-", color="#0072B2")
-    axes[0].set(xscale="log", yscale="log", xlabel="gamma", ylabel=f"achieved radius ({numbers['unit']})")
     clean = means([row for row in rows if row["attacked"] == 0], "gamma", "accuracy")
-    axes[1].plot([radii[g].value for g in clean], [clean[g].value for g in clean], "o-", color="#0072B2")
-    axes[1].set(xscale="log", xlabel=f"achieved radius ({numbers['unit']})", ylabel="accuracy on clean data (%)")
+    radius = "achieved radius\n" + textwrap.fill(f"({numbers['unit']})", 30)
+    _line(axes[0], radii, "#0072B2")
+    _line(axes[1], {radii[gamma].value: clean[gamma] for gamma in clean}, "#0072B2")
+    axes[0].set(xlabel="gamma", ylabel=radius)
+    axes[1].set(xlabel=radius, ylabel="accuracy on clean data (%)")
+    for axis in (axes[0].xaxis, axes[0].yaxis, axes[1].xaxis):
+        _logarithmic(axis)
 
 
 def _by_round(numbers: Numbers, axes: Any) -> None:
@@ -129,7 +165,7 @@ def _by_round(numbers: Numbers, axes: Any) -> None:
     first = next(iter(numbers["tests"]))
     shares = sorted({row["attacked"] for row in tested(numbers, first)})
     methods = list(dict.fromkeys(row["method"] for row in numbers["rows"]))
-    for panel, (value, name) in zip(axes, (("accuracy", "accuracy (%)"), ("loss", "loss")), strict=True):
+    for panel, (value, name) in zip(axes, MEASURES, strict=True):
         for method, color in zip(methods, ("#D55E00", "#000000", "#0072B2"), strict=False):
             for share, dash in zip(shares, ("-", "--"), strict=False):
                 points = means(tested(numbers, first, method=method, attacked=share), "rounds", value)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from wafl.core.errors import ConfigError, TrainingWarning
+from wafl.core.errors import ConfigError, DivergedError, TrainingWarning
 from wafl.core.files import write_whole
 from wafl.data.cache import data_folder, locate
 from wafl.data.natural import NATURAL
@@ -31,6 +31,8 @@ from wafl.runs.study import Study
 from wafl.runs.tune import TunedExperiment
 
 Say = Callable[[str], None]
+MAKER = ("command", "python", "packages", "machine")
+"""The keys that say how and where numbers were made."""
 
 
 def reproduce(
@@ -53,10 +55,12 @@ def reproduce(
     if kept is None and (missing := missing_data(part)):
         say(f"{part.label}: not run, as {missing} is not here (`wafl data list`)")
         return None
-    kept = kept or {**_about(part), "chosen": {}, "rows": [], "unfinished": _names(part)}
+    about = _about(part)
+    kept = kept or {**about, "chosen": {}, "rows": [], "unfinished": _names(part)}
     for name in [name for name in kept["unfinished"] if methods is None or name in methods]:
         say(f"{part.label}: {name}")
         _add(kept, _made(part, name, work / part.label / name), part, name)
+        _note_maker(kept, about, name)
         output.mkdir(parents=True, exist_ok=True)
         write_whole(numbers, json.dumps(kept, indent=1).encode())
     picture = draw(kept, numbers.with_suffix(".png"))
@@ -77,6 +81,19 @@ def _add(kept: dict[str, Any], made: Mapping[str, Any], part: Part, name: str) -
     kept["chosen"] |= made["chosen"]
     kept["rows"] = sorted([*kept["rows"], *made["rows"]], key=lambda row: order.index(row.get("entry", name)))
     kept["unfinished"] = [each for each in kept["unfinished"] if each != name]
+
+
+def _note_maker(kept: dict[str, Any], about: Mapping[str, Any], name: str) -> None:
+    """Say that a method was made by another command, version or machine than the file begins with, if it was."""
+    maker = {key: about[key] for key in MAKER}
+    others = kept.get("added", [])
+    if not others and all(kept[key] == maker[key] for key in MAKER):
+        return
+    same = next((other for other in others if all(other[key] == maker[key] for key in MAKER)), None)
+    if same is None:
+        kept["added"] = [*others, {"methods": [name], **maker}]
+    else:
+        same["methods"].append(name)
 
 
 def missing_data(part: Part) -> str | None:
@@ -116,10 +133,16 @@ def _made(part: Part, name: str, work: Path) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)  # swept gammas go below the concavity limit on purpose
-        experiment, chosen = _tuned(part, name, work)
+        try:
+            experiment, chosen = _tuned(part, name, work)
+        except DivergedError as error:  # every trial
+            return {"chosen": {}, "rows": _untuned(part, name, str(error))}
         path = work / "study"
         study = Study.resume(path, trust=True) if path.exists() else Study.create(experiment, path)
-        results = study.run()
+        try:
+            results = study.run()
+        except DivergedError:  # every run, each of which has said why: rows of their own
+            results = study.folder.read_results()
         (entry,) = study.plan.entries
         rows = measured(study, entry, part.tests, domains.target_of(part.experiment.data.source))
     assert study.plan.federation is not None
@@ -162,6 +185,14 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
         found = trials["methods"][name]
         chosen = {"setting": found["best"], "why": found["why"], "by": trials["measure"]}
     return read_experiment(source, ["attack.kind=none"]), chosen
+
+
+def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:
+    """The rows of a method of which no trial could be trained to the end."""
+    method = next(method for method in part.experiment.methods if method.label == name)
+    kind = make_entry(method, part.experiment.schedule).method.name
+    about = {"label": kind if name == kind.lower() else name, "entry": name, "method": kind}
+    return [{**about, "seed": seed, "diverged": reason} for seed in part.experiment.seeds]
 
 
 def alone(experiment: Experiment, name: str) -> Experiment:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wafl.evidence.diverged import diverged
 from wafl.evidence.leaderboard import COLUMNS
 from wafl.evidence.statistics import Mean, average_ranks, critical_difference, mean_of, paired
 
@@ -92,21 +93,27 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
         return table(
             list(row), [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()]]
         )
-    rows = [row for row in numbers["rows"] if "test" in row]
+    every = numbers["rows"]
+    rows = [row for row in every if "test" in row]
     tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))
     heads = [test if share == 0 and len(tests) == 1 else f"{test}, {share:.0%}" for test, share in tests]
     radius = any(row.get("radius") is not None for row in rows)
     found: list[list[str]] = []
-    for label in dict.fromkeys(row["label"] for row in rows):
+    for label in dict.fromkeys(row["label"] for row in every):
         own = [row for row in rows if row["label"] == label]
         cells = [
-            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test])) for test in tests
+            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test]))
+            if own
+            else "diverged"
+            for test in tests
         ]
         radii = [row["radius"] for row in own if row.get("radius") is not None]
         found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
     text = table(["accuracy (%)", *heads, *(["achieved radius"] if radius else [])], found)
-    left = numbers.get("unfinished")
-    return f"{text}\n\nNot made: {', '.join(left)}." if left else text
+    notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
+    if left := numbers.get("unfinished"):
+        notes.append(f"Not made: {', '.join(left)}.")
+    return "\n\n".join([text, *notes])
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
