@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
-from wafl.core.errors import ConfigError
-from wafl.flower.run_config import to_run_config
 from wafl.runs.folder import to_toml
 from wafl.runs.read import parse_experiment
 
+Study = tuple[Path, str]
+"""A study's folder, and what `wafl run` printed."""
+Halves = tuple[wafl.Federation, wafl.Federation]
 BASE: dict[str, Any] = {
     "seeds": [3, 1],
     "data": {"num_clients": 8, "labels_per_client": 4, "preprocess": "zscore", "unseen": 0.3, "unseen_seed": 2},
@@ -29,7 +30,7 @@ BASE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The folder of a study with unseen clients, and what `wafl run` printed."""
     place = tmp_path_factory.mktemp("unseen")
     (place / "e.toml").write_text(to_toml(parse_experiment(BASE, "here")))
@@ -40,17 +41,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def halves() -> tuple[wafl.Federation, wafl.Federation]:
+def halves() -> Halves:
     clients = wafl.load_dataset("digits").partition(8, labels_per_client=4, preprocess="zscore")
     return clients.hold_out(0.3, seed=2)
 
 
-def scores_of(folder: Path, halves: tuple[wafl.Federation, wafl.Federation]) -> list[wafl.Score]:
+def scores_of(folder: Path, halves: Halves) -> list[Any]:
     seen, unseen = halves
     return [wafl.evaluate(wafl.load_run(folder / "fedavg" / seed), seen, unseen=unseen) for seed in ("", "seed-1")]
 
 
-def test_a_study_trains_on_the_seen_clients_alone(study, halves) -> None:
+def test_a_study_trains_on_the_seen_clients_alone(study: Study, halves: Halves) -> None:
     seen, _ = halves
     run = wafl.load_run(study[0] / "fedavg")
     expected = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), seed=3, **BASE["schedule"])
@@ -59,12 +60,16 @@ def test_a_study_trains_on_the_seen_clients_alone(study, halves) -> None:
     assert run.settings["data"]["held_out"] == [[0.3, 2, "seen"]]
 
 
-def test_the_results_hold_the_three_numbers_the_gaps_and_the_worst_tenth(study, halves) -> None:
+def test_the_results_hold_the_three_numbers_the_gaps_and_the_worst_tenth(study: Study, halves: Halves) -> None:
     found = json.loads((study[0] / "results.json").read_text())
     row = found["methods"]["FedAvg"]
     scores, three = scores_of(study[0], halves), row["generalization"]
     assert row["clean"]["mean"] == three["test"]["mean"]
-    parts = {"train": [score.train for score in scores], "test": scores, "unseen": [score.unseen for score in scores]}
+    parts: dict[str, list[Any]] = {
+        "train": [score.train for score in scores],
+        "test": scores,
+        "unseen": [score.unseen for score in scores],
+    }
     for name, each in parts.items():
         assert three[name]["seeds"] == pytest.approx([100.0 * score.accuracy for score in each])
         assert three[name]["worst_tenth"]["seeds"] == pytest.approx([100.0 * score.worst_tenth for score in each])
@@ -75,7 +80,7 @@ def test_the_results_hold_the_three_numbers_the_gaps_and_the_worst_tenth(study, 
     assert three["out_of_sample_gap"]["mean"] == pytest.approx(three["train"]["mean"] - three["test"]["mean"])
 
 
-def test_the_table_and_the_figure_of_a_study_show_them(study) -> None:
+def test_the_table_and_the_figure_of_a_study_show_them(study: Study) -> None:
     folder, text = study
     three = json.loads((folder / "results.json").read_text())["methods"]["FedAvg"]["generalization"]
     line = [line for line in text.splitlines() if "FedAvg" in line][-1].split()
@@ -87,7 +92,7 @@ def test_the_table_and_the_figure_of_a_study_show_them(study) -> None:
     assert (folder / "figures" / "unseen.png").stat().st_size > 1000
 
 
-def test_evaluate_tests_the_unseen_clients_too(study, halves, tmp_path) -> None:
+def test_evaluate_tests_the_unseen_clients_too(study: Study, halves: Halves, tmp_path: Path) -> None:
     folder, _ = study
     arguments = ["evaluate", str(folder), "--attack", "fgsm", "--attacked", "0.5", "--output", str(tmp_path)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
@@ -102,7 +107,7 @@ def test_evaluate_tests_the_unseen_clients_too(study, halves, tmp_path) -> None:
         assert float(record["participation_gap"]) == pytest.approx(score.participation_gap)
 
 
-def test_your_own_data_can_be_held_out(tmp_path) -> None:
+def test_your_own_data_can_be_held_out(tmp_path: Path) -> None:
     (tmp_path / "own_unseen.py").write_text(
         "import numpy as np, wafl\n"
         "def make():\n"
@@ -123,15 +128,7 @@ def test_your_own_data_can_be_held_out(tmp_path) -> None:
     assert "unseen clients" in result.stdout
 
 
-@pytest.mark.parametrize("engine", ["flower-sim", "flower"])
-def test_flower_refuses_unseen_clients(engine) -> None:
-    with pytest.raises(ConfigError, match=r"data\.unseen = 0\.3 needs engine = 'embedded', not 'flower"):
-        parse_experiment({**BASE, "engine": engine}, "here")
-    with pytest.raises(ConfigError, match=r"data\.unseen = 0\.3 cannot be used on Flower"):
-        to_run_config(parse_experiment(BASE, "here"))
-
-
-def test_a_single_client_cannot_be_held_out_of_an_experiment(tmp_path) -> None:
+def test_a_single_client_cannot_be_held_out_of_an_experiment(tmp_path: Path) -> None:
     content = {**BASE, "data": {"num_clients": 1, "iid": True, "unseen": 0.3}}
     (tmp_path / "e.toml").write_text(to_toml(parse_experiment(content, "here")))
     result = CliRunner().invoke(app, ["config", "check", str(tmp_path / "e.toml")])

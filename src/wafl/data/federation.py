@@ -316,7 +316,7 @@ class Federation:
             self._part(chosen, [float(share), int(seed), side]) for chosen, side in ((kept, "seen"), (held, "unseen"))
         )
         prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
-        return seen._prepared_by(prepare), unseen._prepared_by(prepare)
+        return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
     def of_clients(self, chosen: Sequence[int]) -> Federation:
         """These clients alone, prepared as they were among the others.
@@ -337,7 +337,7 @@ class Federation:
             raise ValueError(f"held={list(held)} must be some of the {self.num_clients} clients, and not all of them")
         seen, unseen = self.of_clients(kept), self.of_clients(held)
         prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
-        return seen._prepared_by(prepare), unseen._prepared_by(prepare)
+        return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
     def _part(self, chosen: Sequence[int], why: list[Any]) -> Federation:
         """These clients alone, whose recipe says why."""
@@ -349,7 +349,8 @@ class Federation:
             recipe=self.recipe and {**self.recipe, "held_out": [*self.recipe.get("held_out", []), why]},
         )
 
-    def _prepared_by(self, prepare: Preprocessing) -> Federation:
+    def prepared_by(self, prepare: Preprocessing) -> Federation:
+        """The same raw examples under another preprocessing."""
         return replace(self, train=replace(self.train, prepare=prepare), test=replace(self.test, prepare=prepare))
 
     @property

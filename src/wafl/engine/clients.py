@@ -27,7 +27,8 @@ class Roster:
     """What a server knows about its clients: none of their examples, and about their data only what it was told.
 
     ``num_examples`` is how many examples each client trains on; 0 if it was not asked. ``owners`` has, by name, the
-    fingerprint of the key of the node that brought a client, if it is on a node.
+    fingerprint of the key of the node that brought a client, if it is on a node. ``unseen`` are clients elsewhere that
+    never train and are only tested.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class Roster:
     recipe: Mapping[str, Any] | None = None
     intake: Intake = field(default_factory=Intake)
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
+    unseen: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -121,4 +123,8 @@ class Clients(Protocol):
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         """Test a run on the clients' test examples, as :func:`wafl.evaluate` does."""
+        ...
+
+    def evaluate_parts(self, run: Run) -> Score:
+        """The same without an attack; if some clients never train, with the scores of training data and of theirs."""
         ...

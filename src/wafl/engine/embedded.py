@@ -42,13 +42,17 @@ from wafl.run import Run
 
 @dataclass(frozen=True)
 class Embedded:
-    """A federation on a device; ``faults`` lets its clients fail on purpose, ``tolerance`` says how many may fail."""
+    """A federation on a device; ``faults`` lets its clients fail on purpose, ``tolerance`` says how many may fail.
+
+    ``unseen`` are clients that never train, for :meth:`evaluate_parts`.
+    """
 
     federation: Federation
     device: torch.device
     chunk_size: int | None = None
     faults: Faults | None = None
     tolerance: Tolerance | None = None
+    unseen: Federation | None = None
     roster: Roster = field(init=False)
     absent = ""  # everybody is here
 
@@ -148,6 +152,9 @@ class Embedded:
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         return evaluate(run, self.federation, attack=attack, attacked=attacked, seed=seed)
+
+    def evaluate_parts(self, run: Run) -> Score:
+        return evaluate(run, self.federation, unseen=self.unseen)
 
 
 class _Whole:

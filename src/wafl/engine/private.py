@@ -135,6 +135,9 @@ class PrivateClients:
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         return self.inner.evaluate(run, attack, attacked, seed)
 
+    def evaluate_parts(self, run: Run) -> Score:
+        return self.inner.evaluate_parts(run)
+
 
 class _Noisy:
     """Gives every reply of a round the same noise, so that their mean has it."""

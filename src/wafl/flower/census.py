@@ -12,8 +12,9 @@ from typing import Any
 from flwr.app import RecordDict
 
 from wafl.algorithms.caps import Caps
-from wafl.core.errors import TooFewRepliesError
+from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.data.intake import Intake
+from wafl.data.unseen import draw_unseen
 from wafl.engine.clients import Roster
 from wafl.flower.claims import dominating, owned, too_many
 from wafl.flower.logs import log
@@ -117,7 +118,8 @@ class Census:
     """Keeps the roster: clients stay in their places, and those that join later come after them.
 
     With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. What a node
-    claims beyond the ``caps`` does not count.
+    claims beyond the ``caps`` does not count. ``unseen`` is the share of the first clients that never train, and the
+    seed that they are drawn from.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Census:
         on_roster: Callable[[Roster], None] | None = None,
         closed: bool = False,
         caps: Caps | None = None,
+        unseen: tuple[float, int] | None = None,
     ) -> None:
         self._post, self._settings, self._with_sizes = post, settings, with_sizes
         self._roster, self._on_roster, self._closed = known, on_roster, closed
@@ -139,7 +142,7 @@ class Census:
         self._present: dict[int, Hello] = {}
         self._called: dict[int, str] = {}
         self._keys: dict[int, str] = {}
-        self._caps = caps or Caps()
+        self._caps, self._unseen = caps or Caps(), unseen
         self._looked = -OFTEN
 
     @property
@@ -181,7 +184,7 @@ class Census:
 
     def _missing(self) -> str:
         """What is known of those who are not here: clients of the study, and nodes that did not say what they hold."""
-        homes, known = self.homes(), () if self._roster is None else self._roster.names
+        homes, known = self.homes(), _everyone(self._roster)
         clients = tuple(name for name in known if name not in homes)
         nodes = tuple(f"{self.label(node)}: {why}" for node, why in sorted(self._silent.items()))
         parts = [f"no node holds {some(clients)}"] if clients else []
@@ -328,7 +331,7 @@ class Census:
     def _enroll(self) -> None:
         """Add new clients to the end of the roster."""
         known, homes = self._roster, self.homes()
-        names = () if known is None else known.names
+        names = _everyone(known)
         found: list[tuple[int, str, int]] = []
         for name, node in homes.items():
             if name not in names:
@@ -346,21 +349,38 @@ class Census:
         else:
             hellos = list(self._present.values())
             first, classes = hellos[0], max(hello.classes for hello in hellos)
+            seen, unseen = (list(range(len(fresh))), []) if self._unseen is None else _drawn(len(fresh), *self._unseen)
             roster = Roster(
-                fresh,
-                sizes,
+                tuple(fresh[place] for place in seen),
+                tuple(sizes[place] for place in seen),
                 first.shape,
                 max(hello.outputs for hello in hellos),
                 classes or None,
                 first.unit,
                 first.bounds,
                 intake=Intake(_common_labels(hellos, classes)),
+                unseen=tuple(fresh[place] for place in unseen),
             )
-        homes = {name: node for name, node in homes.items() if name in roster.names}
+            if roster.unseen:
+                log(INFO, "never train: %s", some(roster.unseen))
+        everyone = _everyone(roster)
+        homes = {name: node for name, node in homes.items() if name in everyone}
         roster = replace(roster, owners=owned(roster.owners, homes, self._keys))
         if self._on_roster is not None:
             self._on_roster(roster)
         self._roster = roster
+
+
+def _everyone(roster: Roster | None) -> tuple[str, ...]:
+    """All clients that are known, those that never train last."""
+    return () if roster is None else roster.names + roster.unseen
+
+
+def _drawn(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    try:
+        return draw_unseen(total, share, seed)
+    except ValueError as error:
+        raise ConfigError(f"data.unseen = {share}: {error}") from error
 
 
 def _common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | None:

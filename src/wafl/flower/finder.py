@@ -51,7 +51,9 @@ class Finder:
         rules = [entry.method.client_weights for entry in entries]
         closed = any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)
         caps = Caps(**experiment.caps.model_dump())
-        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps)
+        data = experiment.data
+        unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
+        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
         census.gather()
         about = self._folder / "about.json"
         self.clients = GridClients(

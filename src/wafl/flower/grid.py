@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from logging import INFO, WARNING
 from typing import Protocol, TypeVar, cast
@@ -33,7 +34,7 @@ from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
 from wafl.flower.claims import dominating, too_many
 from wafl.flower.logs import log
-from wafl.flower.node import Tested
+from wafl.flower.node import Part, Tested
 from wafl.flower.post import POLL, Post
 from wafl.flower.queries import MidpointsQuery, SurveyQuery, TestQuery
 from wafl.flower.refusals import check_refusal
@@ -134,7 +135,7 @@ class GridClients:
 
     @property
     def testable(self) -> bool:
-        return bool(self._census.tested())
+        return not self._census.tested().isdisjoint(self.roster.names)
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         """Every client tests the model on its own examples; the attack is the experiment's, which nodes know.
@@ -144,10 +145,29 @@ class GridClients:
         params = make_task(run.model, run.loss).initial()
         key = (sha256(params.numpy().tobytes()).hexdigest(), seed)
         if self._tested is None or self._tested[0] != key:
-            self._tested = key, self._test(params, seed)
-        found, names = self._tested[1], self.roster.names
-        attack = within(attack, self.roster.bounds)
+            self._census.look()
+            self._tested = key, self._test(params, seed, self.roster.names)
+        found, attack = self._tested[1], within(attack, self.roster.bounds)
         victims = set(draw_attacked(sorted(found), attacked, seed)) if attack is not None else set[int]()
+        return self._score(self.roster.names, found, victims, attack, seed)
+
+    def evaluate_parts(self, run: Run) -> Score:
+        """Every client tests the model; those that never train do so on all of their examples."""
+        score = self.evaluate(run)
+        if not self.roster.unseen:
+            return score
+        params, names, unseen = make_task(run.model, run.loss).initial(), self.roster.names, self.roster.unseen
+        train = self._score(names, self._test(params, 0, names, "train"))
+        return replace(score, train=train, unseen=self._score(unseen, self._test(params, 0, unseen, "all")))
+
+    def _score(
+        self,
+        names: Sequence[str],
+        found: Mapping[int, tuple[Tested, Tested]],
+        victims: Collection[int] = (),
+        attack: Attack | None = None,
+        seed: int = 0,
+    ) -> Score:
         total = sum(clean.num_examples for clean, _ in found.values())
         scores: list[ClientScore] = []
         for client, (clean, moved) in sorted(found.items()):
@@ -159,28 +179,37 @@ class GridClients:
         unit = self.roster.unit
         return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
 
-    def _test(self, params: Tensor, seed: int) -> dict[int, tuple[Tested, Tested]]:
-        self._census.look()
-        names, tested = self.roster.names, self._census.tested()
+    def _test(
+        self, params: Tensor, seed: int, names: Sequence[str], part: Part = "test"
+    ) -> dict[int, tuple[Tested, Tested]]:
+        """By place among the names, what each client that is here and has such examples finds."""
+        tested = self._census.tested() if part == "test" else self._census.homes()
         present = [number for number, name in enumerate(names) if name in tested]
+        if not present and part != "test":
+            present = list(range(len(names)))  # waited for, and missed by name
 
         def query(numbers: Sequence[int]) -> TestQuery:
             chosen = tuple(names[number] for number in numbers)
-            return TestQuery(chosen, self._attacks, params, self.roster.num_outputs, seed)
+            return TestQuery(chosen, self._attacks and part == "test", params, self.roster.num_outputs, seed, part)
 
         found: dict[int, tuple[Tested, Tested]] = {}
-        for numbers, part in self._ask_all("evaluate.test", present, query, everyone=False):
-            found.update(zip(numbers, part, strict=True))
+        for numbers, replies in self._ask_all("evaluate.test", names, present, query, everyone=False):
+            found.update(zip(numbers, replies, strict=True))
         chosen = [names[number] for number in found]
         sizes = [clean.num_examples for clean, _ in found.values()]
-        faults = too_many(self._caps, "tests", chosen, sizes)
+        caps, kind = self._caps, "tests" if part == "test" else "examples"
+        if part == "all":
+            caps = replace(caps, examples=caps.examples + caps.tests)
+        faults = too_many(caps, kind, chosen, sizes)
         for name, why in faults.items():
             log(WARNING, "the test of %s does not count: it %s", name, why)
         found = {number: each for number, each in found.items() if names[number] not in faults}
         if not found:
-            raise TooFewRepliesError("evaluate.test: no client's test is within the caps: raise caps.tests")
+            raise TooFewRepliesError(f"evaluate.test: no client's test is within the caps: raise caps.{kind}")
         counted = [clean.num_examples for clean, _ in found.values()]
-        said = dominating("test examples", [names[number] for number in found], counted)
+        said = dominating(
+            "training examples" if part == "train" else "test examples", [names[number] for number in found], counted
+        )
         if said is not None:
             log(WARNING, "%s", said)
         return found
@@ -197,7 +226,7 @@ class GridClients:
 
         value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
         cost = torch.empty_like(value)
-        for numbers, part in self._ask_all("query.survey", everyone, query):
+        for numbers, part in self._ask_all("query.survey", names, everyone, query):
             value[:, numbers], cost[:, numbers] = part.value, part.cost
         return SurveyReplies(value, cost)
 
@@ -210,19 +239,26 @@ class GridClients:
             return MidpointsQuery(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
 
         found: dict[int, tuple[Tensor, float]] = {}
-        for numbers, part in self._ask_all("query.midpoints", everyone, query):
+        for numbers, part in self._ask_all("query.midpoints", names, everyone, query):
             found.update(zip(numbers, part, strict=True))
         return [found[number] for number in everyone]
 
     def _ask_all(
-        self, kind: str, clients: Sequence[int], query: Callable[[Sequence[int]], Exchange[T]], *, everyone: bool = True
+        self,
+        kind: str,
+        names: Sequence[str],
+        clients: Sequence[int],
+        query: Callable[[Sequence[int]], Exchange[T]],
+        *,
+        everyone: bool = True,
     ) -> list[tuple[list[int], T]]:
         """What each node replies about those of the clients that it holds; nodes that fail are asked again.
 
+        Clients are given by their places among the names.
         In the end, missing replies are an error; unless ``everyone`` must reply, only if all are missing.
         """
         replies: list[tuple[list[int], T]] = []
-        names, missing = self.roster.names, dict.fromkeys(clients, "no node holds it")
+        missing = dict.fromkeys(clients, "no node holds it")
         for attempt in range(self.tolerance.attempts):
             homes = self.reachable([names[number] for number in missing])
             parts: dict[int, list[int]] = {}

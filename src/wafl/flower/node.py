@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from wafl.core.fitness import check_fitness
 from wafl.core.precision import computing
 from wafl.core.task import Problem, Task, make_task
 from wafl.data.examples import Examples
+from wafl.data.federation import Federation
 from wafl.engine.client_task import ClientTask
 from wafl.engine.embedded import check_integers, find_device, first_example
 from wafl.engine.features import with_fixed_features
@@ -40,6 +41,9 @@ from wafl.runs.plan import make_attack, make_entry, make_model
 from wafl.weights import Learned, LearnedWeights
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+Part = Literal["test", "train", "all"]
+"""Which of a client's examples a model is tested on."""
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @lru_cache(maxsize=1)
@@ -173,9 +177,16 @@ class Node:
         examples = Examples(train.raw[index], train.y[index], sizes.cumsum(0), train.prepare)
         return Survey(task, params, examples, adversary).ask(settings, seed)
 
-    def test(self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool) -> list[Tested]:
-        """The model on each client's test examples; with ``attacked``, moved by the experiment's attack."""
-        clients, problem = self.site.federation, Problem(task, params[None])
+    def test(
+        self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool, part: Part = "test"
+    ) -> list[Tested]:
+        """The model on each client's test examples; with ``attacked``, moved by the experiment's attack.
+
+        ``part`` asks for training examples or for all instead, if some clients of the experiment never train.
+        """
+        if part != "test" and self.experiment.data.unseen is None:
+            raise WireError(f"part={part!r}: the experiment has no data.unseen, so only test examples are tested")
+        clients, problem = _tested_on(self.site.federation, part), Problem(task, params[None])
         held = list(self.rows(dict(enumerate(names))).values())
         attack = within(make_attack(self.experiment.attack), clients.bounds) if attacked else None
         measured = examine(problem, clients, attack, seed, rows_of(clients, held))
@@ -208,6 +219,12 @@ class Node:
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
         return chosen[0].within(self.site.federation.bounds)
+
+
+def _tested_on(clients: Federation, part: Part) -> Federation:
+    if part == "test":
+        return clients
+    return replace(clients, test=clients.train if part == "train" else clients.train.joined(clients.test))
 
 
 def _on_own_device(experiment: Experiment, node_config: Mapping[str, Any]) -> Experiment:

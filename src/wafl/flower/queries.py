@@ -13,7 +13,7 @@ from torch import Tensor
 from wafl.core.norms import check_norm
 from wafl.engine.survey import SurveyReplies
 from wafl.flower.census import Hello
-from wafl.flower.node import Node, Tested
+from wafl.flower.node import PARTS, Node, Part, Tested
 from wafl.flower.refusals import SetupError, refused
 from wafl.flower.wire import (
     LARGEST,
@@ -78,17 +78,21 @@ def _params(content: RecordDict, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TestQuery:
-    """Test the model at ``params`` on these clients' test examples; with ``attacked``, under attack as well."""
+    """Test the model at ``params`` on these clients' test examples; with ``attacked``, under attack as well.
+
+    If some clients never train, ``part`` may ask for training examples, or for all of a client's examples.
+    """
 
     names: tuple[str, ...]
     attacked: bool
     params: Tensor
     num_outputs: int
     seed: int
+    part: Part = "test"
 
     def encode(self) -> RecordDict:
-        names, outputs = list(self.names), self.num_outputs
-        content = config_only("query", names=names, attacked=self.attacked, outputs=outputs, seed=self.seed)
+        about = {"names": list(self.names), "attacked": self.attacked, "outputs": self.num_outputs}
+        content = config_only("query", **about, seed=self.seed, part=None if self.part == "test" else self.part)
         content["params"] = arrays(params=self.params)
         return content
 
@@ -103,13 +107,22 @@ class TestQuery:
         return list(zip(found[:count], found[count:], strict=True))
 
 
+def _part(read: Reader) -> Part:
+    part = read.one("part", str) if read.has("part") else "test"
+    if part not in PARTS:
+        raise WireError(f"part={short(part)} must be one of {', '.join(PARTS)}")
+    return part
+
+
 def test(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "query")
     task, start = node.task(num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
-    params = _params(content, start)
-    clean = node.test(names, params, task, seed, attacked=False)
-    attacked = node.test(names, params, task, seed, attacked=True) if read.one("attacked", bool) else clean
+    params, part = _params(content, start), _part(read)
+    clean = node.test(names, params, task, seed, attacked=False, part=part)
+    attacked = clean
+    if read.one("attacked", bool):
+        attacked = node.test(names, params, task, seed, attacked=True, part=part)
     found = [*clean, *attacked]
     return config_only(
         "reply",

@@ -26,11 +26,6 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
     What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
     is always written for the same reason.
     """
-    if experiment.data.unseen is not None:
-        raise ConfigError(
-            f"data.unseen = {experiment.data.unseen} cannot be used on Flower: leave it out, and start no node for "
-            "clients that must not train"
-        )
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
     for table, method in zip(experiment.methods, content.pop("methods"), strict=True):

@@ -75,5 +75,13 @@ def _part(node_config: Mapping[str, Any], data: Data) -> Site:
 
 @lru_cache(maxsize=1)
 def _everyone(data: str) -> Federation:
-    """All clients of the experiment; cached, because many simulated nodes of one process take their parts of them."""
-    return make_clients(Data.model_validate_json(data))
+    """All clients of the experiment; cached, because many simulated nodes of one process take their parts of them.
+
+    Statistics never see the clients that never train.
+    """
+    about = Data.model_validate_json(data)
+    everyone = make_clients(about)
+    if about.unseen is None:
+        return everyone
+    prepare = everyone.hold_out(about.unseen, seed=about.unseen_seed)[0].train.prepare
+    return everyone.prepared_by(prepare)

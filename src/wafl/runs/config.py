@@ -333,12 +333,3 @@ class Experiment(Section):
         if self.privacy is not None and self.tune is not None:
             raise ValueError("tune looks at clients without noise, and privacy forbids that: leave one of them out")
         return self
-
-    @model_validator(mode="after")
-    def _unseen_clients_are_here(self) -> Experiment:
-        if self.data.unseen is not None and self.engine != "embedded":
-            raise ValueError(
-                f"data.unseen = {self.data.unseen} needs engine = 'embedded', not {self.engine!r}: leave it out, and "
-                "start no node for clients that must not train"
-            )
-        return self

@@ -55,7 +55,7 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
     found: dict[str, Draw] = {f"{measure}.png": partial(measure_against_attacked, lines, unit, attack, methods=methods)}
     for parameter, panels in _swept(study, rows).items():
         found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
-    if study.plan.unseen is not None:
+    if study.plan.holds_out:
         found["unseen.png"] = partial(generalization, {**results, "methods": rows})
     return found
 

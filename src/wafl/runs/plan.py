@@ -39,6 +39,7 @@ from wafl.history import NUMBERS
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config
+from wafl.runs.attendance import some
 from wafl.runs.method_keys import CENTER, PARTS, MethodTable, OwnMethod
 from wafl.runs.own_code import imported, imports, own_code
 from wafl.runs.trackers import check_trackers
@@ -118,14 +119,22 @@ class Plan:
     @property
     def who(self) -> str:
         """The clients, in one line."""
-        unseen = "" if self.unseen is None else f"\nunseen: {self.unseen}"
+        unseen = self.unseen or some(self.clients.roster.unseen)
+        unseen = f"\nunseen: {unseen}" if unseen else ""
         absent = f"\nmissing: {self.clients.absent}" if self.clients.absent else ""
         return f"{self.federation or self.clients.roster}{unseen}{absent}"
 
     @property
     def testers(self) -> Clients:
         """Where models are tested: at the clients themselves if their examples are not here."""
-        return self.clients if self.federation is None else Embedded(self.federation, torch.device("cpu"))
+        if self.federation is None:
+            return self.clients
+        return Embedded(self.federation, torch.device("cpu"), unseen=self.unseen)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether some clients never train, here or on nodes."""
+        return self.unseen is not None or len(self.clients.roster.unseen) > 0
 
 
 def make_plan(

@@ -46,6 +46,7 @@ def read_roster(folder: Path) -> Roster | None:
         about["recipe"],
         Intake.from_json(about.get("intake")),
         about.get("owners", {}),
+        tuple(about.get("unseen", ())),
     )
 
 
@@ -97,3 +98,6 @@ class Remembered:
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         raise FolderError("the clients of this study are on nodes: only a server that reaches them can test it")
+
+    def evaluate_parts(self, run: Run) -> Score:
+        return self.evaluate(run)

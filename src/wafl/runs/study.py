@@ -16,7 +16,6 @@ from wafl.core.files import remove_temporary, write_whole
 from wafl.engine.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.fit import train
-from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.generalization import generalization, spread
 from wafl.evaluation.score import ClientScore, Score, percent_or_loss
 from wafl.history import History
@@ -253,7 +252,7 @@ class Study:
     def _test(self, runs: Mapping[int, Run]) -> dict[str, Any]:
         """Scores by seed, and their mean and spread: accuracies in percent, or losses."""
         clients, attack = self.plan.testers, self.plan.attack
-        clean = [self._test_clean(run) for run in runs.values()]
+        clean = [clients.evaluate_parts(run) for run in runs.values()]
         three = generalization(clean)
         attacked = {
             f"{share:g}": [clients.evaluate(run, attack, share, seed) for seed, run in runs.items()]
@@ -279,12 +278,6 @@ class Study:
         tested = set[str].intersection(*({client.name for client in score.per_client} for score in scores))
         missing = [name for name in self.plan.clients.roster.names if name not in tested]
         return {"untested": missing} if missing else {}
-
-    def _test_clean(self, run: Run) -> Score:
-        federation, unseen = self.plan.federation, self.plan.unseen
-        if federation is None or unseen is None:
-            return self.plan.testers.evaluate(run)
-        return evaluate(run, federation, unseen=unseen)
 
     def blank(self) -> dict[str, Any]:
         clients, attack = self.plan.clients.roster, self.plan.attack

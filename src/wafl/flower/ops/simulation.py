@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     """
     require("ray", extra="flower", what="engine = 'flower-sim'")
     experiment, folder = study.plan.experiment, study.folder
-    nodes, clients = experiment.flower.nodes, study.plan.clients.roster.num_clients
+    roster, unseen = study.plan.clients.roster, study.plan.unseen
+    roster = replace(roster, unseen=() if unseen is None else unseen.names)
+    nodes, clients = experiment.flower.nodes, roster.num_clients + len(roster.unseen)
     if nodes > clients:
         raise ValueError(f"flower.nodes={nodes} is larger than the number of clients, {clients}: lower it")
     place = folder.path.resolve() / "flower"
@@ -41,7 +44,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     source = folder.read_about().get("source")
     write_app(place / "app", _for_everyone(experiment), None if source is None else Path(source), with_data=True)
     if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
-        write_roster(folder.path, study.plan.clients.roster)
+        write_roster(folder.path, roster)
     pending = [entry.name for entry in study.pending()]
     state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
     with stopped_by_signals(), Loopback(place, simulation=True, environment=state) as loopback:
