@@ -35,6 +35,15 @@ def write_whole(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
+def read_limited(path: Path, most: int) -> bytes:
+    """The bytes of a plain file; a ValueError if it has more than ``most``, or is a pipe, which would never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a plain file")
+    if path.stat().st_size > most:
+        raise ValueError(f"it has more than {most >> 20} MiB")
+    return path.read_bytes()
+
+
 @contextmanager
 def whole_folder(path: Path) -> Generator[Path, None, None]:
     """A new folder, all of it or nothing: filled under another name, synced, then renamed.

@@ -25,7 +25,7 @@ from wafl.data.federation import Federation
 from wafl.run import Run
 from wafl.theory.labels import by_label, cells_of, certified_loss, distance, label_means
 from wafl.theory.mixture import Mixture
-from wafl.theory.promise import digest_of, read_promise
+from wafl.theory.promise import digest_of, read_file
 from wafl.weights import by_examples
 
 
@@ -94,10 +94,7 @@ def audit(file: str | os.PathLike[str], model: Run | nn.Module, data: Federation
         loss: the loss, if it is your own.
     """
     path = Path(file)
-    try:
-        content = read_promise(path.read_bytes())[0].content
-    except ValueError as error:
-        raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
+    content = read_file(path)[0].content
     if "labels" not in content:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
     if digest_of(model) != content["model"]["sha256"]:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from torch import nn
 
 from wafl.core.errors import PreconditionError
-from wafl.core.files import SEAL, write_whole
+from wafl.core.files import SEAL, read_limited, write_whole
 from wafl.core.fingerprint import code_of, tensors_digest
 from wafl.core.norms import norm_name
 from wafl.core.options import Count
@@ -43,6 +43,10 @@ from wafl.theory.upper import report_for
 from wafl.weights import ClientWeights
 
 FORMAT = 1
+LARGEST_FILE = 2**28
+"""The most bytes of a file that is read: about a hundred thousand clients at ten radii."""
+LARGEST_NUMBER = 1e50
+"""Products and squares of such numbers are finite, so no line of a check overflows."""
 MOMENTS = ("seconds", "centers")
 PACKAGES = ("wafl-learn", "torch", "numpy")
 
@@ -314,6 +318,14 @@ def whole_file(content: Mapping[str, Any], signature: str | None) -> bytes:
     return to_bytes({**content, **digest, **signed})
 
 
+def read_file(path: Path) -> tuple[Promise, str | None]:
+    """The certificate in a file, which may come from anywhere, and its signature, if it has one."""
+    try:
+        return read_promise(read_limited(path, LARGEST_FILE))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
+
+
 def read_promise(data: bytes) -> tuple[Promise, str | None]:
     """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
     content = parsed_table(data)
@@ -334,6 +346,7 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
     ):
         check_types(each, kind, where)
     _check_lengths(content)
+    _check_ranges(content)
     return Promise(content), signature
 
 
@@ -350,6 +363,32 @@ def _check_lengths(content: Mapping[str, Any]) -> None:
             raise ValueError("its certificates do not have one number per client")
         if (not drawn) != (content["claim"]["confidence"] is None) or (domain is None) != (not drawn):
             raise ValueError("its confidence and its sampling do not belong together")
+
+
+def _check_ranges(content: Mapping[str, Any]) -> None:
+    """Only numbers that can be computed with; whether they prove anything is for :func:`wafl.verify` to say."""
+    _check_size(content)
+    if not content["clients"] or not content["certificates"]:
+        raise ValueError("it is about no client, or promises nothing")
+    confidence = content["claim"]["confidence"]
+    if confidence is not None and not 0.0 < confidence < 1.0:
+        raise ValueError(f"its confidence {confidence:g} must lie between 0 and 1")
+    for client in content["clients"]:
+        if client["examples"] < 1:
+            raise ValueError(f"a client has {client['examples']} examples: it must have at least 1")
+    for row in content["certificates"]:
+        if row["tolerance"] is not None and row["tolerance"] < 0.0:
+            raise ValueError(f"its tolerance {row['tolerance']:g} must not be negative")
+        if "sampling" in row and not 0.0 < row["sampling"]["level"] < 1.0:
+            raise ValueError(f"its level {row['sampling']['level']:g} must lie between 0 and 1")
+
+
+def _check_size(value: Any) -> None:
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:  # pyright: ignore[reportUnknownVariableType]
+            _check_size(each)
+    elif isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"a number in it is beyond {LARGEST_NUMBER:g}")
 
 
 def _version(name: str) -> str | None:

@@ -21,7 +21,7 @@ from wafl.theory.constant import Constant
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.labels import described
 from wafl.theory.mixture import Mixture
-from wafl.theory.promise import CHECKS, bound_of, client_digest, digest_of, read_promise, surrogates, to_bytes
+from wafl.theory.promise import CHECKS, bound_of, client_digest, digest_of, read_file, surrogates, to_bytes
 from wafl.theory.proof import Proof
 from wafl.theory.rounding import allowance, magnitudes
 from wafl.theory.sampling import Domain, Moments, largest_surrogate
@@ -87,10 +87,7 @@ def verify(
         Every line of the certificate, with what was found.
     """
     path = Path(file)
-    try:
-        promise, signature = read_promise(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
+    promise, signature = read_file(path)
     if key is not None:
         _check_signature(path, promise.content, signature, key)
     content = promise.content
