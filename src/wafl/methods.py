@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, get_type_hints
 
 from wafl.adversaries import (
@@ -196,10 +197,19 @@ class Preset(Generic[P]):
         self.__signature__ = signature.replace(parameters=plain, return_annotation=Method)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
+        for name in kwargs:
+            if name not in self.__signature__.parameters:
+                raise TypeError(self._no_option(name))
         options = self.options(*args, **kwargs)
         chosen = {slot: value for slot in PARTS if (value := getattr(options, slot, None)) is not None}
         usual: dict[str, Any] = {"adversary": None, "client_weights": by_examples()}
         return Method(self.__name__, **{**usual, **chosen, **options.parts()})
+
+    def _no_option(self, name: str) -> str:
+        known, why = list(self.__signature__.parameters), self.options.about.lacks.get(name)
+        near = get_close_matches(name, known, 1)
+        hint = why or (f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}")
+        return f"{self.__name__} has no option {name!r}: {hint}"
 
     def __repr__(self) -> str:
         return f"wafl.{self.__name__}{self.__signature__}"
@@ -324,6 +334,10 @@ class FedRobust(Affine, Weighted, Served, Stepped):
         r"\min_\theta \sum_i \lambda_i \max_{A_i, b_i} \; \mathbb{E}_{P_i} \big[ \ell(\theta, (A_i x + b_i, "
         r"y)) \big] - c \, \big( \|A_i - I\|^2 + \|b_i\|^2 \big)",
         "If clients differ by affine maps of their inputs, such as instruments with other gains and offsets.",
+        lacks={
+            "space": "its map would also scale the gradient of the layers before that one. Give it the layers behind "
+            "as the model and that layer's outputs as the examples, or use WAFL, FedPGM or FedFGSM, which have space"
+        },
     )
 
     def parts(self) -> dict[str, Any]:

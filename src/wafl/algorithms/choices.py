@@ -7,7 +7,8 @@ decides (see :func:`wafl.methods.preset`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from wafl.algorithms.parts import LocalStep, Optimizer, Server
@@ -22,11 +23,13 @@ class About:
         paper: the publication.
         equation: what is minimized or how a step goes, in TeX.
         use: when to use it.
+        lacks: options that one may look for in vain, and why.
     """
 
     paper: str
     equation: str
     use: str
+    lacks: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def short(self) -> str:
