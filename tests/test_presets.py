@@ -21,3 +21,18 @@ def test_an_option_that_a_method_lacks_is_refused_with_what_it_has(method: str, 
     call: Any = wafl.METHODS[method]
     with pytest.raises(TypeError, match=said):
         call(**{option: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (wafl.WAFL, r"^unknown method wafl\.WAFL, which is not called: pass wafl\.WAFL\(\), or use one of "),
+        ("wafl", r"^unknown method 'wafl': pass wafl\.WAFL\(\), or use one of "),
+        ("wifl", r"^unknown method 'wifl': use one of wafl\.WAFL\(\.\.\.\), "),
+        ({"method": "WAFL"}, r"^unknown method \{'method': 'WAFL'\}: use one of "),
+    ],
+)
+def test_what_is_not_a_method_is_refused_with_the_one_that_was_meant(given: Any, said: str) -> None:
+    clients = wafl.Federation.from_arrays([([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])])
+    with pytest.raises(TypeError, match=said):
+        wafl.fit(wafl.models.mlr(clients), clients, given, rounds=1, local_steps=1)

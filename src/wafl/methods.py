@@ -569,3 +569,13 @@ METHODS: dict[str, Preset[...]] = {
         ScaffPD, TRADES, CalFAT, SFAT, GroupDRO, IRM, REx, FedGMA, FedProx, SCAFFOLD, FedAvgM, FedAdam, FedYogi,
     )
 }  # fmt: skip
+
+
+def not_a_method(given: Any) -> str:
+    """Why this is no method, in one line with the remedy: a name, or a preset that was not called."""
+    name = given.__name__ if isinstance(given, Preset) else given
+    meant = [known for known in METHODS if isinstance(name, str) and known.lower() == name.lower()]
+    what = f"wafl.{name}, which is not called" if isinstance(given, Preset) else repr(given)
+    hint = f"pass wafl.{meant[0]}(), or " if meant else ""
+    names = ", ".join(f"wafl.{name}(...)" for name in METHODS)
+    return f"unknown method {what}: {hint}use one of {names}, or wafl.Method(...)"

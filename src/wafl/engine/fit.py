@@ -20,7 +20,7 @@ from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.faults import Faults
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
-from wafl.methods import METHODS, Method
+from wafl.methods import Method, not_a_method
 from wafl.run import Run, Runs
 from wafl.schedule import LearningRate, Schedule
 from wafl.weights import ClientWeights
@@ -216,8 +216,7 @@ def train(
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:
     """The method, with other client weights if they are given."""
     if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
-        names = ", ".join(f"wafl.{name}(...)" for name in METHODS)
-        raise TypeError(f"unknown method {method!r}: use one of {names}, or wafl.Method(...)")
+        raise TypeError(not_a_method(method))
     if client_weights is None:
         return method
     return replace(method, client_weights=client_weights)

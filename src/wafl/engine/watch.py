@@ -188,10 +188,30 @@ class Watch:
         """Warn at the end if no example moved, or if the radius that was asked for is not the one that was achieved."""
         if not self._moves or history.diverged or len(history) < 2:
             return
+        self._check_labels(history)
         if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
         elif self._adversary is not None and self._adversary.radius is not None:
             self._check_radius(self._adversary.radius, history)
+
+    def _check_labels(self, history: History) -> None:
+        """Warn if labels change for less than guessing loses, and the model is no better than guessing.
+
+        At a price s per label the best model gives the true class exp(s) times the probability of each other, and its
+        robust loss is ``log(1 + (C - 1) exp(-s))``.
+        """
+        last = history[-max(len(history) // 4, 1) :]
+        cost = math.inf if self._adversary is None else self._adversary.label_cost
+        price, loss = cost * fmean(record.gamma or 0.0 for record in last), fmean(record.loss for record in last)
+        if len(history) < SETTLING or not price < self._guessing or loss < self._guessing:
+            return
+        floor = math.log1p(math.expm1(self._guessing) * math.exp(-price))
+        self._warn_once(
+            f"label_cost={cost:g} is low: the adversary changes a label for {price:.3g} (gamma * label_cost), so no "
+            f"model's robust loss is below {floor:.3g}, and this one's is {loss:.3g}; guessing has "
+            f"{self._guessing:.3g}. Raise label_cost",
+            LabelCostWarning,
+        )
 
     @property
     def _why_still(self) -> str:

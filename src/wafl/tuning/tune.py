@@ -31,7 +31,7 @@ from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.fit import train
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
-from wafl.methods import METHODS, Method
+from wafl.methods import Method, not_a_method
 from wafl.run import Run
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.draw import draw_settings
@@ -247,10 +247,7 @@ def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate
     for name, given in methods.items():
         method, own = given if isinstance(given, tuple) else (given, {})
         if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
-            known = ", ".join(f"wafl.{preset}(...)" for preset in METHODS)
-            raise TypeError(
-                f"unknown method {method!r}: use {known}, wafl.Method(...), or a pair of one and a schedule"
-            )
+            raise TypeError(f"{not_a_method(method)}, or a pair of a method and a schedule")
         found.append(Candidate(name, method, {**schedule, **own}))
     return found
 
