@@ -319,7 +319,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
         try:
             model = models.build(architecture)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise ValueError(f"{folder} is damaged: it describes no model that wafl builds: {error}") from error
     loss = loss if loss is not None else own_loss
     if loss is None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
 from wafl.cli.terminal import make_console
 from wafl.core.errors import FolderError
 from wafl.core.files import sealed
+from wafl.core.shapes import parsed
 from wafl.core.visible import visible
+from wafl.report import Page, as_html
 from wafl.run import SAVED
 from wafl.runs.demo import demo_experiment
 from wafl.runs.folder import StudyFolder
 from wafl.runs.shapes import check_results
+from wafl.runs.shown import read_lines, show_study, summary_of
 
 ESCAPE = "\x1b]0;title\x07\x9b2J\u202e"
 DEEP = b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -161,3 +166,51 @@ def test_a_console_keeps_its_own_colors_and_shows_what_a_terminal_would_obey(
     assert "\x1b]" not in shown
     assert visible("a\nb\tc é 日本 👍") == "a\nb\tc é 日本 👍"
     assert visible("\ud800\x00\r\x85") == "????"
+
+
+@pytest.mark.parametrize("file", ["results.json", "about.json", ".lock"])
+@pytest.mark.parametrize("kind", ["a pipe", "a terabyte"])
+def test_a_pipe_or_a_terabyte_in_one_folder_does_not_stop_the_list(studies: Path, file: str, kind: str) -> None:
+    place = studies / "good" / file
+    place.unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(place)
+    else:
+        with place.open("wb") as sparse:
+            sparse.truncate(2**40)
+    listed = command("runs", str(studies))
+    assert listed.exit_code == 0
+    assert "WAFL: 80.0%" in " ".join(listed.output.split())  # the other study
+    assert ("damaged" in listed.output) == (file != ".lock")
+    assert as_html(Page("", [summary_of(studies / "good", "/study/good")]))
+
+
+@pytest.mark.parametrize("place", ["metrics.jsonl", "wafl"])
+def test_a_pipe_in_a_study_is_named_and_not_read(studies: Path, place: str) -> None:
+    os.mkfifo(studies / "good" / place)
+    for arguments in (
+        ["resume"],
+        ["evaluate"],
+        ["export", "--metrics", str(studies / "new.csv")],
+        ["report", "--quick"],
+        ["repair"],
+    ):
+        result = command(arguments[0], str(studies / "good"), *arguments[1:])
+        assert result.exit_code == 2
+        assert "is neither a file nor a folder: remove it" in " ".join(result.output.split())
+
+
+def test_a_number_of_a_thousand_digits_is_damage(studies: Path, saved: Path, tmp_path: Path) -> None:
+    line = {"method": "wafl", "seed": 0, "round": 0, "loss": 1.0, "cohort": [0]}
+    rows = [line, {**line, "round": 10**1000}, {**line, "loss": 10**1000}]
+    (studies / "good" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert len(read_lines(studies / "good" / "metrics.jsonl")) == 1
+    assert show_study(studies / "good").sections
+    assert parsed('{"text": "' + "1" * 1000 + '", "number": 5}')["number"] == 5
+    about = json.loads((saved / "run.json").read_bytes())
+    del about["checksum"]
+    (tmp_path / "params.safetensors").write_bytes((saved / "params.safetensors").read_bytes())
+    model = {"name": "mlr", "input_shape": [10**200, 10**200], "num_outputs": 2}
+    (tmp_path / "run.json").write_bytes(sealed({**about, "model": model}))
+    with pytest.raises(ValueError, match="describes no model that wafl builds"):
+        wafl.load_run(tmp_path)

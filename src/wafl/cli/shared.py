@@ -31,6 +31,9 @@ def one_line_errors() -> Generator[None, None, None]:
     except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
         say(f"Error: {error}", typer.colors.RED)
         raise typer.Exit(2) from error
+    except MemoryError as error:
+        say("Error: this needs more memory than there is: are the files what they should be?", typer.colors.RED)
+        raise typer.Exit(2) from error
 
 
 Trust = Annotated[

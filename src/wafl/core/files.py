@@ -6,8 +6,9 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_limited(path: Path, most: int) -> bytes:
-    """The bytes of a plain file; a ValueError if it has more than ``most``, or is a pipe, which would never end."""
+    """The bytes of a plain file; a ValueError if it has more than ``most``, or is a pipe, which may never end."""
     if path.exists() and not path.is_file():
         raise ValueError("it is not a plain file")
     if path.stat().st_size > most:
@@ -74,20 +75,22 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
 
 
-def links(folder: Path) -> Iterator[Path]:
-    """The symbolic links below a folder, which itself may be reached through one."""
+def not_plain(folder: Path) -> Iterator[Path]:
+    """The links, pipes, sockets and devices below a folder, which itself may be reached through a link."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
-            if path.is_symlink():
-                yield path
+            with suppress(FileNotFoundError):  # somebody is at work here, and has removed or renamed it
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    yield path
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock file; found out without taking the lock itself, where the system can."""
     from filelock import FileLock, Timeout
 
-    if not path.exists():
+    if not path.is_file():
         return False
     try:
         import fcntl

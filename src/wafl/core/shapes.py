@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 DEPTH = 50
 """Levels of lists and tables in a file; those that wafl writes have fewer than ten."""
+DIGITS = 300
+"""Of a whole number in a file; one of more digits is no number that a float can stand for."""
+_LONG_TEXT = re.compile(rf"\d{{{DIGITS}}}")
+_LONG = re.compile(_LONG_TEXT.pattern.encode())
 
 
 def parsed(data: bytes | str) -> Any:
     """The value that JSON describes; a ValueError if it is damaged or nested too deeply to work with."""
+    long = _LONG_TEXT.search(data) if isinstance(data, str) else _LONG.search(data)
     try:
-        content: Any = json.loads(data)
+        content: Any = json.loads(data, parse_int=_short_int if long else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level: list[Any] = [[content]]
@@ -23,6 +29,12 @@ def parsed(data: bytes | str) -> Any:
         if not level:
             return content
     raise ValueError(f"it is nested more than {DEPTH} levels deep")
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"it holds a whole number of {len(digits)} digits, more than {DIGITS}")
+    return int(digits)
 
 
 def _inside(outer: Any) -> Any:

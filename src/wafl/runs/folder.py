@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.core.errors import FolderError
-from wafl.core.files import is_locked, links, sealed, sync, unsealed, whole_folder, write_whole
+from wafl.core.files import is_locked, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.core.shapes import check_types, parsed
 from wafl.runs.config import Experiment
 from wafl.runs.read import read_experiment
@@ -35,6 +35,8 @@ from wafl.runs.shapes import ABOUT, check_results
 FORMAT = 2
 """Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
 PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
+LARGEST = 2**28
+"""The most bytes of ``about.json`` and ``results.json``, which have one row per method."""
 PATIENCE = 0.5
 """Seconds that a writer waits for those who only look whether somebody writes."""
 
@@ -196,10 +198,15 @@ class StudyFolder:
 
 
 def refuse_links(path: Path) -> None:
-    """An error if a folder holds a link, through which a stranger's study could write or delete elsewhere."""
-    for link in links(path):
+    """An error if a folder holds a link, through which a stranger's study could write or delete elsewhere.
+
+    Neither may it hold a pipe or a device, which reading might never end.
+    """
+    for found in not_plain(path):
+        if not found.is_symlink():
+            raise FolderError(f"{found} is neither a file nor a folder: remove it. Nothing was changed")
         raise FolderError(
-            f"{link} is a link, which may lead out of the study: put what it points to in its place, or remove it. "
+            f"{found} is a link, which may lead out of the study: put what it points to in its place, or remove it. "
             "Nothing was changed"
         )
 
@@ -289,7 +296,7 @@ def _gpu() -> str | None:
 
 def _read_json(path: Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
     try:
-        content = unsealed(path.read_bytes())
+        content = unsealed(read_limited(path, LARGEST))
         check(content)
         return content
     except (OSError, ValueError) as error:
