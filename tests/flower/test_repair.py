@@ -13,6 +13,7 @@ from tests.flower.test_grid import BASE, SIZES, UNEVEN, assert_same, interrupt, 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock
 from tests.runs.test_study import assert_one_line, flip, invoke
+from wafl.core.errors import FolderError
 from wafl.runs.folder import StudyFolder
 
 EXPERIMENT = only(
@@ -85,10 +86,13 @@ def test_a_sound_study_on_flower_is_left_as_it_is(places: dict[str, Path]) -> No
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
 def test_without_its_roster_a_study_cannot_be_repaired_and_says_why(
-    damage: str, places: dict[str, Path], tmp_path: Path
+    damage: str, places: dict[str, Path], clock: Clock, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(places["whole"] / "study", tmp_path / "study"))
     flip(path / "roster.json") if damage == "damaged" else (path / "roster.json").unlink()
     results = StudyFolder(path).read_results()
     assert_one_line(invoke("repair", path), str(path / "roster.json"), damage, "put it back")
+    grid = fakes.make_grid(clock, tmp_path, CLIENTS, UNEVEN, EXPERIMENT)
+    with pytest.raises(FolderError, match=f"{damage}.*put it back"):  # whoever is here now may be somebody else
+        fakes.train(grid, EXPERIMENT, path)
     assert StudyFolder(path).read_results() == results

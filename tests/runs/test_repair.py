@@ -164,3 +164,17 @@ def test_runs_from_before_more_rounds_were_asked_for_do_not_count_as_done(
     assert repaired(path).pending == ["fedavg", "afl"]
     Study.resume(path).run()
     assert len(StudyFolder(path).read_metrics()) == 6 * 4
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_sound_runs_are_trained_again_only_without_a_checkpoint_and_the_reason_is_said(
+    studies: dict[str, Path], tmp_path: Path, lost: bool
+) -> None:
+    path = Path(shutil.copytree(studies["whole"], tmp_path / "study"))
+    flip(path / RUN / "params.safetensors")
+    if lost:
+        flip(path / "checkpoint" / "fedavg" / "rounds.journal")
+    said = invoke("repair", path).output
+    assert ("All runs again: fedavg. The runs of a method are computed together" in said) == lost
+    assert methods_trained(Study.resume(path)) == (["fedavg"] if lost else [])
+    assert outcome(path) == outcome(studies["whole"])

@@ -9,6 +9,11 @@ import typer
 
 from wafl.cli.shared import Trust, reading
 
+WHY = (
+    "The runs of a method are computed together, and how many they are decides how sums are rounded: trained alone, "
+    "the damaged one could differ in its last bits"
+)
+
 
 def repair(
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
@@ -38,6 +43,8 @@ def repair(
     again = f"wafl resume {folder}"
     if study.plan.experiment.engine == "flower":
         again = f"flwr run APP -c 'folder=\"{folder}\"'"
+    if done.together:
+        console.print(f"All runs again: {', '.join(done.together)}. {WHY}", markup=False, soft_wrap=True)
     for what, names in (("test", done.untested), ("train", done.pending)):
         if names:
             console.print(f"Still to {what}: {', '.join(names)}. To do so: {again}", markup=False, soft_wrap=True)

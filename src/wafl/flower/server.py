@@ -35,7 +35,7 @@ from wafl.run import load_run
 from wafl.runs.attendance import absences, privacies
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder, free_folder
-from wafl.runs.roster import read_roster
+from wafl.runs.roster import known_roster, read_roster
 from wafl.runs.study import Study, diverged
 from wafl.theory.certificates import Question, certificates_of, check_radii, finite_above
 from wafl.theory.constants import data_free_constants, task_of
@@ -72,7 +72,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     folder = folder or free_folder(Path(str(values["output"])) / experiment.name)
     if begun:
         experiment = _same(experiment, from_run_config(values), folder)
-    finder = Finder(post, experiment, folder, read_roster(folder))
+    finder = Finder(post, experiment, folder, known_roster(StudyFolder(folder)) if begun else None)
     study = (partial(Study.resume, trust=True) if begun else _created(experiment))(folder, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())

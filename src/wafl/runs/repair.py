@@ -30,12 +30,14 @@ class Repair:
         made: what was made again from what is sound.
         untested: the methods that are trained, but whose scores are lost and whose clients are on nodes.
         pending: the methods that are still to be trained.
+        together: those of them whose sound runs are trained again with the damaged ones, as no checkpoint is left.
     """
 
     dropped: list[str] = field(default_factory=list[str])
     made: list[str] = field(default_factory=list[str])
     untested: list[str] = field(default_factory=list[str])
     pending: list[str] = field(default_factory=list[str])
+    together: list[str] = field(default_factory=list[str])
 
 
 def repair(study: Study) -> Repair:
@@ -55,6 +57,11 @@ def repair(study: Study) -> Repair:
         progress = _read_progress(study, runs, done)
         _write_metrics(study, runs, progress, done)
     done.pending = [entry.name for entry in study.plan.entries if runs[entry.name] is None]
+    done.together = [
+        entry.name
+        for entry in study.plan.entries
+        if runs[entry.name] is None and entry.name not in progress and _some_saved(study, entry)
+    ]
     return done
 
 
@@ -84,6 +91,11 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
     if [found[folder].settings["schedule"] for folder in folders if folder in found] != study.schedules(entry):
         return None
     return [found[folder] for folder in folders]
+
+
+def _some_saved(study: Study, entry: Entry) -> bool:
+    """Whether a run is left of a method whose other runs are not; one that was never trained has none."""
+    return any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry))
 
 
 def _write_results(

@@ -54,19 +54,30 @@ def clients_by_name(folder: StudyFolder) -> FindClients | None:
     """Clients that a study on Flower remembers, without their nodes; None if its clients are in this process."""
     if folder.experiment().engine == "embedded":
         return None
-    try:
-        roster = read_roster(folder.path)
-    except (ValueError, KeyError, TypeError) as error:
-        raise _lost(folder, f"is damaged ({error})") from error
+    roster = known_roster(folder)
     if roster is None:
         raise _lost(folder, "is missing")
     return lambda entries: Remembered(roster)
 
 
+def known_roster(folder: StudyFolder) -> Roster | None:
+    """The clients of a study that was begun; None if it was stopped before anything was asked of them.
+
+    Those of nodes that happen to be here now may be others, or in another order, and anybody could bring their names.
+    """
+    try:
+        roster = read_roster(folder.path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _lost(folder, f"is damaged ({error})") from error
+    if roster is None and (folder.results.exists() or folder.checkpoint.exists()):
+        raise _lost(folder, "is missing")
+    return roster
+
+
 def _lost(folder: StudyFolder, what: str) -> FolderError:
     return FolderError(
-        f"{folder.path / 'roster.json'} {what}: it says which client is which, and cannot be made again: put it back, "
-        "or start a new study"
+        f"{folder.path / 'roster.json'} {what}: it says which client is which and whose key brought it, which nothing "
+        "else here knows: put it back, or start a new study. Saved runs still load with wafl.load_run"
     )
 
 
