@@ -37,7 +37,7 @@ class OneStep:
 
 clients = wafl.load_dataset("digits").partition(num_clients=10, labels_per_client=4, seed=0)
 mine = wafl.Method("OneStep", OneStep(), wafl.weights.by_examples())
-sizes = [0.0, 0.1, 0.3, 1.0, 3.0]
+sizes = [0.03, 0.1, 0.3, 1.0, 3.0]
 runs = wafl.sweep(
     wafl.models.mlr(clients), clients, mine, {"size": sizes}, rounds=40, local_epochs=1, learning_rate=0.3
 )
