@@ -23,8 +23,9 @@ from wafl.evidence.draw import draw
 from wafl.evidence.files import Part
 from wafl.evidence.measure import measured
 from wafl.runs.config import Experiment
-from wafl.runs.folder import provenance, to_toml
+from wafl.runs.folder import StudyFolder, provenance, to_toml
 from wafl.runs.method_keys import Schedule
+from wafl.runs.own_code import imports
 from wafl.runs.plan import make_entry
 from wafl.runs.read import read_experiment
 from wafl.runs.study import Study
@@ -138,6 +139,8 @@ def _made(part: Part, name: str, work: Path) -> dict[str, Any]:
         except DivergedError as error:  # every trial
             return {"chosen": {}, "rows": _untuned(part, name, str(error))}
         path = work / "study"
+        if path.exists():
+            _refuse_code(StudyFolder.existing(path).experiment(), part, path)
         study = Study.resume(path, trust=True) if path.exists() else Study.create(experiment, path)
         try:
             results = study.run()
@@ -176,6 +179,7 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
     plain = work / "experiment.toml"
     if not plain.is_file():
         write_whole(plain, to_toml(alone(part.experiment, name)).encode())
+    _refuse_code(read_experiment(plain), part, plain)
     source, chosen = plain, dict[str, Any]()
     if part.experiment.tune is not None:
         source = plain.with_suffix(".tuned.toml")
@@ -184,7 +188,17 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
         trials = json.loads(plain.with_suffix(".trials.json").read_text(encoding="utf-8"))
         found = trials["methods"][name]
         chosen = {"setting": found["best"], "why": found["why"], "by": trials["measure"]}
-    return read_experiment(source, ["attack.kind=none"]), chosen
+    experiment = read_experiment(source, ["attack.kind=none"])
+    _refuse_code(experiment, part, source)
+    return experiment, chosen
+
+
+def _refuse_code(found: Experiment, part: Part, where: Path) -> None:
+    """An error if what lies in the working folder names code that the experiment itself does not name."""
+    for name in set(imports(found)) - set(imports(part.experiment)):
+        raise ConfigError(
+            f"{where} names code, {name}, which {part.name} does not: remove it, or choose another --work folder"
+        )
 
 
 def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:
