@@ -58,6 +58,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
 
     rows = (first[:, None] + batches.index.transpose(0, 1)).contiguous().unbind()
     numbers = torch.arange(batches.num_steps, device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
+    places = torch.arange(len(lanes.params), device=sizes.device)
     some, carry, behind = lanes, begin(client, lanes), list[Carry]()
     for number in range(batches.num_steps):
         working = batches.working(number)
@@ -70,7 +71,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
             rows=rows[number][:groups],
             share=each_lane(shares[:groups, number], some),
             step=numbers[number][: len(some.params)],
-            live=None if working >= groups else torch.arange(len(some.params), device=sizes.device) < working,
+            live=None if working >= groups else places[: len(some.params)] < working * lanes.sharing,
             first=number == 0,
         )
         carry = take_step(client, some, carry, batch)
