@@ -59,7 +59,7 @@ data fetch mnist --data-dir data
 data show mnist --data-dir data --output sheet.png
 bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 --peers peers --threads 1 --clock cpu
     --output bench
-reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced
+reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced --device cpu
     --work working
 leaderboard --data turned-digits --methods FedAvg --trials 2 --splits 2 --rounds 1 --model mlp --output board.json
     --work working
