@@ -2,7 +2,7 @@
 
     make test-faults          (.venv/bin/python tests/soak.py)
 
-Each part prints what it did and how often anything was lost. ``tests/test_soak.py`` runs a short form of every part.
+Each part prints what it did and how often anything was lost. ``tests/runs/test_soak.py`` runs a short form of each.
 """
 
 from __future__ import annotations
@@ -437,6 +437,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.rounds < LEAST:
+        parser.error(f"--rounds {options.rounds} must be at least {LEAST}: first and last rounds are compared")
     torch.set_num_threads(1)
     lost = 0
     parts: list[tuple[str, Callable[[Path], Counter[str]]]] = [
@@ -463,6 +465,8 @@ def main() -> None:
     sys.exit(lost != 0)
 
 
+LEAST = 3000
+"""Rounds; with many clients it is a fiftieth, of which the last 50 are compared with the first."""
 LOSSES = (
     "runs that differ",
     "half: silently wrong",
