@@ -22,7 +22,7 @@ demo: .venv/installed
 check: .venv/installed-dev
 	$(MAKE) -j3 $(SYNC) lint types quick
 
-# What CI calls: all but the slow tests, and of those that take half a second (tests/long.txt) one case each.
+# What CI calls: all but the slow tests, and of those that take long (tests/long.txt) one case each.
 test: .venv/installed-dev
 	$(MAKE) -j2 $(SYNC) lint types wheel docs
 	$(MAKE) -j2 deployment unit

@@ -24,11 +24,8 @@ settings.register_profile("wafl", deadline=None, derandomize=True)
 settings.load_profile("wafl")
 
 LINES = Path(__file__).with_name("long.txt").read_text().splitlines()
-LONG = {name: float(seconds) for seconds, name in map(str.split, LINES)}
-"""Seconds of the test functions that are marked ``long``; ``tools/long_tests.py`` measures them."""
-
-ONE_CASE = 0.5
-"""With ``--one-case``, functions that take so many seconds run their first case only."""
+LONG = {name for _, name in map(str.split, LINES)}
+"""The test functions that are marked ``long``, with ``--one-case`` only their first case; ``tools/long_tests.py`` measures."""
 
 OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
@@ -61,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         first: dict[str, pytest.Item] = {}
         for item in items:
             function = item.nodeid.partition("[")[0]
-            first.setdefault(function if LONG.get(function, 0) >= ONE_CASE else item.nodeid, item)
+            first.setdefault(function if function in LONG else item.nodeid, item)
         kept = set(first.values())
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = first.values()

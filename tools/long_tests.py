@@ -2,8 +2,7 @@
 
     .venv/bin/python tools/long_tests.py          (ten minutes, one process, on an idle machine)
 
-``make check`` leaves these out, ``make test`` runs the first case of those that take half a second, and
-``make test-full`` runs every case.
+``make check`` leaves these out, ``make test`` runs the first case of each, and ``make test-full`` runs every case.
 """
 
 from __future__ import annotations

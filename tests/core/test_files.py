@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from wafl.core import files
-from wafl.core.files import is_locked, links, remove_temporary, write_whole
+from wafl.core.files import is_locked, not_plain, remove_temporary, write_whole
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_written_through(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_links_are_found_at_any_depth_but_not_beyond_them(tmp_path: Path) -> Non
     (tmp_path / "elsewhere" / "link").symlink_to(tmp_path)
     (tmp_path / "study" / "method" / "seed-1").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "study" / "gone").symlink_to("nowhere")
-    found = {path.relative_to(tmp_path / "study").as_posix() for path in links(tmp_path / "study")}
+    found = {path.relative_to(tmp_path / "study").as_posix() for path in not_plain(tmp_path / "study")}
     assert found == {"method/seed-1", "gone"}
 
 

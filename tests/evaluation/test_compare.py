@@ -72,8 +72,8 @@ def test_a_sweep_under_every_kind_of_attack_equals_separate_evaluations(clients,
         shifts.rotation(severity=0.3),
         shifts.label_shift(severity=1.0),
     ]
-    table = wafl.compare(runs, clients, attacks=attacks, attacked=(0.25, 0.5, 1.0), seed=3)
-    check_rows(table, runs, clients, attacks, (0.25, 0.5, 1.0), seed=3)
+    table = wafl.compare(runs, clients, attacks=attacks, attacked=(0.25, 1.0), seed=3)
+    check_rows(table, runs, clients, attacks, (0.25, 1.0), seed=3)
     accuracies = [[row.score.accuracy for row in table.rows if row.run == name] for name in runs]
     assert len(set(map(tuple, accuracies))) == 3, "runs that score alike would hide a mix-up"
 
