@@ -25,7 +25,7 @@ settings.load_profile("wafl")
 
 LINES = Path(__file__).with_name("long.txt").read_text().splitlines()
 LONG = {name for _, name in map(str.split, LINES)}
-"""The test functions that are marked ``long``, with ``--one-case`` only their first case; ``tools/long_tests.py`` measures."""
+"""The test functions that are marked ``long``: with ``--one-case``, only their first case runs."""
 
 OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
