@@ -99,6 +99,23 @@ def test_clients_of_very_different_sizes_are_captured_and_end_where_the_cpu_ends
         torch.testing.assert_close(on["cuda"].params[name], value, atol=1e-8, rtol=0)
 
 
+def test_a_sweep_over_clients_of_very_different_sizes_ends_where_the_cpu_ends() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = [
+        (torch.randn(size, 5, generator=generator).double(), torch.arange(size) % 3)
+        for size in (90, 84, 75, 66, 61, 50, 44, 40, 33, 28, 20, 16)
+    ]
+    clients, model = wafl.Federation.from_arrays(pairs, test_fraction=0), torch.nn.Linear(5, 3).double()
+    options = {"rounds": 3, "local_epochs": 2, "batch_size": 8, "learning_rate": 0.1}
+    on = {
+        device: wafl.sweep(model, clients, wafl.WAFL(), {"gamma": [1.0, 2.0, 4.0, 8.0]}, device=device, **options)
+        for device in ("cpu", "cuda")
+    }
+    for there, here in zip(on["cuda"], on["cpu"], strict=True):
+        for name, value in here.params.items():
+            torch.testing.assert_close(there.params[name], value, atol=1e-8, rtol=0)
+
+
 def test_what_cannot_be_captured_is_said_and_computed_all_the_same(digits: wafl.Federation) -> None:
     class Peeking(torch.nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
