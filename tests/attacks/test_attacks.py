@@ -292,6 +292,7 @@ def tanh_runs() -> tuple[wafl.Federation, list[wafl.Run]]:
 
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.slow
 def test_a_wasserstein_shift_at_a_layer_is_one_of_its_outputs(tanh_runs, norm):
     clients, runs = tanh_runs
     scores = [wafl.evaluate(run, clients, attack=wafl.WassersteinShift(0.4, norm=norm, space="1")) for run in runs]

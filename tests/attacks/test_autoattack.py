@@ -93,6 +93,7 @@ def test_only_examples_that_are_flipped_are_moved(three):
     assert bool((changed == (before & ~after)).all())
 
 
+@pytest.mark.slow
 def test_the_attack_does_not_depend_on_the_unit_of_the_data(three):
     """The same model in [-1, 1] with twice the epsilon is attacked at the same points."""
     model, x, y = three
@@ -112,6 +113,7 @@ def test_the_attack_does_not_depend_on_the_unit_of_the_data(three):
     assert float(scaled.abs().max()) <= 1.0
 
 
+@pytest.mark.slow
 def test_the_attack_depends_on_its_seed_alone_and_leaves_global_state_untouched(three):
     model, x, y = three
     attack = AutoAttack(epsilon=0.2, bounds=UNIT, queries=10)

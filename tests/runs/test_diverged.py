@@ -387,6 +387,7 @@ def test_evaluate_tests_the_seeds_that_did_not_diverge(finished: Path) -> None:
     assert len(lines) == sum(len(row.get("diverged", ())) for row in rows.values())
 
 
+@pytest.mark.slow
 def test_theory_leaves_out_what_diverged(finished: Path) -> None:
     result = invoke("theory", finished, "--radii", "0.1")
     assert result.exit_code == 0, result.output

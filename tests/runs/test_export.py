@@ -190,6 +190,7 @@ np.savez("found.npz", onnx_one=onnx[0], onnx_many=onnx[1], pt2_one=pt2[0], pt2_m
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_fresh_process_without_wafl_predicts_the_same(tmp_path: Path) -> None:
     clients = make_clients("zscore")
     run = make_run(clients, "cnn", rounds=20)

@@ -103,6 +103,7 @@ def a_model(scale=6.0):
 
 
 @pytest.mark.parametrize("norm", [1, pytest.param(2, marks=pytest.mark.slow), math.inf])
+@pytest.mark.slow
 def test_ten_clients_of_a_thousand_examples_pay_less_than_a_quarter_for_the_truth(norm):
     clients = world(10, 1000, 0)
     radii = [0.0, 0.1, 0.5, 1.0]

@@ -86,6 +86,7 @@ def test_the_entropic_distance_equals_pots_debiased_value():
     assert distance(x, y, method="entropic", regularization=0.2).value == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_too_little_regularization_raises_an_error():
     with pytest.raises(RuntimeError, match=r"did not converge at epsilon=.*: raise regularization"):
         distance(cloud(0, 12), cloud(1, 12, center=1.0), method="entropic", regularization=1e-6)
@@ -100,6 +101,7 @@ def test_the_standard_error_matches_the_spread_of_new_draws(population, drawn):
     assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.25)
 
 
+@pytest.mark.slow
 def test_distances_grow_as_fewer_points_are_drawn():
     x, y = cloud(0, 2000, 5), cloud(1, 2000, 5)
     means = [np.mean([distance(x, y, sample=n, seed=seed).value for seed in range(5)]) for n in (50, 200, 800)]
