@@ -24,10 +24,12 @@ from rich.console import Console
 from rich.text import Text
 
 import wafl
+from wafl.evidence.draw import tested
 from wafl.plotting import METHODS
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = ROOT / "docs" / "reproduction" / "fig-attacked-share-cifar10-fair.json"
+TEST = "l_inf"
 SHOWN = {"wafl-l2": "WAFL", "fedpgm": "FedPGM", "fedavg": "FedAvg", "afl": "AFL"}
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0]
 COLUMNS = 96
@@ -59,12 +61,9 @@ def picture(rounds: int, path: Path) -> None:
 def _attacked(axes: Any) -> None:
     """Accuracy by the share of attacked clients, with one standard deviation over seeds."""
     numbers = json.loads(NUMBERS.read_text())
-    rows = [row for row in numbers["rows"] if row.get("test") == "l_inf"]
-    shares = sorted({row["attacked"] for row in rows})
+    shares = sorted({row["attacked"] for row in tested(numbers, TEST)})
     for entry, name in SHOWN.items():
-        by_share = [
-            [row["accuracy"] for row in rows if row["entry"] == entry and row["attacked"] == share] for share in shares
-        ]
+        by_share = [[row["accuracy"] for row in tested(numbers, TEST, entry=entry, attacked=share)] for share in shares]
         mean, std = [statistics.mean(each) for each in by_share], [statistics.stdev(each) for each in by_share]
         low, high = ([a + sign * b for a, b in zip(mean, std, strict=True)] for sign in (-1, 1))
         color, x = METHODS[name.lower()], [100.0 * share for share in shares]

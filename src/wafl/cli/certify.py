@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wafl.cli.shared import Trust, clients_of, only_run, parse_norm, parse_numbers, reading
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
 
 
 def certify(
@@ -34,9 +34,7 @@ def certify(
     sign: Annotated[
         Path | None, typer.Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
     """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check.

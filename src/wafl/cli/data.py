@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import DataDir, one_line_errors
 
 if TYPE_CHECKING:
     from wafl.data.cache import RawDataset
@@ -18,9 +18,6 @@ data_app = typer.Typer(help="Data sets: list them, download one, look at one.", 
 DIGITS_LICENSE = "CC BY 4.0"
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-]
 
 
 @data_app.command("list")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli.shared import Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
@@ -57,9 +57,7 @@ def evaluate(
         str, typer.Option(help="Shares of the clients that are attacked, with commas.")
     ] = "0.2,0.4,0.6,0.8",
     seed: Annotated[int, typer.Option(min=0, help="Decides which clients are attacked.")] = 0,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run."),

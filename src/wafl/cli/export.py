@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from wafl.cli.shared import Trust, clients_of, only_run, reading
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
 
 if TYPE_CHECKING:
     from wafl.runs.export import Format
@@ -27,9 +27,7 @@ def export(
     metrics: Annotated[
         Path | None, typer.Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file.

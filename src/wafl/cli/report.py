@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wafl.cli.shared import Trust, reading
+from wafl.cli.shared import DataDir, Trust, reading
 
 if TYPE_CHECKING:
     from wafl.report import Study
@@ -26,9 +26,7 @@ def report(
     quick: Annotated[
         bool, typer.Option("--quick", help="Only what the folders tell: measure nothing with models and data.")
     ] = False,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
     """Write one page that shows what studies found; it opens in any browser, from disk, without a network.

@@ -36,6 +36,9 @@ def one_line_errors() -> Generator[None, None, None]:
         raise typer.Exit(2) from error
 
 
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run the code that the experiment names, although it has not run here before.")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wafl.cli.shared import Trust, clients_of, load_runs, parse_norm, parse_numbers, reading
+from wafl.cli.shared import DataDir, Trust, clients_of, load_runs, parse_norm, parse_numbers, reading
 
 if TYPE_CHECKING:
     from wafl.theory import Certificates, Concentration
@@ -55,9 +55,7 @@ def theory(
     barycenter_distance: Annotated[
         float | None, typer.Option(help="Bounds: the root of the barycenter's value, as wafl weights measures it.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for the figure. Default: that of the study or run.")
     ] = None,

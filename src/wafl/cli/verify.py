@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wafl.cli.shared import Trust, clients_of, only_run, reading
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -34,9 +34,7 @@ def verify(
     key: Annotated[
         Path | None, typer.Option(help="An Ed25519 public key: what its owner did not sign is refused.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
     """Check a certificate: recompute what follows from the file, the model and the data, and say what is only attested.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import DataDir, one_line_errors
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -31,9 +31,7 @@ def weights(
     preprocess: Annotated[
         str, typer.Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
     ] = "unit",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-    ] = None,
+    data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="The picture to write.")] = Path("weights.png"),
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.

@@ -58,7 +58,6 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
 
     rows = (first[:, None] + batches.index.transpose(0, 1)).contiguous().unbind()
     numbers = torch.arange(batches.num_steps, device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
-    places = torch.arange(len(lanes.params), device=sizes.device)
     some, carry, behind = lanes, begin(client, lanes), list[Carry]()
     for number in range(batches.num_steps):
         working = batches.working(number)
@@ -71,7 +70,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
             rows=rows[number][:groups],
             share=each_lane(shares[:groups, number], some),
             step=numbers[number][: len(some.params)],
-            live=None if working >= groups else places[: len(some.params)] < working * lanes.sharing,
+            live=None if working >= groups else _first(working * lanes.sharing, some),
             first=number == 0,
         )
         carry = take_step(client, some, carry, batch)
@@ -87,6 +86,11 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
     own = carry.params[:, client.kept_places] if client.kept_places else None
     left = present({ADVERSARY: carry.memory, LOCAL: outcome.memory, STATISTICS: own})
     return LaneOutput(carry.loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
+
+
+def _first(count: int, lanes: LaneInput) -> Tensor:
+    """Which lanes ``[L]`` are among the first so many."""
+    return torch.arange(len(lanes.params), device=lanes.params.device) < count
 
 
 def _with_own(client: ClientTask, lanes: LaneInput) -> LaneInput:
