@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 import wafl
+from wafl.data.mapped import Mapped
 
 NAMES = ("north", "south", "west")
 SIZES = (9, 5, 12)
@@ -40,7 +42,7 @@ def frame() -> pandas.DataFrame:
     return pandas.concat(parts).sort_values("turn", kind="stable", ignore_index=True).drop(columns="turn")
 
 
-class Pairs(torch.utils.data.Dataset):
+class Pairs(torch.utils.data.Dataset[Any]):
     """What people write: one example at a time."""
 
     def __init__(self, x: Any, y: Any, form: Callable[[Any, Any], Any] = lambda x, y: (x, int(y))) -> None:
@@ -92,18 +94,18 @@ def table(x: np.ndarray, y: np.ndarray) -> Table:
     return Table({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "label": y})
 
 
-def shuffled(x: np.ndarray, y: np.ndarray) -> DataLoader:
+def shuffled(x: np.ndarray, y: np.ndarray) -> DataLoader[Any]:
     return DataLoader(Pairs(x, y), batch_size=4, shuffle=True, drop_last=True)
 
 
-def sampled(x: np.ndarray, y: np.ndarray) -> DataLoader:
+def sampled(x: np.ndarray, y: np.ndarray) -> DataLoader[Any]:
     """The first rows of a larger data set, which has other rows after them."""
     more = Pairs(np.concatenate([x, x + 1]), np.concatenate([y, y]))
     return DataLoader(more, batch_size=4, sampler=SubsetRandomSampler(range(len(x))))
 
 
 def trained(clients: wafl.Federation, **options: Any) -> wafl.Run:
-    given = {"rounds": 2, "local_epochs": 1, "batch_size": 4, "learning_rate": 0.1}
+    given: dict[str, Any] = {"rounds": 2, "local_epochs": 1, "batch_size": 4, "learning_rate": 0.1}
     return wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=2.0), **given, **options)
 
 
@@ -189,8 +191,8 @@ def test_images_of_pil_are_channels_first_bytes_and_their_classes_have_names(doo
 @pytest.mark.parametrize("name", ["unit", "symmetric", "zscore", "zscore_pooled"])
 def test_bytes_are_prepared_by_the_formula_of_their_preprocessing(name: str) -> None:
     clients = wafl.Federation.from_arrays(pixels(), preprocess=name)
-    raw = clients.train.raw.numpy().astype(np.float64)
-    every = np.concatenate([raw, clients.test.raw.numpy()])
+    raw = np.asarray(clients.train.raw[:]).astype(np.float64)
+    every = np.concatenate([raw, np.asarray(clients.test.raw[:])])
     wanted = {
         "unit": raw / 255,
         "symmetric": raw / 127.5 - 1,
@@ -272,6 +274,7 @@ def test_predict_takes_what_federations_are_made_of(tmp_path: Path) -> None:
         DataLoader(Pairs(x, y), batch_size=5, shuffle=True),
         table(x, y),
         Table({"c": x[:, 2], "a": x[:, 0], "b": x[:, 1]}),
+        pyarrow.table({"c": x[:, 2], "b": x[:, 1], "a": x[:, 0], "grade": y}),
     ]
     for given in inputs:
         assert run.predict(given).tolist() == wanted, type(given)
@@ -281,7 +284,7 @@ def test_predict_takes_what_federations_are_made_of(tmp_path: Path) -> None:
         run.predict(rows[["c", "a"]])
     with pytest.raises(ValueError, match=r"the model does not take examples of shape \(2,\)"):
         run.predict(x[:, :2])
-    for odd in ("x", {"a": 1}, None):
+    for odd in ("x", {"a": 1}, None, (x, y), wafl.Federation.from_arrays([(x, y)])):
         with pytest.raises(ValueError, match=r"x is .*: give an array of examples, a frame or a data set"):
             run.predict(odd)
 
@@ -295,7 +298,10 @@ def test_bytes_are_prepared_for_a_prediction_as_for_training(preprocess: str, tm
     for mine in (run, wafl.load_run(run.save(tmp_path))):
         assert torch.equal(mine.outputs(sets[1]), mine.outputs(prepared))
         assert torch.equal(mine.outputs(pixels()[1][0]), mine.outputs(prepared))
+        assert torch.equal(mine.outputs([image for image, _ in sets[1]]), mine.outputs(prepared))
         assert set(mine.predict(sets[1])) <= {"cat", "dog", "eel"}
+    with pytest.raises(ValueError, match=r"^x is one image, \d+ x \d+: give a list of images, \[x\]$"):
+        run.predict(sets[1][0][0])
 
 
 # ---------------------------------------------------------------- memory-mapped
@@ -335,6 +341,7 @@ def test_memory_mapped_arrays_are_not_copied(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < file.nbytes, "not even once"
+    assert isinstance(clients.train.raw, Mapped)
     assert all(np.shares_memory(array, file) for array in clients.train.raw.arrays)
     file[2500:] = 7.0
     assert clients.train.of(1)[0].eq(7.0).all(), "the rows are read when they are asked for"

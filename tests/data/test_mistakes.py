@@ -1,5 +1,8 @@
 """What is surely a mistake is refused, with the remedy, before any work; what may be meant is not."""
 
+# pyright: reportArgumentType=false
+# Arguments are wrong on purpose.
+
 from __future__ import annotations
 
 import math
@@ -89,10 +92,14 @@ def test_one_hot_floats_are_refused_for_classes_and_kept_for_a_regression() -> N
         (images("uint8", shape=(8, 8)), "raw pixels: pass preprocess='unit'"),
         (images("int64"), "raw pixels: divide them by 255"),
         (images("float32"), "raw pixels: divide them by 255, or give them as uint8"),
+        (images("float32", 254) + 0.5, "raw pixels: divide them by 255, or give them as uint8"),
+        (images("float64", 254, (4, 4, 3)) + 0.25, "raw pixels: divide them by 255"),
+        (images("float32", 254, (8, 8)) + 0.25, "raw pixels: divide them by 255"),
+        (images("int64", shape=(5, 6, 6)), "raw pixels: divide them by 255"),
     ],
 )
 def test_raw_pixels_are_refused_unless_they_are_prepared_or_stated(x: np.ndarray, remedy: str) -> None:
-    with pytest.raises(ValueError, match=rf"client 1 has images with values from \d+ to 2\d\d, which are {remedy}"):
+    with pytest.raises(ValueError, match=rf"client 1 has images with values from .* to 2[\d.]+, which are {remedy}"):
         from_arrays([(np.zeros_like(x), Y), (x, Y)])
     assert from_arrays([(x, Y)], bounds=(0, 255)).bounds == (0.0, 255.0)
     assert from_arrays([(x.astype("uint8"), Y)], preprocess="unit").train.x.max() <= 1
@@ -103,13 +110,27 @@ def test_raw_pixels_are_refused_unless_they_are_prepared_or_stated(x: np.ndarray
     [
         images("float32", 1.0),
         images("float32") / 255,
-        images("float32") + 0.5,
+        images("float32", 200, (5, 6, 6)) + 0.5,
+        images("float32", 254) - 60,
+        images("float32", 200, (48,)) + 0.5,
         images("int64", 200, (24, 2)),
+        images("float32", 200, (24, 8)) + 0.5,
         images("uint8", 16),
         images("float32", 1000),
         images("uint8", shape=(48,)),
     ],
-    ids=["binary", "scaled", "not whole", "a series", "few levels", "large", "not an image"],
+    ids=[
+        "binary",
+        "scaled",
+        "no colors",
+        "negative",
+        "a table",
+        "a series",
+        "a sensor",
+        "few levels",
+        "large",
+        "not an image",
+    ],
 )
 def test_what_may_not_be_raw_pixels_is_taken_as_it_is(x: np.ndarray) -> None:
     assert torch.equal(from_arrays([(x, Y)], test_fraction=0).train.x, torch.from_numpy(x).float())
@@ -146,7 +167,7 @@ def test_float_images_that_a_data_set_would_divide_again_are_refused() -> None:
     with pytest.raises(ValueError, match=r"x_test holds values from -.*, outside 0 \.\. max_value=255"):
         wafl.Dataset("own", (255 * x).to(torch.uint8), y, 2 * x - 1.5, y, 6)
     with pytest.raises(TypeError, match=r"x_train is an array of shape \(6, 1, 4, 4\): give a tensor"):
-        wafl.Dataset("own", x.numpy(), y, x, y, 6)  # pyright: ignore[reportArgumentType]
+        wafl.Dataset("own", x.numpy(), y, x, y, 6)
     wafl.Dataset("own", x, y, x, y, 6, max_value=1)
 
 
@@ -184,8 +205,31 @@ def test_what_is_not_one_pair_per_client_is_refused(given: Any, message: str) ->
         from_arrays(given)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((X, Y), r"given an array of shape \(6, 4\) and an array of shape \(6,\): pass from_arrays\(\[\(x, y\)\]\)"),
+        ((Y, X), r"given an array of shape \(6,\) and an array of shape \(6, 4\): pass from_arrays\(\[\(x, y\)\]\)"),
+        (([X, X], [Y, Y]), r"given a list of 2 .* and a list of 2 .*: .*from_arrays\(list\(zip\(xs, ys\)\)"),
+        (({"a": X}, {"a": Y}), "given a dict with a and a dict with a: pass"),
+        (("x.npy", "y.npy"), "given 'x.npy' and 'y.npy': pass"),
+        ((X, Y, X, Y), r"and an array of shape \(6,\), \.\.\.: pass"),
+        (([(X, Y)], 0.25), "and 0.25: .*options by name, such as test_fraction=0.25"),
+    ],
+)  # fmt: skip
+def test_more_than_one_list_of_clients_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^from_arrays takes one list with all clients, but was .*{message}"):
+        from_arrays(*given)
+
+
+def test_more_than_one_list_of_data_sets_is_refused() -> None:
+    data: Any = TensorDataset(torch.zeros(2, 1), torch.zeros(2))
+    with pytest.raises(TypeError, match=r"^from_datasets takes one list .* a TensorDataset and a .*\(\[first, sec"):
+        wafl.Federation.from_datasets(data, data)
+
+
 MODEL = nn.Linear(4, 3)
-GIVEN = {"rounds": 1, "local_steps": 1}
+GIVEN: dict[str, Any] = {"rounds": 1, "local_steps": 1}
 PIXELS, LABELS = torch.zeros(8, 1, 4, 4, dtype=torch.uint8), torch.arange(8) % 2
 DATASET = wafl.Dataset("own", PIXELS, LABELS, PIXELS, LABELS, 2)
 
@@ -235,10 +279,10 @@ def test_arguments_that_are_something_else_are_refused_in_words(call: Callable[.
 def test_a_norm_as_text_is_refused_with_the_number_to_give(norm: str) -> None:
     it = clients()
     for call in (
-        lambda: wafl.WAFL(norm=norm),  # pyright: ignore[reportArgumentType]
-        lambda: wafl.PGD(epsilon=1.0, norm=norm),  # pyright: ignore[reportArgumentType]
-        lambda: wafl.certify(MODEL, it, radii=[1.0], norm=norm),  # pyright: ignore[reportArgumentType]
-        lambda: wafl.robust_loss(MODEL, X, Y, gamma=1.0, norm=norm),  # pyright: ignore[reportArgumentType]
+        lambda: wafl.WAFL(norm=norm),
+        lambda: wafl.PGD(epsilon=1.0, norm=norm),
+        lambda: wafl.certify(MODEL, it, radii=[1.0], norm=norm),
+        lambda: wafl.robust_loss(MODEL, X, Y, gamma=1.0, norm=norm),
     ):
         with pytest.raises(ValueError, match=f"norm='{norm}' must be .* inf: give a number, not text; .* math.inf"):
             call()
@@ -301,7 +345,7 @@ FRAME = pandas.DataFrame({"who": list("aabb"), "age": [1.0, 2, 3, 4], "sex": lis
     ],
 )
 def test_a_frame_that_cannot_be_clients_is_refused(options: dict[str, Any], message: str) -> None:
-    given = {"frame": FRAME, "client": "who", "target": "sick", **options}
+    given: dict[str, Any] = {"frame": FRAME, "client": "who", "target": "sick", **options}
     with pytest.raises(ValueError, match=message):
         wafl.Federation.from_frame(given.pop("frame"), **given)
 

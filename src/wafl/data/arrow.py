@@ -26,7 +26,7 @@ def write_folder(
         raise ValueError(
             f"{folder} exists: read what was written there with Federation.from_folder, or give another folder"
         )
-    columns = _Columns(_open(source), client, target, features, rows)
+    columns = _Columns(_open(source), [("client", client), ("target", target)], features, rows)
     counted = _Counted()
     for owners, labels in columns.batches([client, target]):
         counted.add(owners, labels)
@@ -40,6 +40,23 @@ def write_folder(
         partial.replace(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a table of pyarrow."""
+    return type(value).__module__.partition(".")[0] == "pyarrow" and hasattr(value, "schema")
+
+
+def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
+    """Inputs of a table side by side, by the names that :func:`write_folder` gave them; None means all columns."""
+    names = table.schema.names
+    features = [name if name in names else name.partition("[")[0] for name in columns or names]
+    inputs = _Columns(_open(table), [], list(dict.fromkeys(features)), rows=65_536)
+    batches = [
+        np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        for parts in inputs.batches(inputs.features)
+    ]
+    return np.concatenate(batches) if batches else np.empty((0, len(columns or names)), np.float32)
 
 
 def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequence[str], counted: _Counted) -> None:
@@ -103,10 +120,11 @@ def _open(source: Any) -> Any:
 class _Columns:
     """The columns of a data set of pyarrow, a few rows at a time and without missing values."""
 
-    def __init__(self, data: Any, client: str, target: str, features: Sequence[str] | None, rows: int) -> None:
+    def __init__(self, data: Any, others: Sequence[tuple[str, str]], features: Sequence[str] | None, rows: int) -> None:
         self._data, self._rows, names = data, rows, list(data.schema.names)
-        self.features = [name for name in names if name not in (client, target)] if features is None else list(features)
-        for role, name in (("client", client), ("target", target), *(("features", name) for name in self.features)):
+        taken = [name for _, name in others]
+        self.features = [name for name in names if name not in taken] if features is None else list(features)
+        for role, name in (*others, *(("features", name) for name in self.features)):
             if name not in names:
                 raise ValueError(f"{role}={name!r} is not a column: there are {', '.join(names)}")
         if not self.features:

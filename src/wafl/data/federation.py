@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Never, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from wafl.data.foreign import Columns, read_datasets
 from wafl.data.frames import read_frame
 from wafl.data.intake import Intake
 from wafl.data.labels import some
-from wafl.data.mistakes import check_clients
+from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted
 from wafl.data.unseen import draw_unseen
 
@@ -71,7 +71,7 @@ class Federation:
     def from_arrays(
         cls,
         arrays: Iterable[Client],
-        *,
+        *others: Never,
         test_fraction: float | None = None,
         names: Sequence[str] | None = None,
         unit: str | None = None,
@@ -104,6 +104,12 @@ class Federation:
         >>> wafl.Federation.from_arrays(pairs)
         Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
+        refuse_more(
+            "from_arrays",
+            [arrays, *others],
+            "pass from_arrays([(x, y)]) for one client, from_arrays(list(zip(xs, ys))) for lists of x and y, "
+            "and options by name, such as test_fraction=0.25",
+        )
         check_clients(arrays)
         if preprocess is not None and bounds is not None:
             raise ValueError(f"bounds={bounds} follow from preprocess={preprocess!r}: leave them out")
@@ -264,7 +270,7 @@ class Federation:
     def from_datasets(
         cls,
         datasets: Iterable[Any],
-        *,
+        *others: Never,
         features: Sequence[str] | None = None,
         target: str | None = None,
         **options: Unpack[Options],
@@ -287,6 +293,11 @@ class Federation:
         >>> wafl.Federation.from_datasets(sets)
         Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
+        refuse_more(
+            "from_datasets",
+            [datasets, *others],
+            "pass from_datasets([first, second]), and [(train, test)] for a client with test data of its own",
+        )
         asked = Columns(None if features is None else tuple(features), target)
         columns, options["classes"], arrays = read_datasets(datasets, asked, options.get("classes"))
         return replace(cls.from_arrays(arrays, **options), columns=columns)

@@ -54,6 +54,16 @@ def is_dataset(value: Any) -> bool:
     return isinstance(value, DataLoader | torch.utils.data.Dataset) or hasattr(value, "with_format")
 
 
+def is_image(value: Any) -> bool:
+    """Whether it is an image of PIL."""
+    return hasattr(value, "getbands")
+
+
+def are_images(value: Any) -> bool:
+    """Whether it is a list of images of PIL."""
+    return isinstance(value, list | tuple) and bool(value) and all(map(is_image, cast("Sequence[Any]", value)))
+
+
 def read_datasets(
     datasets: Any, columns: Columns, classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...] | None, Sequence[str] | None, Iterator[tuple[Any, ...]]]:
@@ -214,7 +224,7 @@ def _plain(value: Any) -> NDArray[Any]:
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    if hasattr(value, "getbands"):
+    if is_image(value):
         mode = {"1": "L", "P": "RGB", "PA": "RGBA"}.get(value.mode)
         return _channels_first(np.asarray(value if mode is None else value.convert(mode)))
     return np.asarray(value)

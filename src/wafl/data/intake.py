@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wafl.data.arrays import as_array, read_tensor
-from wafl.data.foreign import Columns, is_dataset, read_dataset
+from wafl.data.arrow import is_table, read_inputs
+from wafl.data.foreign import Columns, are_images, is_dataset, is_image, read_dataset
 from wafl.data.frames import Frame, is_frame
 from wafl.data.mistakes import what_is
 from wafl.data.preprocessing import Preprocessing
+
+REMEDY = "give an array of examples, a frame or a data set"
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,21 @@ class Intake:
 
         Bytes are prepared like those of the training, if they were; other numbers are taken as they are.
         """
-        if is_dataset(x):
+        if is_dataset(x) or are_images(x):
             x, _ = read_dataset(x, Columns(self.columns), labeled=False)
+        elif is_table(x):
+            x = read_inputs(x, self.columns)
         elif is_frame(x):
             frame = Frame(x)
             x = frame.inputs(self.columns or frame.names)
         elif isinstance(x, str | Mapping) or x is None:
-            raise ValueError(f"x is {what_is(x)}: give an array of examples, a frame or a data set")
-        tensor = read_tensor(as_array(x))
+            raise ValueError(f"x is {what_is(x)}: {REMEDY}")
+        elif is_image(x):
+            raise ValueError(f"x is one image, {x.width} x {x.height}: give a list of images, [x]")
+        try:
+            tensor = read_tensor(as_array(x))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"x is {what_is(x)}: {REMEDY}, without labels ({error})") from error
         raw = tensor.dtype == torch.uint8 and self.prepare.name != "none"
         return (self.prepare(tensor, like.dtype) if raw else tensor).to(like)
 

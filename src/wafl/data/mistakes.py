@@ -50,17 +50,32 @@ def check_order(client: int, shapes: Sequence[tuple[int, ...]]) -> None:
 
 
 def refuse_raw_images(client: int, x: Stored, low: float, high: float) -> None:
-    """Whole numbers in 0 .. 255 in the shape of images, or bytes in that of gray ones."""
-    images = x.ndim == 4 or (x.ndim == 3 and x.dtype == torch.uint8)
-    if not images or low < 0 or not 127 < high <= 255:
-        return
-    if x.is_floating_point() and not all(bool((part == part.round()).all()) for part in x.split(4096)):
+    """Values in 0 .. 255 in the shape of images; any four dimensions will do for whole numbers."""
+    if low < 0 or not 127 < high <= 255 or not (_image_shaped(x) or (x.ndim == 4 and _whole(x))):
         return
     as_bytes = "" if x.dtype == torch.uint8 else "divide them by 255, or give them as uint8 and "
     raise ValueError(
         f"client {client} has images with values from {low:g} to {high:g}, which are raw pixels: {as_bytes}pass "
         "preprocess='unit'; if they are meant like this, state bounds=(0, 255)"
     )
+
+
+def _image_shaped(x: Stored) -> bool:
+    """Colors beside height and width, a square of at least 8 pixels, or bytes in rows and columns."""
+    if x.ndim == 3:
+        return x.dtype == torch.uint8 or x.shape[1] == x.shape[2] >= 8
+    return x.ndim == 4 and (x.shape[1] in (1, 3, 4) or x.shape[3] in (1, 3, 4))
+
+
+def _whole(x: Stored) -> bool:
+    return not x.is_floating_point() or all(bool((part == part.round()).all()) for part in x.split(4096))
+
+
+def refuse_more(call: str, given: Sequence[Any], remedy: str) -> None:
+    """Refuse arguments after the first, which Python would only count."""
+    if len(given) > 1:
+        kinds = " and ".join(what_is(item) for item in given[:2]) + ("" if len(given) == 2 else ", ...")
+        raise TypeError(f"{call} takes one list with all clients, but was given {kinds}: {remedy}")
 
 
 def check_clients(arrays: Any) -> None:
