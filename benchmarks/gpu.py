@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import options
 import wafl
-from wafl.core.precision import BFLOAT16, computing, layers
+from wafl.core.precision import BFLOAT16, computing, laid_out, layers
 from wafl.core.random import Key
 from wafl.core.task import make_task
 from wafl.engine.captured import Captured
@@ -32,6 +32,7 @@ from wafl.engine.step import Eager
 from wafl.schedule import LocalWork
 
 BATCH, RATE, GAMMA, CLASSES = 64, 0.01, 2.0, 10
+EXAMPLES = 8 * BATCH
 IMAGE, PIXELS = (3, 32, 32), (784,)
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--lanes", nargs="+", type=int, default=[10, 100])
     parser.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
-    parser.add_argument("--steps", type=int, default=8, help="local steps per measurement")
+    parser.add_argument("--steps", type=int, default=80, help="local steps per measurement, as many as the paper's")
     parser.add_argument("--rounds", type=int, default=200, help="of the paper's setting")
     parser.add_argument("--size", type=int, default=2500, help="examples per client of the paper's setting")
     parser.add_argument("--channels", nargs=2, type=int, default=[32, 64])
@@ -80,7 +81,7 @@ def mlr(given: argparse.Namespace) -> Table:
 
 def sweep(given: argparse.Namespace) -> Table:
     gammas: list[float] = torch.logspace(-0.3, 2, 2 if given.smallest else 16).tolist()
-    clients = make_clients(given.lanes[0], BATCH * given.steps, PIXELS)
+    clients = make_clients(given.lanes[0], BATCH if given.smallest else EXAMPLES, PIXELS)
     model, method = wafl.models.mlr(clients), wafl.WAFL(steps=40, tolerance=0, bounds=None)
 
     def run(chosen: list[float]) -> None:
@@ -163,9 +164,9 @@ def ours_per_step(
     count: int, method: wafl.Method, steps: int, channels: list[int] | None, *, captured: bool = True
 ) -> float:
     """Milliseconds per local step of all lanes, of a CNN with these channels or of a linear model."""
-    clients = make_clients(count, BATCH * steps, IMAGE if channels else PIXELS)
+    clients = make_clients(count, EXAMPLES, IMAGE if channels else PIXELS)
     task = make_task(cnn(clients, channels) if channels else wafl.models.mlr(clients), device=HERE)
-    client = ClientTask(task, method.adversary, LocalWork(None, 1, BATCH), clients.train.to(HERE))
+    client = ClientTask(task, method.adversary, LocalWork(steps, None, BATCH), clients.train.to(HERE))
     numbers = {"learning_rate": RATE, "momentum": 0.0, "weight_decay": 0.0}
     if method.adversary is not None:
         numbers |= method.adversary.scalars()
@@ -186,6 +187,10 @@ def central(count: int, method: wafl.Method, precision: str, channels: list[int]
     """Milliseconds per step of one model on the images of all clients, captured if there is a GPU."""
     model = cnn(make_clients(1, BATCH, IMAGE), channels).to(HERE)
     x, y = torch.rand(count * BATCH, *IMAGE, device=HERE), torch.randint(CLASSES, (count * BATCH,), device=HERE)
+    if precision == BFLOAT16 and HERE.type == "cuda":
+        x = laid_out(x)
+        for param in model.parameters():
+            param.data = laid_out(param.data)
     params, adversary = list(model.parameters()), method.adversary
     assert adversary is None or isinstance(adversary, wafl.adversaries.Wasserstein)
 

@@ -20,6 +20,7 @@ from wafl.core.task import Problem, make_task
 from wafl.models import CNN
 
 NORMS = (1, 2, math.inf)
+gradient = Problem.loss_and_gradient
 
 
 def random_linear(seed, classes=3, features=4, scale=1.0):
@@ -659,3 +660,23 @@ def test_with_power_1_gamma_falls_even_if_no_example_moves():
 def test_options_outside_their_range_are_refused_with_a_message(options, message):
     with pytest.raises(ValueError, match=message):
         wasserstein(**options)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_an_ascent_that_nobody_watches_ends_at_the_same_place(options):
+    """It saves the last gradient, which only tells whether the last step settled anything."""
+    problem, x, y, state = crowd(hidden=True)
+    adversary = wasserstein(gamma=1.0, steps=4, tolerance=0.0, **options)
+    watched, unwatched = (adversary(problem, x, y, replace(state, watched=looks)) for looks in (True, False))
+    for name in ("x_adv", "y_adv", "value", "cost"):
+        assert torch.equal(getattr(watched, name), getattr(unwatched, name))
+
+
+def test_an_ascent_that_nobody_watches_takes_one_gradient_less(monkeypatch):
+    problem, x, y, state = crowd(hidden=True)
+    asked = []
+    monkeypatch.setattr(Problem, "loss_and_gradient", lambda self, *at: asked.append(at) or gradient(self, *at))
+    adversary = wasserstein(gamma=1.0, steps=4, tolerance=0.0)
+    for looks in (True, False):
+        adversary(problem, x, y, replace(state, watched=looks))
+    assert len(asked) == 5 + 4

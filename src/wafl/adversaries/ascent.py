@@ -132,28 +132,33 @@ def backtrack(
     steps: int,
     tolerance: float,
     feature_dim: int,
+    last_value: Callable[[Tensor], Tensor] | None = None,
 ) -> Ascent:
     """Iterate to the fixed point with a separate damping for each example, halved whenever a step would descend.
 
     Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
     what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
-    converged, to within ``tolerance`` of its distance from the origin, is frozen individually.
+    converged, to within ``tolerance`` of its distance from the origin, is frozen individually. With ``last_value``,
+    which gives the objective alone, nobody finds out which examples settle in the last step.
     """
     point, (value, slope) = start, evaluate(start)
     damping = torch.ones_like(value)
     aim = aim_at(slope)
     settled = torch.zeros_like(value, dtype=torch.bool)
     at_hand = start.device.type == "cpu"  # elsewhere, asking whether all climb takes longer than choosing among them
-    for _ in range(steps):
+    for step in range(steps):
         if tolerance > 0:
             settled = settled | close(length(aim - point), tolerance, length(aim - origin))
             if everywhere(settled):
                 break
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
+        if last_value is not None and step == steps - 1:
+            trial_value = last_value(trial)
+            climbs = _climbs(trial_value, value) & ~settled
+            point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
+            return Ascent(point, torch.where(climbs, trial_value, value), settled)
         trial_value, slope = evaluate(trial)
-        # Near the maximum a step changes the value by less than its rounding error, and must still be taken.
-        rounding = 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
-        climbs = (trial_value >= value - rounding) & ~settled
+        climbs = _climbs(trial_value, value) & ~settled
         if at_hand and bool(climbs.all()):
             point, value, aim = trial, trial_value, aim_at(slope)
             continue
@@ -163,6 +168,11 @@ def backtrack(
         damping = torch.where(climbs | settled, damping, damping / 2.0)
     settled = settled | close(length(aim - point), settling(tolerance, value), length(aim - origin))
     return Ascent(point, value, settled)
+
+
+def _climbs(trial: Tensor, value: Tensor) -> Tensor:
+    """Near the maximum a step changes the value by less than its rounding error, and must still be taken."""
+    return trial >= value - 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
 
 
 def close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class AdversaryState:
         memory: what each client keeps between steps, ``[L, M]``, such as FedRobust's map.
         label_counts: how many examples of each class the client has, ``[L, K]``, if the adversary's ``counts_labels``
             is True and the labels are classes.
+        watched: whether anyone looks at the ``converged`` of the move; otherwise, an ascent need not find out.
     """
 
     scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -35,6 +36,7 @@ class AdversaryState:
     weight: Tensor | None = None
     memory: Tensor | None = None
     label_counts: Tensor | None = None
+    watched: bool = True
 
 
 @dataclass(frozen=True)

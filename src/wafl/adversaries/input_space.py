@@ -26,8 +26,10 @@ class InputSpace:
         norm: float,
         power: int,
         bounds: Box | None,
+        watched: bool = True,
     ) -> None:
         self.problem, self.y, self.gamma = problem, y, gamma
+        self.watched = watched
         self.norm, self.power, self.bounds = norm, power, bounds
         self.x = x.dense()
         self.flat = self.x.flatten(2)
@@ -41,6 +43,10 @@ class InputSpace:
     def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
         return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
+
+    def value(self, delta: Tensor) -> Tensor:
+        loss = self.problem.loss(self.x + delta.view_as(self.x), self.y)
+        return loss - self.gamma[:, None] * self.cost(delta)
 
     def aim_at(self, gradient: Tensor) -> Tensor:
         return linear_maximizer(gradient, self.gamma, self.norm, self.power, self.room)
@@ -64,7 +70,8 @@ class InputSpace:
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         origin = torch.zeros_like(self.flat)
         begin = origin if start is None else start
-        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2)
+        last_value = None if self.watched else self.value
+        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value)
         x_adv = self.x + ascent.point.view_as(self.x)
         if self.bounds is not None:
             x_adv = x_adv.clamp(*self.bounds)

@@ -41,6 +41,11 @@ def is_reduced() -> bool:
     return _reduced.get()
 
 
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Images and filters with their channels last, as tensor cores want them; anything else as it is."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
 def layers(device: torch.device) -> AbstractContextManager[object]:
     """What the layers of a network are called in; a captured step cannot share their casts with others."""
     if not is_reduced():

@@ -209,9 +209,11 @@ class Task:
     def call(self, flat: Tensor, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
         """The outputs ``[B, C]`` of one lane: parameters ``[P]``, examples ``[B, ...]``."""
         module = self.module if trains else self._at_rest
-        x = x.long() if self.traits.integers else x
+        x, values = x.long() if self.traits.integers else x, self.unflatten(flat)
+        if are_side_by_side() and precision.is_reduced():
+            x, values = precision.laid_out(x), {name: precision.laid_out(value) for name, value in values.items()}
         with masked(iter(masks)) if masks else nullcontext(), precision.layers(x.device):
-            return functional_call(module, self.unflatten(flat), (x,), tie_weights=self._tie).to(flat.dtype)
+            return functional_call(module, values, (x,), tie_weights=self._tie).to(flat.dtype)
 
     def _calling(self, x: Moved, masks: Masks | None) -> Callable[..., Tensor]:
         """:meth:`call` with the parts of x, in the mode that masks stand for."""

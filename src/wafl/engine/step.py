@@ -101,7 +101,8 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Ca
     loss, cost, memory, move = carry.loss, carry.cost, carry.memory, None
     if client.adversary is not None:
         counts = client.label_counts(lanes.clients)
-        move = client.adversary(problem, x, y, AdversaryState(lanes.scalars, key, share, memory, counts))
+        state = AdversaryState(lanes.scalars, key, share, memory, counts, watched=batch.first)
+        move = client.adversary(problem, x, y, state)
         x, y = move.inputs, move.y_adv
         if memory is not None and move.state.memory is not None:
             memory = move.state.memory
