@@ -6,6 +6,7 @@ from wafl.attacks.shifts import (
     GaussianNoise,
     Inversion,
     LabelShift,
+    Occlusion,
     Rotation,
     Shift,
     ShotNoise,
@@ -15,12 +16,14 @@ from wafl.attacks.shifts import (
     gaussian_noise,
     inversion,
     label_shift,
+    occlusion,
     rotation,
     shot_noise,
     translation,
 )
 
 __all__ = [
-    "Affine", "Blur", "GaussianNoise", "Inversion", "LabelShift", "Rotation", "Shift", "ShotNoise", "Translation",
-    "affine", "blur", "gaussian_noise", "inversion", "label_shift", "rotation", "shot_noise", "translation",
+    "Affine", "Blur", "GaussianNoise", "Inversion", "LabelShift", "Occlusion", "Rotation", "Shift", "ShotNoise",
+    "Translation", "affine", "blur", "gaussian_noise", "inversion", "label_shift", "occlusion", "rotation",
+    "shot_noise", "translation",
 ]  # fmt: skip

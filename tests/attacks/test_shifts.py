@@ -17,9 +17,9 @@ from wafl.attacks.shifts.values import poisson_quantile
 
 BOUNDS = (0.0, 1.0)
 OF_VALUES = ("affine", "gaussian_noise", "shot_noise", "inversion")
-OF_IMAGES = ("rotation", "translation", "blur")
+OF_IMAGES = ("rotation", "translation", "blur", "occlusion")
 MOVING = (*OF_VALUES, *OF_IMAGES)
-RANDOM = ("affine", "gaussian_noise", "shot_noise")
+RANDOM = ("affine", "gaussian_noise", "shot_noise", "occlusion")
 
 shapes = st.tuples(*(st.integers(1, 7) for _ in range(4)))
 severities = st.floats(0.0, 1.0)
@@ -117,6 +117,7 @@ def test_a_severity_that_is_negative_or_not_finite_is_refused(name, severity):
     [
         (lambda: make("inversion", 1.5), r"severity=1.5 must lie in \[0, 1\]"),
         (lambda: make("blur", 1000.0), r"severity=1000.0 must lie in \[0, 100\]"),
+        (lambda: make("rotation", 15.0), r"severity=15.0 must lie in \[0, 8\]"),
         (lambda: make("inversion", 1.0, None), r"bounds=None: Inversion needs .*: give bounds=\(low, high\)"),
         (lambda: make("shot_noise", 1.0, (0.0, math.inf)), r"ShotNoise needs .* two finite numbers"),
         (lambda: make("rotation", 1.0, (1.0, 0.0)), r"low < high"),
@@ -183,6 +184,25 @@ def test_rotation_between_quarter_turns_equals_scipys(severity, height, width):
     rows, columns = np.indices((height, width))
     inside = np.hypot(rows - (height - 1) / 2, columns - (width - 1) / 2) <= (min(height, width) - 1) / 2
     assert np.allclose(moved[inside], expected[inside], atol=1e-6)
+
+
+@pytest.mark.parametrize(("severity", "side"), [(0.3, 2), (0.5, 4), (1.0, 7)])
+def test_occlusion_covers_one_square_anywhere_in_the_image_with_its_darkest_value(severity, side):
+    x = images(300, 2, 7, 9, dtype=torch.float64) + 1.0
+    moved = shifts.occlusion(severity=severity, bounds=None).apply(x, seed=2)
+    corners = set()
+    for before, after in zip(x, moved, strict=True):
+        changed = (before != after).any(0)
+        rows, columns = (torch.nonzero(changed.any(axis)).flatten().tolist() for axis in (1, 0))
+        top, left = min(rows), min(columns)
+        expected = before.clone()
+        expected[:, top : top + side, left : left + side] = before.min()
+
+        # Where the image is darkest already, nothing changes, and a corner may seem to be missing.
+        if before.min() not in before[:, top : top + side, left : left + side]:
+            assert torch.equal(after, expected)
+            corners.add((top, left))
+    assert len(corners) == (7 - side + 1) * (9 - side + 1)
 
 
 @quick

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy import ndimage
 
 import wafl
 from wafl.evidence import leaderboard as board
@@ -13,7 +16,7 @@ from wafl.evidence.leaderboard import Effort
 from wafl.evidence.natural import DATA, NaturalData
 from wafl.evidence.tables import of_leaderboard
 
-LITTLE = Effort(trials=2, splits=2, rounds=1, local_steps=1)
+LITTLE = Effort(trials=4, splits=2, rounds=1, local_steps=1)
 
 
 def quiet(_: str) -> None:
@@ -32,6 +35,18 @@ def test_no_client_is_unseen_that_methods_were_tuned_on(name: str) -> None:
         assert not set(seen.names) & set(unseen.names)
         assert tuned < set(seen.names)
     assert len({unseen.names for _, unseen in splits}) > 1, "splits differ"
+
+
+def test_clients_have_five_angles() -> None:
+    """A digit turned by an angle, whatever library turns it: the unseen clients' digits look like no other's."""
+    digits = wafl.load_dataset("digits").partition(20, iid=True, preprocess="unit", seed=0)
+    seen, unseen = DATA["turned-digits"].split(0)
+    for place, angle in enumerate((0, 15, 30, 45, 60)):
+        upright = digits.train.of(place)[0].double()[:, 0]
+        turned = ndimage.rotate(upright, angle, axes=(1, 2), reshape=False, order=1, mode="nearest")
+        here = unseen.train.of(0)[0] if place == 4 else seen.train.of(place)[0]
+        # Clients keep whole gray levels, of which there are 16.
+        assert np.abs(here.numpy()[:, 0] - turned)[:, 2:6, 2:6].max() < 0.5 / 16 + 1e-6
 
 
 def test_the_unseen_angle_is_never_trained_or_tuned_on() -> None:
@@ -84,3 +99,32 @@ def test_clients_take_as_many_steps_under_every_method() -> None:
     for name in board.TEN:
         schedule = board._schedule(wafl.METHODS[name](), data, Effort())  # pyright: ignore[reportPrivateUsage]
         assert schedule["rounds"] * schedule["local_steps"] == 200
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "WAFL", "CVaR"])
+def test_all_methods_try_the_same_rates_with_options_that_do_little_and_then_their_options(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[wafl.Tuning] = []
+
+    def tune(*args: Any, **options: Any) -> wafl.Tuning:
+        made.append(wafl.tune(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(board, "tune", tune)
+    best = board._tuned(  # pyright: ignore[reportPrivateUsage]
+        DATA["turned-digits"], name, Effort(rounds=1, local_steps=1)
+    )
+    rates, options = ([trial.setting for trial in tuning.trials[name]] for tuning in made)
+    assert rates == [{"learning_rate": rate} for rate in board.RATES]
+    assert len(options) == 4
+    assert best.value == max(tuning.best[name].value for tuning in made)
+    if name == "FedAvg":
+        assert {0.5 <= each["learning_rate"] / options[0]["learning_rate"] <= 2.0 for each in options} == {True}
+    else:
+        gentle = made[0].best[name]
+        assert (
+            gentle.method.declared()[{"WAFL": "gamma", "CVaR": "alpha"}[name]][1] == {"WAFL": 15.0, "CVaR": 0.0}[name]
+        )
+        assert best.schedule["learning_rate"] == gentle.schedule["learning_rate"]
+        assert options[0] == {"WAFL": {"gamma": 0.5, "norm": 2}, "CVaR": {"alpha": 0.5}}[name]

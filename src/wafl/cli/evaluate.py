@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from wafl.attacks import Attack
 
 ATTACKS = ("none", "pgd", "fgsm", "wasserstein", "autoattack")
-SHIFTS = ("affine", "rotation", "translation", "gaussian_noise", "shot_noise", "blur", "inversion", "label_shift")
+SHIFTS = (
+    "affine", "rotation", "translation", "gaussian_noise", "shot_noise", "blur", "occlusion", "inversion", "label_shift"
+)  # fmt: skip
 
 
 def evaluate(

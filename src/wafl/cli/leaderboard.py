@@ -15,7 +15,7 @@ def leaderboard(
     methods: Annotated[
         list[str] | None, typer.Option(help="A method; repeat for several. Default: ten of them.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=2, help="Settings of each method that tuning tries.")] = 8,
+    trials: Annotated[int, typer.Option(min=4, help="Settings of each method that tuning tries.")] = 8,
     splits: Annotated[int, typer.Option(min=2, help="Splits into seen and unseen clients.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Communication rounds of each run.")] = 40,
     model: Annotated[str, typer.Option(help="mlr, or mlp with one hidden layer.")] = "mlr",

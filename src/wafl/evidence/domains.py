@@ -25,7 +25,7 @@ TASKS = {
 }
 """By the name of the function that makes the clients: the two sources and the target."""
 ANGLES = (0.0, 25.0, 50.0)
-"""Of the digits that stand in for the three domains: two sources, and a target that is turned further."""
+"""In degrees, of the digits that stand in for the three domains: two sources, and a target that is turned further."""
 
 
 def to_usps() -> Federation:
@@ -70,7 +70,7 @@ def task(name: str) -> Domains:
 @cache
 def _turned() -> Domains:
     """Three parts of the digits, each turned by its own angle; the third is the target."""
-    turned = [rotation(severity=angle) for angle in ANGLES]
+    turned = [rotation(severity=angle / 90.0) for angle in ANGLES]
     clients = load_dataset("digits").partition(num_clients=3, iid=True, skew=turned, preprocess="unit")
     parts = [clients.of_clients([0, 1]), clients.of_clients([2])]
     return Domains(*parts)

@@ -1,15 +1,18 @@
 """Methods on natural clients: seen, unseen, the worst tenth, disturbed and attacked, over several splits.
 
-Every method is tuned once per data set, with the same number of trials, on clients that no split leaves out. What a
-method gave on a data set is kept as soon as it is there, and the same command goes on after an interruption. Nothing in
-the numbers depends on the time or the machine, so they repeat bit for bit.
+Every method is tuned once per data set, with the same number of trials, on clients that no split leaves out: first its
+learning rate, then its own options. What a method gave on a data set is kept as soon as it is there, and the same
+command goes on after an interruption. Nothing in the numbers depends on the time or the machine, so they repeat bit for
+bit.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +25,7 @@ from torch import nn
 from wafl import models
 from wafl.attacks import PGD
 from wafl.core.describe import describe
-from wafl.core.errors import TrainingWarning
+from wafl.core.errors import DivergedError, TrainingWarning
 from wafl.core.files import sealed, unsealed, write_whole
 from wafl.data.federation import Federation
 from wafl.engine.fit import fit
@@ -31,6 +34,9 @@ from wafl.evaluation.evaluate import evaluate
 from wafl.evidence.natural import DATA, NaturalData
 from wafl.methods import METHODS, Method
 from wafl.run import Run
+from wafl.tuning.candidate import Candidate
+from wafl.tuning.result import Best
+from wafl.tuning.space import Given, Space, make_space
 from wafl.tuning.tune import tune
 from wafl.weights.base import asks_everyone
 
@@ -39,6 +45,10 @@ TEN = ("FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA", "CVaR"
 COLUMNS = ("seen", "seen test", "unseen", "worst tenth", "disturbed", "attacked")
 Kind = Literal["mlr", "mlp"]
 Say = Callable[[str], None]
+VERSION = 2
+"""Of how the numbers are made: what another version kept is not used."""
+RATES = [0.1, 0.5, 0.02, 2.5]
+"""The learning rates that every method tries."""
 EPSILON = 0.1
 """Of the attack on images, for pixels in [0, 1]."""
 
@@ -97,7 +107,7 @@ def leaderboard(
 
 def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[str, Any]:
     """What a method gave on a data set, from the working folder if it is there."""
-    key = sha256(json.dumps([data.name, method, describe(effort)]).encode()).hexdigest()[:12]
+    key = sha256(json.dumps([VERSION, data.name, method, describe(effort)]).encode()).hexdigest()[:12]
     path = work / f"{data.name}-{method}-{key}.json"
     if path.is_file():
         return unsealed(path.read_bytes())
@@ -110,15 +120,47 @@ def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[st
 
 
 def _made(data: NaturalData, name: str, effort: Effort) -> dict[str, Any]:
-    method, schedule = METHODS[name](), _schedule(METHODS[name](), data, effort)
-    tuners = data.tuners()
-    tuning = tune(
-        build(effort.model, tuners), tuners, {name: (method, schedule)},
-        trials=effort.trials, held_out="clients" if tuners.num_clients > 2 else "examples", share=0.34,
-    )  # fmt: skip
-    best = tuning.best[name]
-    rows = [_tested(data, best.method, {**schedule, **best.schedule}, effort, split) for split in range(effort.splits)]
-    return {"setting": describe(best.setting), "why": best.why, "splits": rows}
+    best = _tuned(data, name, effort)
+    rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
+    options = {option: best.method.declared()[option][1] for option in _own(name, data)}
+    setting = {**options, "learning_rate": best.schedule["learning_rate"]}
+    return {"setting": describe(setting), "why": best.why, "splits": rows}
+
+
+def _own(name: str, data: NaturalData) -> Space:
+    """What is searched of a method, besides its learning rate."""
+    method, features = METHODS[name](), math.prod(data.tuners().input_shape)
+    space = make_space(Candidate(name, method, {}), {}, features)
+    return {option: dimension for option, dimension in space.items() if option in method.declared()}
+
+
+def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
+    """What tuning chose: half of the trials go to the learning rate, and half to the method's own options.
+
+    Few trials over everything at once would judge a method by the rates it happened to get. So all try the same rates,
+    with options that do little; a method without options searches its rate once more, around the best.
+    """
+    tuners, plain, own = data.tuners(), METHODS[name](), _own(name, data)
+    gentle = plain.with_options(
+        **{option: dimension.gentlest(plain.declared()[option][1]) for option, dimension in own.items()}
+    )
+
+    def search(method: Method, schedule: Mapping[str, Any], space: Given) -> Best:
+        way = "clients" if tuners.num_clients > 2 else "examples"
+        tuning = tune(
+            build(effort.model, tuners), tuners, {name: (method, schedule)},
+            trials=effort.trials // 2, space=space, held_out=way, share=0.34,
+        )  # fmt: skip
+        return tuning.best[name]
+
+    schedule = _schedule(plain, data, effort)
+    first = search(gentle, schedule, {"learning_rate": RATES[: effort.trials // 2], **{option: [] for option in own}})
+    rate = first.schedule["learning_rate"]
+    with suppress(DivergedError):
+        other = {"learning_rate": [] if own else (rate / 2.0, 2.0 * rate)}
+        second = search(plain, {**schedule, "learning_rate": rate}, other)
+        return second if second.value > first.value else first
+    return first
 
 
 def _schedule(method: Method, data: NaturalData, effort: Effort) -> dict[str, Any]:

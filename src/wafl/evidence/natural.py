@@ -13,12 +13,12 @@ from wafl.data.cache import data_folder, locate
 from wafl.data.federation import Federation
 from wafl.data.natural import NATURAL
 from wafl.evidence import domains
-from wafl.shifts import affine, blur, gaussian_noise, rotation, translation
+from wafl.shifts import affine, blur, gaussian_noise, occlusion, rotation, translation
 
 UNSEEN, TUNERS = 0.2, 0.3
 """The share of the clients that a split leaves out, and that methods are tuned on, whom no split leaves out."""
 TURNS = (0.0, 15.0, 30.0, 45.0, 60.0)
-"""The angles of the digits' clients, in turn; clients with the last are unseen."""
+"""The angles of the digits' clients in degrees, in turn; clients with the last are unseen."""
 
 Split = tuple[Federation, Federation]
 CORRUPTIONS: dict[str, Attack] = {
@@ -27,9 +27,10 @@ CORRUPTIONS: dict[str, Attack] = {
     "contrast": affine(severity=1.0, brightness=0.0, linear=0.0),
     "brightness": affine(severity=1.0, contrast=0.0, linear=0.0),
     "shift": translation(severity=1.0),
-    "rotation": rotation(severity=20.0),
+    "occlusion": occlusion(severity=0.3),
+    "rotation": rotation(severity=20.0 / 90.0),
 }
-"""Of images; there is no occlusion in the library."""
+"""Of images."""
 DISTURBANCES: dict[str, Attack] = {
     "noise": gaussian_noise(severity=0.3),
     "offset": affine(severity=1.0, contrast=0.0, brightness=0.3, linear=0.0),
@@ -98,9 +99,15 @@ def _people(name: str, what: str, *, images: bool = False, cohort: int | None = 
     return NaturalData(name, what, (name,), split, tuners, images, cohort)
 
 
+def _kinds(number: int) -> Split:
+    """Splits differ in the seed of the training alone: there are three clients."""
+    everyone = load_dataset("peterson-kinds").partition(by_group=True)
+    return everyone.set_apart([everyone.names.index("children")])
+
+
 def _turned(number: int) -> Split:
     clients = load_dataset("digits").partition(
-        20, iid=True, skew=[rotation(severity=angle) for angle in TURNS], preprocess="unit", seed=number
+        20, iid=True, skew=[rotation(severity=angle / 90.0) for angle in TURNS], preprocess="unit", seed=number
     )
     return clients.set_apart([client for client in range(20) if client % len(TURNS) == len(TURNS) - 1])
 
@@ -121,6 +128,9 @@ DATA = {
     for data in (
         _people("smartwatch", "subjects"),
         _people("peterson-barney", "speakers"),
+        NaturalData(
+            "peterson-kinds", "men and women; unseen children", ("peterson-kinds",), _kinds, lambda: _kinds(0)[0]
+        ),
         _people("pols", "speakers"),
         _people("mlbench-vowel", "speakers"),
         _people("hospitals", "hospitals: no shift, only fairness"),

@@ -34,6 +34,10 @@ class Values:
         """Larger for values that do less: none of these does."""
         return 0.0
 
+    def gentlest(self, own: Any) -> Any:
+        """The value that does least: none of these, so the method's own."""
+        return own
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -75,6 +79,10 @@ class Interval:
         """Larger for values that do less."""
         place = self.place(value, setting)
         return place if self.gentle == "high" else -place
+
+    def gentlest(self, own: Any) -> float:
+        """The value that does least, for the method's own values of other options."""
+        return self.at(1.0 if self.gentle == "high" else 0.0, {})
 
     def _scale(self, setting: Setting) -> float:
         return 1.0 if self.scale is None else self.scale(setting)

@@ -2,12 +2,14 @@
 
 - ``shift.py``: what all shifts share;
 - ``geometry.py``: rotation, translation, blur;
+- ``occlusion.py``: a square that covers a part of an image;
 - ``values.py``: affine maps, Gaussian and shot noise, inversion;
 - ``labels.py``: a shift of how common each label is.
 """
 
 from wafl.attacks.shifts.geometry import Blur, Rotation, Translation, blur, rotation, translation
 from wafl.attacks.shifts.labels import LabelShift, label_shift
+from wafl.attacks.shifts.occlusion import Occlusion, occlusion
 from wafl.attacks.shifts.shift import Shift
 from wafl.attacks.shifts.values import (
     Affine,
@@ -21,6 +23,7 @@ from wafl.attacks.shifts.values import (
 )
 
 __all__ = [
-    "Affine", "Blur", "GaussianNoise", "Inversion", "LabelShift", "Rotation", "Shift", "ShotNoise", "Translation",
-    "affine", "blur", "gaussian_noise", "inversion", "label_shift", "rotation", "shot_noise", "translation",
+    "Affine", "Blur", "GaussianNoise", "Inversion", "LabelShift", "Occlusion", "Rotation", "Shift", "ShotNoise",
+    "Translation", "affine", "blur", "gaussian_noise", "inversion", "label_shift", "occlusion", "rotation",
+    "shot_noise", "translation",
 ]  # fmt: skip

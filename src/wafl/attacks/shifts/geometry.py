@@ -18,6 +18,8 @@ from wafl.core.bounds import DATA, Bounds
 class Rotation(Shift):
     """See :func:`rotation`."""
 
+    highest: ClassVar[float] = 8.0
+
     def _label(self, unit: str) -> str:
         return f"rotation by {90.0 * self.severity:g} degrees"
 
@@ -36,7 +38,7 @@ def rotation(*, severity: float, bounds: Bounds = DATA) -> Rotation:
     """Turn every image counterclockwise by ``90 * severity`` degrees about its center (bilinear).
 
     Args:
-        severity: the angle in quarter turns; 0 is the identity.
+        severity: the angle in quarter turns, at most 8 (for one in degrees, divide by 90); 0 is the identity.
         bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
 
     >>> quarter = rotation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))

@@ -29,6 +29,7 @@ class Draw(IntEnum):
     GAUSSIAN = 2
     SHOT = 3
     LABELS = 4
+    OCCLUSION = 5
 
 
 @dataclass(frozen=True)
