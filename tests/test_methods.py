@@ -33,6 +33,7 @@ from wafl.adversaries import Affine, BoundedAscent, Wasserstein
         (wafl.IRM(), "IRM", adversaries.Invariant, weights.ByExamples),
         (wafl.GroupDRO(), "GroupDRO", None, weights.Group),
         (wafl.REx(), "REx", None, weights.RiskVariance),
+        (wafl.FedSR(), "FedSR", adversaries.SimpleRepresentation, weights.ByExamples),
         (wafl.FedGMA(), "FedGMA", None, weights.ByExamples),
     ],
 )
@@ -46,7 +47,7 @@ def test_each_named_method_has_the_adversary_and_the_weights_of_its_paper(method
 def test_every_preset_is_listed_and_public():
     papers = {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
     balls = {"CVaR", "FGDRO", "QFFL", "TERM", "ScaffPD", "SFAT", "GroupDRO", "REx", "TRADES", "CalFAT", "IRM"}
-    others = {"SinkhornDRO", "ResilientWAFL", "FedGMA", "FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
+    others = {"SinkhornDRO", "ResilientWAFL", "FedSR", "FedGMA", "FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
     assert set(wafl.METHODS) == papers | balls | others
     assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
 

@@ -20,6 +20,7 @@ from wafl.adversaries import (
     Invariant,
     ProjectedAscent,
     Resilient,
+    SimpleRepresentation,
     Sinkhorn,
     Trades,
     Wasserstein,
@@ -501,6 +502,25 @@ class IRM(Invariant, Weighted, Served, Stepped):
 
 @preset
 @dataclass(frozen=True)
+class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
+    """FedAvg with short representations of the class alone (see :class:`wafl.adversaries.SimpleRepresentation`)."""
+
+    about: ClassVar = About(
+        'Nguyen, Torr and Lim, "FedSR: A simple and effective domain generalization method for federated learning", '
+        "NeurIPS 2022, with one spread for all representations",
+        r"\min_\theta \sum_i \lambda_i \min_{r_i} \mathbb{E}_{P_i} \, \mathbb{E}_{z \sim N(h_\theta(x), \sigma^2 I)} "
+        r"\Big[ \ell(\theta, (z, y)) + a \|z\|^2 + b \log \frac{p_\theta(z | x)}{r_i(z | y)} \Big], \qquad "
+        r"r_i(z | y) = N(m_{iy}, s_{iy}^2)",
+        "If clients are domains, a new domain is to come, and the model has a layer worth calling a representation "
+        "(`space`).",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        return {"adversary": part(self, SimpleRepresentation)}
+
+
+@preset
+@dataclass(frozen=True)
 class SFAT(Slack, ProjectedAscent, Served, Stepped):
     """FedPGM whose clients with small adversarial losses count more (see :class:`wafl.weights.Slack`)."""
 
@@ -566,7 +586,7 @@ METHODS: dict[str, Preset[...]] = {
     method.__name__: method
     for method in (
         WAFL, FedAvg, SinkhornDRO, ResilientWAFL, FedPGM, FedFGSM, FedRobust, AFL, DRFA, CVaR, FGDRO, QFFL, TERM,
-        ScaffPD, TRADES, CalFAT, SFAT, GroupDRO, IRM, REx, FedGMA, FedProx, SCAFFOLD, FedAvgM, FedAdam, FedYogi,
+        ScaffPD, TRADES, CalFAT, SFAT, GroupDRO, IRM, REx, FedSR, FedGMA, FedProx, SCAFFOLD, FedAvgM, FedAdam, FedYogi,
     )
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ METHODS = {
     "fedprox": "#882255", "scaffold": "#999933", "fedavgm": "#888888", "fedadam": "#332288", "fedyogi": "#8C564B",
     "cvar": "#44AA99", "fgdro": "#117733", "qffl": "#DDCC77", "term": "#AA4499", "scaffpd": "#661100",
     "trades": "#6699CC", "calfat": "#17BECF", "sfat": "#BCBD22", "groupdro": "#9467BD", "irm": "#7F9C6C",
-    "rex": "#F28E8E", "fedgma": "#C49C94", "sinkhorndro": "#B6992D", "resilientwafl": "#A0522D",
+    "rex": "#F28E8E", "fedgma": "#C49C94", "sinkhorndro": "#B6992D", "resilientwafl": "#A0522D", "fedsr": "#4E79A7",
 }  # fmt: skip
 """The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")

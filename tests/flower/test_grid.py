@@ -69,6 +69,7 @@ METHODS: list[dict[str, Any]] = [
     {"method": "FedPGM", "random_start": True, "steps": 3},
     {"method": "FedProx", "mu": [0.1, 2.0]},
     {"method": "FedRobust", "step_size": 0.1},
+    {"method": "FedSR", "cmi": [0.1, 0.5]},
     {"method": "FedYogi", "tau": 0.01},
     {"method": f"{FAKES}:median", "cohort": 5},
     {"method": "QFFL", "q": 2.0},
@@ -88,6 +89,7 @@ METHODS: list[dict[str, Any]] = [
 ]
 KEEPING: dict[str, dict[str, Any]] = {
     "fedrobust": {"method": "FedRobust", "step_size": 0.1},
+    "fedsr": {"method": "FedSR", "cmi": 0.3},
     "remembering": {"method": f"{FAKES}:remembering"},
     "scaffold": {"method": "SCAFFOLD"},
     "both": {"method": "FedRobust", "name": "both", "step_size": 0.1, "local": {"kind": "control_variates"}},
@@ -307,6 +309,7 @@ def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(clock: Clock, t
     experiment = only(
         {"method": "WAFL", "radius": 0.2, "steps": 2, "space": "embedding"},
         {"method": "FedFGSM", "space": "embedding"},
+        {"method": "FedSR", "cmi": 0.3, "space": "embedding"},
         model={"kind": f"{FAKES}:words"}, attack={"kind": "fgsm", "space": "embedding"},
     )  # fmt: skip
     fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
@@ -460,7 +463,7 @@ SENT: dict[str, dict[str, set[str]]] = {
     },
     **{
         method: {"query.hello": HELLO | {"reply.sizes"}, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
-        for method in ["CalFAT", "FedGMA", "IRM", "ResilientWAFL", "SinkhornDRO", "TRADES"]
+        for method in ["CalFAT", "FedGMA", "FedSR", "IRM", "ResilientWAFL", "SinkhornDRO", "TRADES"]
     },
     "DRFA": {
         "query.hello": HELLO,

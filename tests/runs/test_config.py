@@ -329,6 +329,10 @@ METHOD_FIELDS: dict[str, dict[str, Kind]] = {
     },
     "GroupDRO": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
     "REx": {"beta": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL},
+    "FedSR": {
+        "l2": swept(NOT_NEGATIVE), "cmi": swept(NOT_NEGATIVE), "noise": swept(POSITIVE), "space": TEXT,
+        **WEIGHTED, **SERVER, **LOCAL,
+    },
     "FedGMA": {"threshold": swept(SHARE), **WEIGHTED, **LOCAL},
     "ScaffPD": {
         "weights_step": swept(POSITIVE), "prox": swept(NOT_NEGATIVE), "extrapolation": swept(SHARE), **SERVER,

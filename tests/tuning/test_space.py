@@ -57,6 +57,7 @@ def settings(method: wafl.Method, trials: int = 16, seed: int = 0, features: int
         (wafl.IRM(), ["penalty"]),
         (wafl.GroupDRO(), ["weights_step"]),
         (wafl.REx(), ["beta"]),
+        (wafl.FedSR(), ["l2", "cmi", "noise"]),
         (wafl.FedGMA(), ["threshold"]),
         (wafl.FedProx(), ["mu"]),
         (wafl.SCAFFOLD(), []),

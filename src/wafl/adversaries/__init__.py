@@ -1,11 +1,12 @@
 """Adversaries: values that move each example before the gradient is taken."""
 
 from wafl.adversaries.affine import Affine, affine
-from wafl.adversaries.base import Adversary, AdversaryState, Learning, Move, Term
+from wafl.adversaries.base import Adversary, AdversaryState, Fitted, Learning, Move, Term
 from wafl.adversaries.bounded import BoundedAscent, ProjectedAscent, fgsm, pgm
 from wafl.adversaries.calibrated import Calibrated, calibrated
 from wafl.adversaries.invariant import Invariant, invariant
 from wafl.adversaries.resilient import Resilient, resilient
+from wafl.adversaries.simple_representation import SimpleRepresentation, simple_representation
 from wafl.adversaries.sinkhorn import Sinkhorn, sinkhorn
 from wafl.adversaries.trades import Trades, trades
 from wafl.adversaries.wasserstein import Wasserstein, wasserstein
@@ -17,12 +18,14 @@ __all__ = [
     "Affine",
     "BoundedAscent",
     "Calibrated",
+    "Fitted",
     "Invariant",
     "Learning",
     "Move",
     "ProjectedAscent",
     "Resilient",
     "Shape",
+    "SimpleRepresentation",
     "Sinkhorn",
     "Term",
     "Trades",
@@ -34,6 +37,7 @@ __all__ = [
     "invariant",
     "pgm",
     "resilient",
+    "simple_representation",
     "sinkhorn",
     "trades",
     "wasserstein",

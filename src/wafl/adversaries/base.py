@@ -46,10 +46,21 @@ class Term:
     Args:
         inputs: examples, moved or not.
         slopes: the derivative of what is minimized in the outputs at these, ``[L, B, C]``.
+        layer: the name of the layer whose outputs are meant, at examples that are not moved; None means the model's.
     """
 
     inputs: Moved
     slopes: Tensor
+    layer: str | None = None
+
+    def descent(self, problem: Problem, share: Tensor) -> Tensor:
+        """Its gradient in the parameters ``[L, P]``."""
+        slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
+        return (
+            problem.push(self.inputs, slopes)
+            if self.layer is None
+            else problem.push_at(self.layer, self.inputs, slopes)
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Move:
         """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
         if not self.terms:
             return problem.descent(self.inputs, self.y_adv, share)
-        return sum_of([problem.push(term.inputs, share[..., None] * term.slopes) for term in self.terms])
+        return sum_of([term.descent(problem, share) for term in self.terms])
 
     @cached_property
     def x_adv(self) -> Tensor:
@@ -106,6 +117,15 @@ class Adversary(Protocol):
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor | None:
         """What a client holds before it first takes part; None for an adversary without memory."""
+        ...
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """An adversary for which clients keep something that depends on the model, such as FedSR's reference."""
+
+    def memory_for(self, problem: Problem, x: Tensor) -> Tensor:
+        """What a client holds before it first takes part, for a model and an example ``[1, 1, ...]``."""
         ...
 
 

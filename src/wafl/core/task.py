@@ -206,6 +206,18 @@ class Task:
 
         return self._each_lane(found)(params, dense(x), masks or ())
 
+    def features_gradient(
+        self, params: Tensor, x: Tensor, layer: str, slopes: Tensor, masks: Masks | None = None
+    ) -> Tensor:
+        """The gradient ``[L, P]`` of ``sum_b <slopes_b, output of the layer at b>`` in the parameters."""
+        module = self.module if masks is not None else self._at_rest
+
+        def total(flat: Tensor, x: Tensor, slopes: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
+            found = output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
+            return (slopes * found).sum(), found
+
+        return self._each_lane(self._gradient_of(total))(params, x, slopes, masks or ())[0]
+
     def call(self, flat: Tensor, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
         """The outputs ``[B, C]`` of one lane: parameters ``[P]``, examples ``[B, ...]``."""
         module = self.module if trains else self._at_rest
@@ -434,6 +446,10 @@ class Problem:
         """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, outputs_b>``, for slopes ``[L, B, C]``."""
         task = self.task.with_loss(Product())
         return task.gradient(self.params, x, slopes, torch.ones_like(slopes[..., 0]), self.masks)
+
+    def push_at(self, layer: str, x: Moved, slopes: Tensor) -> Tensor:
+        """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, the layer's output at b>``."""
+        return self.task.features_gradient(self.params, dense(x), layer, slopes, self.masks)
 
     def behind(self, layer: str, x: Tensor | Inputs) -> LayerProblem:
         """The problem of an adversary that moves the output of a layer at these examples."""

@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary
+from wafl.adversaries import Adversary, Fitted
 from wafl.algorithms.local import LocalStep, sgd
 from wafl.algorithms.messages import Vectors
 from wafl.core.inputs import Inputs
 from wafl.core.random import Key
 from wafl.core.statistics import FEDBN, PER_CLIENT
-from wafl.core.task import Task
+from wafl.core.task import Problem, Task
 from wafl.data.examples import Examples
 from wafl.engine.batches import room_for
 from wafl.schedule import LocalWork
@@ -87,10 +87,16 @@ class ClientTask:
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         """What a client holds before it first takes part, by the part of the method that keeps it."""
-        adversary = self.adversary.initial_memory(self.examples.shape) if self.adversary is not None else None
+        adversary = None if self.adversary is None else self._adversary_memory(self.adversary, params)
         # NaN stands for what the server has, where a client begins.
         unknown = params.new_full((len(self.kept_places),), torch.nan) if self.kept_places else None
         return present({ADVERSARY: adversary, LOCAL: self.local.initial_memory(params), STATISTICS: unknown})
+
+    def _adversary_memory(self, adversary: Adversary, params: Tensor) -> Tensor | None:
+        if not isinstance(adversary, Fitted):
+            return adversary.initial_memory(self.examples.shape)
+        first = self.examples.rows(torch.zeros(1, dtype=torch.int64, device=params.device), params.dtype)
+        return adversary.memory_for(Problem(self.task, params[None]), first[None])
 
     @cached_property
     def kept_places(self) -> list[int]:

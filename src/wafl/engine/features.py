@@ -22,7 +22,8 @@ CHUNK = 256
 def with_fixed_features(client: ClientTask) -> ClientTask:
     """The same work on a layer's outputs, if the ball is there and no parameter before it is trained."""
     layer = getattr(client.adversary, "space", None)
-    if layer is None or not is_dataclass(client.adversary) or client.task.num_statistics:
+    moves = getattr(client.adversary, "moves", True)  # without a ball, the layer means something else
+    if layer is None or not moves or not is_dataclass(client.adversary) or client.task.num_statistics:
         return client  # statistics that are learned change the features
     start = client.task.initial()
     x = client.examples.rows(torch.zeros(2, dtype=torch.int64, device=start.device), start.dtype)
