@@ -71,11 +71,23 @@ def read_sources_and_target(
     A target that is one of the sources is drawn like that source, so that their distance is 0.
     """
     data = _read_all(sources, sampling, "source")
-    pooled = (target.train.x, target.train.y) if isinstance(target, Federation) else target
-    aim = _read("the target", pooled, Key.of(sampling.seed, round=1), sampling)
+    aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), sampling)
     *clouds, drawn = _draw_all([*data, aim], sampling, private)
     same = [cloud for cloud, source in zip(clouds, data, strict=True) if source.equals(aim)]
     return clouds, same[0] if same else drawn
+
+
+def read_apart(
+    sources: Federation | Iterable[Any], target: Any, sampling: Sampling, points: int
+) -> tuple[list[Cloud], Cloud]:
+    """The clouds as each side draws its own with :func:`read_client` and :func:`read_target`; at most so many points of
+    the target.
+    """
+    data = _read_all(sources, sampling, "source")
+    few = replace(sampling, sample=min(sampling.sample or points, points))
+    aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), few)
+    _check_space([*data, aim])
+    return [each.draw(sampling) for each in data], aim.draw(few)
 
 
 @dataclass(frozen=True)
@@ -111,13 +123,21 @@ class _Data:
         return Cloud(x.reshape(len(rows), -1).to(torch.float64), None if self.y is None else self.y[rows], size)
 
 
-def _draw_all(data: Sequence[_Data], sampling: Sampling, private: bool) -> list[Cloud]:
+def _pooled(target: Any) -> Any:
+    return (target.train.x, target.train.y) if isinstance(target, Federation) else target
+
+
+def _check_space(data: Sequence[_Data]) -> None:
     for other in data[1:]:
         if other.x[0].numel() != data[0].x[0].numel():
             raise ValueError(
                 f"{other.name} has examples of {other.x[0].numel()} numbers, {data[0].name} of "
                 f"{data[0].x[0].numel()}: all must lie in one space"
             )
+
+
+def _draw_all(data: Sequence[_Data], sampling: Sampling, private: bool) -> list[Cloud]:
+    _check_space(data)
     if private:
         smallest = min(len(each.x) for each in data)
         sampling = replace(sampling, sample=min(sampling.sample or smallest, smallest))

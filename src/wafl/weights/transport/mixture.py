@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from torch import Tensor
+
+from wafl.core.checks import check_positive
 from wafl.data.federation import Federation
-from wafl.weights.transport.clouds import Features, Sampling, read_sources_and_target
+from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
+from wafl.weights.transport.cuts import MOST_POINTS, Cuttable, Here, mixture_from_cuts
 from wafl.weights.transport.cutting import nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import standard_error
 from wafl.weights.transport.mixture_distance import MixtureDistance
@@ -25,16 +29,19 @@ def mixture(
     features: Features | None = None,
     label_aware: bool = False,
     tolerance: float | None = None,
-    private: bool = False,
+    private: bool | Literal["cuts"] = False,
 ) -> TransportWeights:
     """``min over the simplex of W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
 
     This is the problem that the paper relaxes to :func:`wafl.weights.nearest`; as it is convex in lambda, it can be
     solved directly.
 
-    No function of pairwise distances gives these weights, so ``private=True`` is an approximation, and a rough one:
-    each side sends the means of groups of about ten examples, which is what it reveals, and the mixture of these means
-    is solved. ``value``, ``distances`` and ``gap`` are then about the means. See
+    Two ways need no source's examples. If the target's may be shown to the sources, ``private="cuts"`` is exact: round
+    by round, each source sends one mean and how its examples spread over the target's, at most 300 of which are drawn.
+    ``distances`` are then what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.cuts`. ``private=True``
+    shows no examples of either side, and is a rough approximation, as no function of pairwise distances gives these
+    weights: each side sends the means of groups of about ten examples, which is what it reveals, and the mixture of
+    these means is solved. ``value``, ``distances`` and ``gap`` are then about the means. See
     :mod:`wafl.weights.transport.private`.
 
     Args:
@@ -45,8 +52,8 @@ def mixture(
         features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
         tolerance: stop at a ``gap`` of this times the value; by default 1e-9 for up to a million costs (points of all
-            sources times points of the target), and 1e-3 for more.
-        private: send group means instead of examples.
+            sources times points of the target), and 1e-3 for more; with cuts 1e-6 for up to 100 points of the target.
+        private: what sources send instead of examples: ``"cuts"``, or group means for True.
 
     Returns:
         The weights; ``value`` is ``W_2^2(P_lambda, Q)`` of the points that were used, and ``gap`` is a proof: no lambda
@@ -58,7 +65,12 @@ def mixture(
     ([0.75, 0.25], 0.25)
     """
     sampling = Sampling(sample, seed, features, label_aware)
-    check_private(private, label_aware=label_aware)
+    if private not in (False, True, "cuts"):
+        raise ValueError(f"private={private!r} must be False, True (group means) or 'cuts'")
+    check_private(bool(private), label_aware=label_aware)
+    if private == "cuts":
+        clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
+        return weights_from_cuts(Here([cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
     clouds, aim = read_sources_and_target(sources, target, sampling, private=private)
     if private:
         *clouds, aim = group_mean_clouds([Side(cloud.x) for cloud in [*clouds, aim]], seed)
@@ -77,4 +89,21 @@ def mixture(
         gap=solved.gap,
         distances=tuple(pair.value for pair in pairs),
         standard_errors=tuple(math.nan if private else error for error in errors),
+    )
+
+
+def weights_from_cuts(sources: Cuttable, target: Tensor, tolerance: float | None) -> TransportWeights:
+    """The exact weights from what the sources send of themselves; see :func:`mixture_from_cuts`."""
+    if tolerance is None:
+        tolerance = 1e-6 if len(target) <= 100 else 1e-3
+    check_positive("tolerance", tolerance)
+    solved = mixture_from_cuts(sources, target, tolerance)
+    return TransportWeights(
+        values=tuple(solved.weights.tolist()),
+        rule="mixture",
+        kind="exact",
+        value=solved.value,
+        gap=solved.gap,
+        distances=solved.least_distances,
+        standard_errors=(math.nan,) * len(solved.weights),
     )

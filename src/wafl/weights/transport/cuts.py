@@ -1,0 +1,188 @@
+"""The exact mixture nearest to a target whose points may be shown, from cuts: no example leaves a source.
+
+**This is no privacy guarantee.** Each round a source sends one mean cost and, for every point of the target, the share
+of its examples that go there: how many of them lie in which cell of a diagram that the coordinator has drawn. Whoever
+may choose the points and the potentials can make cells as small as it likes, and so find single examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+MOST_POINTS = 300
+"""Of a target: rounds grow with their number, about three for each point."""
+
+_MAX_ROUNDS = 3000
+_LEVEL = 0.3
+_BETWEEN_BOUNDS = 8
+_ROUNDING = 1e-9
+
+Array = NDArray[np.float64]
+
+
+class Cuttable(Protocol):
+    """Sources that answer with cuts, one each."""
+
+    def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """For the potential ``g [n]``: :func:`cut` of each source, ``[sources]`` and ``[sources, n]``."""
+        ...
+
+
+def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """``mean over x of min_k (||x - y_k||^2 - g_k)``, and the share of x with the minimum at each k.
+
+    Args:
+        x: a source's examples ``[N, d]``.
+        target: the target's points ``[n, d]``.
+        g: one number per point of the target.
+
+    Returns:
+        The mean, and the shares ``[n]``, which sum to 1. The mean is concave in g, and minus the shares is a
+        supergradient of it.
+
+    >>> mean, shares = cut(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[0.0], [4.0]]), torch.zeros(2))
+    >>> round(float(mean), 4), shares
+    (0.6667, tensor([0.6667, 0.3333]))
+    """
+    costs = torch.cdist(x, target, compute_mode="donot_use_mm_for_euclid_dist").square() - g
+    least, place = costs.min(1)
+    return least.mean(), torch.bincount(place, minlength=len(g)).to(g.dtype) / len(x)
+
+
+class Here:
+    """Sources in this process."""
+
+    def __init__(self, sources: Sequence[Tensor], target: Tensor) -> None:
+        self._sources, self._target = sources, target
+
+    def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        means, shares = zip(*(cut(x, self._target, g) for x in self._sources), strict=True)
+        return torch.stack(means), torch.stack(shares)
+
+
+@dataclass(frozen=True)
+class CutSolution:
+    """Weights, ``W_2^2`` of their mixture, at most ``gap`` above the least possible, and what ``rounds`` of cuts prove.
+
+    ``least_distances`` bound each source's own ``W_2^2`` to the target from below.
+    """
+
+    weights: Tensor
+    value: float
+    gap: float
+    least_distances: tuple[float, ...]
+    rounds: int
+
+
+def mixture_from_cuts(sources: Cuttable, target: Tensor, tolerance: float) -> CutSolution:
+    """``min over the simplex of W_2^2(P_lambda, Q)``, to a gap of ``tolerance`` times the value.
+
+    With ``F_i(g)`` the mean that source i sends and b the weights of the target's points, duality and the minimax
+    theorem give ``min over lambda of W_2^2 = max over g of min_i F_i(g) + <b, g>``, a concave function whose value at
+    any g is a lower bound. Each cut bounds F_i from above everywhere by ``C - <h, g>``, where h are the shares and
+    ``C = F_i + <h, g>`` the mean cost of carrying the source's examples so. The least of these bounds is maximized by a
+    linear program, and its dual variables mix the cuts to a plan that ends at the target: a share for each source,
+    which are the weights, and a cost that these weights reach.
+
+    The next g is the one nearest to the best so far at which the bounds allow 0.3 of the gap (the level method:
+    Lemarechal, Nemirovskii and Nesterov, "New variants of bundle methods", Mathematical Programming, 1995), which takes
+    a third of the rounds that the maximizer of the bounds does.
+    """
+    points = len(target)
+    b = np.full(points, 1.0 / points)
+    model = _Model(b, float((target - target.mean(0)).square().sum(1).mean()))
+    g = best = np.zeros(points)
+    lower, least = -math.inf, np.array(-math.inf)
+    for rounds in range(1, _MAX_ROUNDS + 1):
+        means, shares = (part.numpy() for part in sources.cuts(torch.from_numpy(g)))
+        model.add(means, shares, g)
+        reached = means + b @ g
+        least = np.maximum(least, reached)
+        if reached.min() > lower:
+            lower, best = float(reached.min()), g
+        if rounds % _BETWEEN_BOUNDS == 1 or model.ceiling - lower <= tolerance * model.ceiling:
+            model.bound(best)
+        if model.upper - lower <= max(tolerance * lower, _ROUNDING * model.scale):
+            return CutSolution(model.weights, model.upper, max(model.upper - lower, 0.0), tuple(least.tolist()), rounds)
+        g = model.next(best, lower)
+    raise RuntimeError(
+        f"{_MAX_ROUNDS} rounds of cuts prove only {lower:g} to {model.upper:g}: raise tolerance, or show fewer points"
+    )
+
+
+class _Model:
+    """The least of all cuts, ``min_j (C_j - <h_j, g>) + <b, g>``: never below the function that is maximized."""
+
+    def __init__(self, b: Array, scale: float) -> None:
+        self.scale = scale
+        self.ceiling = self.upper = math.inf
+        self.weights = torch.empty(0)
+        self._b, self._box, self._sources = b, 0.0, 0
+        self._costs, self._shares = np.empty(0), np.empty((0, len(b)))
+
+    def add(self, means: Array, shares: Array, g: Array) -> None:
+        self._sources = len(means)
+        self._costs = np.append(self._costs, means + shares @ g)
+        self._shares = np.vstack([self._shares, shares])
+        self.scale = max(self.scale, float(self._costs.max()))
+        self._box = max(self._box, 4.0 * self.scale)
+
+    def bound(self, center: Array) -> None:
+        """Maximize the model in a box around ``center``; where the box does not matter, this is the maximum itself."""
+        from scipy.optimize import linprog
+
+        (count, points), unit = self._shares.shape, self.scale or 1.0
+        ends = np.stack([center - self._box, center + self._box], 1) / unit
+        solved = linprog(
+            -np.append(self._b, 1.0),
+            A_ub=np.hstack([self._shares, np.ones((count, 1))]),
+            b_ub=self._costs / unit,
+            bounds=[*ends, (None, None)],
+            method="highs",
+            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        )
+        if not solved.success:
+            raise RuntimeError(f"the linear program over {count} cuts failed: {solved.message}")
+        self.ceiling, self._highest = -solved.fun * unit, solved.x[:points] * unit
+        missed = np.abs(solved.lower.marginals[:points] + solved.upper.marginals[:points]).sum()
+        if missed > _ROUNDING:  # the plan does not end at the target
+            self._box *= 2.0
+            return
+        shares = np.maximum(-solved.ineqlin.marginals, 0.0)
+        self.upper = self.ceiling
+        self.weights = torch.from_numpy((shares / shares.sum()).reshape(-1, self._sources).sum(0))
+
+    def next(self, best: Array, lower: float) -> Array:
+        """The g nearest to ``best`` at which the model is 0.3 of the way from ``lower`` up to its maximum."""
+        level = lower + _LEVEL * (self.ceiling - lower)
+        if (found := self._nearest(best, level)) is not None:
+            return found
+        self.bound(best)  # the ceiling was not the model's any more
+        found = self._nearest(best, lower + _LEVEL * (self.ceiling - lower))
+        return self._highest if found is None else found
+
+    def _nearest(self, best: Array, level: float) -> Array | None:
+        """The point nearest to ``best`` where every cut is at least ``level``, or None if there is none.
+
+        Least distance programming by nonnegative least squares (Lawson and Hanson, "Solving least squares problems",
+        chapter 23).
+        """
+        from scipy.optimize import nnls
+
+        slopes, unit = self._b - self._shares, self.scale or 1.0
+        wanted = (level - self._costs - slopes @ best) / unit
+        system = np.vstack([slopes.T, wanted])
+        aim = np.append(np.zeros(len(best)), 1.0)
+        shares, _ = nnls(system, aim, maxiter=30 * system.shape[1])
+        *step, last = system @ shares - aim
+        found = best - np.array(step) / last * unit if last < 0 else best
+        missed = level - (self._costs + slopes @ found).min()
+        return found if missed <= 1e-3 * abs(level - (self._costs + slopes @ best).min()) else None
