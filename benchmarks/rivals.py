@@ -1,26 +1,34 @@
-"""Robust methods side by side, tuned alike: on unseen angles, domains and people, and with garbage among the examples.
+"""Every method side by side, tuned alike: on unseen angles, people and domains, and under attack.
 
-    .venv/bin/python benchmarks/rivals.py [--only rotated people domains garbage] [--data-dir FOLDER] [--smallest]
+    .venv/bin/python benchmarks/rivals.py [--only rotated vowels ...] [--processes N] [--results FOLDER] [--smallest]
 
-Multinomial logistic regression. Of each method, three settings of its main parameter train, and the one that is best on
-the test examples of the clients that trained is tested on what none of them has seen; accuracy in percent, mean and
-standard deviation over the seeds.
+Multinomial logistic regression and the same schedule for all; AFL takes as many steps, one per round. For each seed,
+wafl.tune tries the same number of settings of every method, judged on clients that are held out (for kinds and domains,
+where there are two clients, on examples), and the chosen one trains on all clients. Accuracy in percent on what no
+client has seen, mean and half of Student's 95% interval over the seeds; + and - are methods that are above or below
+FedAvg by more than the interval of the differences, paired by seed.
 
-    rotated   digits, four clients at 0, 15, 30 and 45 degrees; unseen: 60 degrees. Seeds decide who has which digits.
-    people    a smartwatch's exercises by subject, and vowels by men, women and children (peterson-kinds); unseen: a
-              third of the clients, by seed. What is not installed is left out.
-    domains   500 images each of MNIST and SVHN are two clients; unseen: USPS. Seeds decide the batches.
-    garbage   digits, ten like clients; 5% of the training examples are replaced by bright noise with any label. The
-              same settings for all; cost is what the garbage takes, and how much less than from WAFL, with a 95%
-              interval of the mean, paired by seed.
+    rotated     digits, four clients at 0, 15, 30 and 45 degrees; unseen: 60 degrees.
+    vowels      vowels by speaker (peterson-barney); unseen: a third of the speakers.
+    kinds       the same with men, women and children as clients (peterson-kinds); unseen: one of the three.
+    smartwatch  exercises by subject; unseen: a third of the subjects.
+    skewed      digits, ten clients with three labels each, tested on their own examples as they are and under a
+                projected gradient attack of 0.1, which trials are judged under, too.
+    domains     500 images each of MNIST and SVHN are two clients; unseen: USPS. Seeds decide the batches.
+
+Seeds decide who has which examples and who is unseen. With --results, what is done is kept in a file per method and
+setting, and not done again; --tables takes natural data from files NAME.npz (x, y, who) instead of their packages.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -32,167 +40,108 @@ from scipy.stats import t as student
 
 import options
 import wafl
-from wafl.core.bounds import within
-from wafl.core.errors import TrainingWarning
+from rival_settings import Setting, read_tables, settings
+from wafl.core.errors import DivergedError, TrainingWarning
+from wafl.core.files import write_whole
 from wafl.data.cache import data_folder
 
-ANGLES, UNSEEN = (0.0, 15.0, 30.0, 45.0), 60.0
-SCHEDULE: dict[str, Any] = {"local_epochs": 1, "batch_size": 32}
-RATES = {"rotated": 0.1, "people": 0.05, "domains": 0.02, "garbage": 0.02}
+BATCH = 32
+SHAPED = "WAFL, shape of clients"
+RIVALS = {"WAFL": wafl.WAFL, SHAPED: lambda: wafl.WAFL(shape="clients"), **wafl.METHODS}
+NAMES = ("rotated", "vowels", "kinds", "smartwatch", "skewed", "domains")
+Found = dict[str, list[float] | None]
+"""By seed, the accuracy in each column; None if the training diverged."""
 
 
-@dataclass(frozen=True)
-class Rival:
-    """A method, and the settings of its main parameter that are tried."""
-
-    make: Callable[[], wafl.Method]
-    grid: dict[str, list[Any]]
-
-
-RIVALS: dict[str, Rival] = {
-    "FedAvg": Rival(wafl.FedAvg, {}),
-    "WAFL": Rival(wafl.WAFL, {"gamma": [0.2, 1.0, 5.0]}),
-    "WAFL, shape of clients": Rival(lambda: wafl.WAFL(shape="clients"), {"gamma": [0.2, 1.0, 5.0]}),
-    "SinkhornDRO": Rival(lambda: wafl.SinkhornDRO(samples=2), {"gamma": [0.2, 1.0, 5.0]}),
-    "FedPGM": Rival(lambda: wafl.FedPGM(norm=2, steps=5), {"epsilon": [0.1, 0.3, 1.0]}),
-    "GroupDRO": Rival(wafl.GroupDRO, {"weights_step": [0.01, 0.1, 1.0]}),
-    "CVaR": Rival(wafl.CVaR, {"alpha": [0.25, 0.5, 0.75]}),
-    "REx": Rival(wafl.REx, {"beta": [0.1, 1.0, 10.0]}),
-    "IRM": Rival(wafl.IRM, {"penalty": [0.1, 1.0, 10.0]}),
-    "FedGMA": Rival(wafl.FedGMA, {"threshold": [0.2, 0.4, 0.8]}),
-}
+def one_seed(name: str, setting: Setting, seed: int, trials: int, rounds: int) -> list[float] | None:
+    """The accuracies of a method, tuned and trained on the clients of one seed."""
+    seen, tested = setting.make(seed)
+    method, model = RIVALS[name](), wafl.models.mlr(seen)
+    schedule: dict[str, Any] = {"rounds": rounds, "local_epochs": 1, "batch_size": BATCH}
+    if name == "AFL":
+        steps = math.ceil(int(seen.train.num_examples.max()) / BATCH)
+        schedule = {"rounds": rounds * steps, "local_steps": 1, "batch_size": BATCH}
+    judged: dict[str, Any] = {"held_out": setting.held_out, "share": setting.share, "attack": setting.attack}
+    schedule["learning_rate"] = setting.rate
+    try:
+        best = wafl.tune(model, seen, {name: method}, trials=trials, seed=seed, **judged, **schedule).best[name]
+        run = wafl.fit(model, seen, best.method, seed=seed, **best.schedule)
+    except DivergedError:
+        return None
+    attacks = [None] if setting.attack is None else [None, setting.attack]
+    return [100.0 * (wafl.evaluate(run, tested, attack=attack, seed=seed).accuracy or 0.0) for attack in attacks]
 
 
-def rotated(seed: int) -> tuple[wafl.Federation, wafl.Federation]:
-    """Digits whose clients each see them at one angle, and the test examples of all at another."""
-    clients = wafl.load_dataset("digits").partition(num_clients=len(ANGLES), iid=True, preprocess="unit", seed=seed)
-
-    def at(angles: Sequence[float]) -> wafl.Federation:
-        parts: list[Any] = []
-        for client, angle in enumerate(angles):
-            turn = within(wafl.shifts.rotation(severity=angle / 90.0), clients.bounds)
-            (x, y), (x_test, y_test) = clients.train.of(client), clients.test.of(client)
-            parts.append((turn.apply(x).numpy(), y.numpy(), turn.apply(x_test).numpy(), y_test.numpy()))
-        return wafl.Federation.from_arrays(parts, bounds=clients.bounds, num_classes=10)
-
-    return at(ANGLES), at([UNSEEN] * len(ANGLES))
-
-
-def people(name: str) -> Callable[[int], tuple[wafl.Federation, wafl.Federation]]:
-    return lambda seed: wafl.load_dataset(name).partition(seed=seed).hold_out(1 / 3, seed=seed)
-
-
-def settings(given: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[int], tuple[Any, Any]]]]:
-    """The kind of each setting, its name, and its clients by seed: those that train, and those that are unseen."""
-    if "rotated" in given.only:
-        yield "rotated", "rotated digits", rotated
-    if "people" in given.only:
-        for name in ("smartwatch", "peterson-kinds"):
-            try:
-                wafl.load_dataset(name)
-            except (ImportError, FileNotFoundError, ValueError):
-                continue
-            yield "people", name, people(name)
-    folder = data_folder(given.data_dir)
-    if "domains" in given.only and all((folder / f"{name}.npz").exists() for name in ("mnist", "svhn", "usps")):
-        found = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=14, limit=500)
-        yield "domains", "MNIST, SVHN to USPS", lambda seed: (found.clients, found.target)
+def work(name: str, where: str, given: argparse.Namespace) -> Found:
+    """The accuracies of a method in a setting; what an earlier call has found is not found again."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", TrainingWarning)
+    if given.tables is not None:
+        read_tables(given.tables)
+    setting = settings(data_folder(given.data_dir))[where]
+    rounds = given.rounds or setting.rounds
+    file = None if given.results is None else given.results / f"{where}-{name}.json"
+    about: dict[str, Any] = {"trials": given.trials, "rounds": rounds}
+    found: Found = {}
+    if file is not None and file.exists():
+        before = json.loads(file.read_text())
+        found = before["found"] if before["about"] == about else {}
+    for seed in given.seeds:
+        if str(seed) not in found:
+            found[str(seed)] = one_seed(name, setting, seed, given.trials, rounds)
+            if file is not None:
+                write_whole(file, json.dumps({"about": about, "found": found}).encode())
+    return {str(seed): found[str(seed)] for seed in given.seeds}
 
 
-def accuracy(run: wafl.Run, clients: wafl.Federation) -> float:
-    return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0)
+def half_width(values: Sequence[float]) -> float:
+    """Half of Student's 95% interval of the mean."""
+    return float(student.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def tuned(rival: Rival, seen: wafl.Federation, unseen: wafl.Federation, seed: int, given: argparse.Namespace) -> float:
-    """The accuracy on unseen clients of the setting that is best on those that trained."""
-    grid = {name: values[: given.settings] for name, values in rival.grid.items()} or {"seed": [seed]}
-    schedule: dict[str, Any] = {**SCHEDULE, "rounds": given.rounds, "learning_rate": given.rate}
-    if "seed" not in grid:
-        schedule["seed"] = seed
-    runs = wafl.sweep(wafl.models.mlr(seen), seen, rival.make(), grid, **schedule)
-    best = max((run for run in runs if not run.diverged), key=lambda run: accuracy(run, seen))
-    return accuracy(best, unseen)
-
-
-def spoiled(clients: wafl.Federation, seed: int, share: float = 0.05) -> wafl.Federation:
-    """The clients, this share of whose training examples are bright noise with any label."""
-    generator, train = torch.Generator().manual_seed(seed), clients.train
-    rows = torch.randperm(len(train.y), generator=generator)[: round(share * len(train.y))]
-    raw, y = train.raw[:].clone(), train.y.clone()
-    raw[rows] = torch.randint(128, raw[rows].shape, generator=generator, dtype=raw.dtype)
-    y[rows] = torch.randint(10, (len(rows),), generator=generator)
-    return replace(clients, train=replace(train, raw=raw, y=y))
-
-
-def with_garbage(method: wafl.Method, seed: int, given: argparse.Namespace) -> tuple[float, float]:
-    """The accuracy without and with garbage among the training examples."""
-    clients = wafl.load_dataset("digits").partition(num_clients=10, iid=True, preprocess="zscore", seed=seed)
-    found: list[float] = []
-    for each in (clients, spoiled(clients, 1000 + seed)):
-        schedule: dict[str, Any] = {
-            **SCHEDULE,
-            "local_epochs": 2,
-            "rounds": 2 * given.rounds,
-            "learning_rate": RATES["garbage"],
-        }
-        found.append(accuracy(wafl.fit(wafl.models.mlr(clients), each, method, seed=seed, **schedule), clients))
-    return found[0], found[1]
-
-
-def interval(values: Sequence[float]) -> str:
-    """Student's 95% interval of the mean."""
-    if len(values) < 2:
-        return ""
-    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
-    return f"{fmean(values) - half:.1f} to {fmean(values) + half:.1f}"
-
-
-def shown(values: Sequence[float]) -> str:
-    return f"{fmean(values):.1f} ± {stdev(values) if len(values) > 1 else 0.0:.1f}"
+def cell(found: Found, baseline: Found, column: int) -> str:
+    """Mean and interval, and whether it is beyond doubt above or below the baseline."""
+    done = {seed: values[column] for seed, values in found.items() if values is not None}
+    if not done:
+        return "diverged"
+    other = {seed: values[column] for seed, values in baseline.items() if values is not None}
+    gains = [value - other[seed] for seed, value in done.items() if seed in other]
+    mark = ""
+    if len(gains) > 1 and abs(fmean(gains)) > half_width(gains):
+        mark = " +" if fmean(gains) > 0 else " -"
+    failed = f" ({len(found) - len(done)} diverged)" if len(done) < len(found) else ""
+    return f"{fmean(done.values()):.1f} ± {half_width(list(done.values())):.1f}{mark}{failed}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(RATES), default=["rotated", "people"])
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES[:-1]))
     parser.add_argument("--methods", nargs="+", choices=list(RIVALS), default=list(RIVALS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--settings", type=int, default=3, help="of each method")
+    parser.add_argument("--trials", type=int, default=16, help="of each method")
+    parser.add_argument("--rounds", type=int, help="instead of those of each setting")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="keep what is done in this folder")
+    parser.add_argument("--tables", type=Path, help="take natural data from here")
     parser.add_argument("--data-dir", type=Path)
-    small: dict[str, Any] = {
-        "seeds": [0],
-        "rounds": 1,
-        "settings": 1,
-        "only": ["rotated", "garbage"],
-        "methods": ["FedAvg", "WAFL"],
-    }
+    small: dict[str, Any] = {"seeds": [0], "rounds": 1, "trials": 2, "only": ["rotated"], "methods": ["FedAvg", "WAFL"]}
     given = options.read(parser, argv, **small)
-    warnings.simplefilter("ignore", TrainingWarning)
-    console = Console(width=200)
-    columns: dict[str, list[str]] = {}
-    for kind, name, make in settings(given):
-        given.rate = RATES[kind]
-        pairs = {seed: make(seed) for seed in given.seeds}
-        columns[name] = [
-            shown([tuned(RIVALS[each], *pairs[seed], seed, given) for seed in given.seeds]) for each in given.methods
-        ]
-    if columns:
-        table = Table("method, on what it has not seen", *columns)
-        for place, name in enumerate(given.methods):
-            table.add_row(name, *(cells[place] for cells in columns.values()))
-        console.print(table)
-    if "garbage" in given.only:
-        table = Table("method, with garbage", "without", "with 5% garbage", "cost", "less than WAFL")
-        baseline: list[float] = []
-        methods = [wafl.WAFL(gamma=0.5), wafl.FedAvg(), wafl.ResilientWAFL(gamma=0.5, temperature=4.0)]
-        for method in methods:
-            found = [with_garbage(method, seed, given) for seed in given.seeds]
-            costs = [before - after for before, after in found]
-            baseline = baseline or costs
-            less = [one - other for one, other in zip(baseline, costs, strict=True)]
-            cells = ([before for before, _ in found], [after for _, after in found], costs)
-            table.add_row(method.name, *map(shown, cells), "" if less == [0.0] * len(less) else interval(less))
-        console.print(table)
+    if given.results is not None:
+        given.results.mkdir(parents=True, exist_ok=True)
+    jobs = [(name, where) for name in given.methods for where in given.only]
+    if given.processes > 1:
+        with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
+            futures = [pool.submit(work, *job, given) for job in jobs]
+            found = {job: future.result() for job, future in zip(jobs, futures, strict=True)}
+    else:
+        found = {job: work(*job, given) for job in jobs}
+    all_settings = settings(data_folder(given.data_dir))
+    columns = [(title, where, place) for where in given.only for place, title in enumerate(all_settings[where].columns)]
+    table = Table("method, on what it has not seen", *(title for title, _, _ in columns))
+    for name in given.methods:
+        baseline = {where: found.get(("FedAvg", where), {}) for where in given.only}
+        table.add_row(name, *(cell(found[name, where], baseline[where], place) for _, where, place in columns))
+    Console(width=250).print(table)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ QUICK = {
     "certificates": ["--smallest"],
     "checkpoint": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
+    "garbage": ["--smallest"],
     "liars": ["--smallest"],
     "memory": ["--smallest"],
     "million": ["--smallest"],
@@ -33,7 +34,7 @@ QUICK = {
     "unequal": ["--smallest"],
 }
 SLOW = {"flower": ["--smallest"]}  # the rest of it starts Flower's processes
-PARTS = {"options"}  # what other benchmarks import, and nobody runs
+PARTS = {"options", "rival_settings"}  # what other benchmarks import, and nobody runs
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
