@@ -1,4 +1,4 @@
-"""A step may compute more lanes than take it, as a captured one does: who takes it is the same."""
+"""What a captured step does otherwise: it computes more lanes than take it, and writes over what they carried."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import wafl
+from wafl.core.trees import mapped
 from wafl.engine import lanes
 from wafl.engine.captured import Captured
-from wafl.engine.step import Eager
+from wafl.engine.client_task import ClientTask, LaneInput
+from wafl.engine.step import Batch, Carry, Eager, step
 
 
 class Roomy(Eager):
@@ -36,3 +38,27 @@ def test_a_sweep_over_clients_of_very_different_sizes_trains_every_lane(monkeypa
     for run, plain in zip(train(), expected, strict=True):
         for name, value in plain.params.items():
             torch.testing.assert_close(run.params[name], value, atol=1e-12, rtol=0)
+
+
+class Over(Eager):
+    """Writes over what lanes carried, as a captured step does."""
+
+    def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Carry:
+        return step(client, lanes, mapped(torch.clone, carry), batch, over=True)
+
+
+@pytest.mark.parametrize("method", [wafl.FedAvg(), wafl.WAFL(), wafl.SCAFFOLD(), wafl.DRFA()], ids=lambda m: m.name)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_step_that_writes_over_what_was_before_gives_the_same_bits(
+    method: wafl.Method, momentum: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=3, seed=0)
+    model = wafl.models.mlr(clients)
+
+    def train() -> wafl.Run:
+        return wafl.fit(model, clients, method, rounds=2, cohort=3, local_steps=3, batch_size=16, momentum=momentum)
+
+    expected = train()
+    monkeypatch.setattr(lanes, "Eager", Over)
+    for name, value in train().params.items():
+        assert torch.equal(value, expected.params[name])

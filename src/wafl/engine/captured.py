@@ -98,7 +98,7 @@ class Captured:
             step(client, recording.lanes, recording.carry, batch)  # libraries set themselves up in their first call
             torch.cuda.synchronize()
             with torch.cuda.graph(graph, pool=self._pool):
-                _copy(recording.carry, step(client, recording.lanes, recording.carry, batch))
+                _copy(recording.carry, step(client, recording.lanes, recording.carry, batch, over=True))
         return graph
 
 

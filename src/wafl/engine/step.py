@@ -91,8 +91,11 @@ def begin(client: ClientTask, lanes: LaneInput) -> Carry:
     return replace(carry, local=client.local.begin(local_state(lanes, carry)))
 
 
-def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Carry:
-    """``theta <- theta - rate g``, where g is the gradient of the batch's moved examples."""
+def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, over: bool = False) -> Carry:
+    """``theta <- theta - rate g``, where g is the gradient of the batch's moved examples.
+
+    With ``over``, the parameters may be written over those before.
+    """
     key, share = replace(lanes.key, step=batch.step), batch.share
     x, y = client.fetch(batch.rows, lanes)
     masks = client.task.draw_masks(key, carry.params, x)
@@ -121,6 +124,8 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Ca
         direction = velocity = velocity * local.scalars["momentum"] + direction
     # A gradient that nobody keeps makes room for the parameters: large models would wait for new memory every step.
     room = direction if direction is gradient and velocity is None and not carried else None
+    if over and batch.live is None and client.task.num_statistics == 0 and not carried:
+        room = carry.params
     params = torch.addcmul(carry.params, direction, local.scalars["learning_rate"], value=-1.0, out=room)
     if client.task.num_statistics > 0:
         statistics = client.task.next_statistics(carry.params, x, share, masks)
