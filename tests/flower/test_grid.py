@@ -1,5 +1,9 @@
 """Studies on a grid of nodes: the embedded engine's numbers to the last bit, whatever happens to nodes and server."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
+# Flower's records hold values of many types.
+
 from __future__ import annotations
 
 import json
@@ -504,6 +508,7 @@ def sent(grid: Grid) -> dict[str, set[str]]:
 OPTIONAL = {"reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
 """What only some nodes have to say when they connect."""
 SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
+CUTS = {"reply.format", "numbers.means", "numbers.shares"}
 MIDPOINTS = {"reply.format", "reply.lengths", "numbers.midpoints"}
 
 
@@ -528,6 +533,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
     assert {kind: sent for kind, sent in documented("none").items() if kind not in SENT["DRFA"]} == {
         "query.survey": SURVEY,
         "query.midpoints": MIDPOINTS,
+        "query.cuts": CUTS,
     }
 
 

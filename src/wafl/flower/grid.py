@@ -36,7 +36,7 @@ from wafl.flower.claims import dominating, too_many
 from wafl.flower.logs import log
 from wafl.flower.node import Part, Tested
 from wafl.flower.post import POLL, Post
-from wafl.flower.queries import MidpointsQuery, SurveyQuery, TestQuery
+from wafl.flower.queries import CutsQuery, MidpointsQuery, SurveyQuery, TestQuery
 from wafl.flower.refusals import check_refusal
 from wafl.flower.training import check_strict
 from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
@@ -242,6 +242,19 @@ class GridClients:
         for numbers, part in self._ask_all("query.midpoints", names, everyone, query):
             found.update(zip(numbers, part, strict=True))
         return [found[number] for number in everyone]
+
+    def cuts(self, target: Tensor, g: Tensor, points: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Every client's cut at g: its mean, and its shares."""
+        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+
+        def query(numbers: Sequence[int]) -> CutsQuery:
+            return CutsQuery(tuple(names[number] for number in numbers), tuple(numbers), target, g, points, seed)
+
+        means = torch.empty(len(everyone), dtype=torch.float64)
+        shares = torch.empty(len(everyone), len(g), dtype=torch.float64)
+        for numbers, part in self._ask_all("query.cuts", names, everyone, query):
+            means[numbers], shares[numbers] = part
+        return means, shares
 
     def _ask_all(
         self,

@@ -1,4 +1,4 @@
-"""What a node can be asked, and how it replies: clients' work, a test, a survey, midpoints."""
+"""What a node can be asked, and how it replies: clients' work, a test, a survey, midpoints, cuts."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from wafl.flower.wire import (
 from wafl.theory.constants import task_of
 from wafl.theory.upper import REPORTS, Report
 from wafl.weights.transport.clouds import Sampling, read_client
+from wafl.weights.transport.cuts import MOST_POINTS, Here
 from wafl.weights.transport.private import Side
 
 MOST_SETTINGS = 10_000
@@ -240,6 +241,54 @@ def midpoints(node: Node, content: RecordDict) -> RecordDict:
     return reply
 
 
+@dataclass(frozen=True)
+class CutsQuery:
+    """Return each client's cut: how at most ``points`` of its examples spread over the target, given potentials g.
+
+    ``numbers`` are the clients' places among all clients; they and the seed decide which examples are drawn.
+    """
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    target: Tensor
+    g: Tensor
+    points: int
+    seed: int
+
+    def encode(self) -> RecordDict:
+        names, numbers, count = list(self.names), list(self.numbers), len(self.g)
+        content = config_only("query", names=names, numbers=numbers, points=self.points, count=count, seed=self.seed)
+        content["params"] = arrays(target=self.target, g=self.g)
+        return content
+
+    def read(self, reply: RecordDict) -> tuple[Tensor, Tensor]:
+        clients = len(self.names)
+        means = finite("means", read_array(reply, "numbers", "means", (clients,), torch.float64))
+        shares = finite("shares", read_array(reply, "numbers", "shares", (clients, len(self.g)), torch.float64))
+        if bool((shares < 0).any()) or not torch.allclose(shares.sum(1), torch.ones_like(means)):
+            raise WireError("shares must be at least 0 and sum to 1 for each client")
+        return means, shares
+
+
+def cuts(node: Node, content: RecordDict) -> RecordDict:
+    read, train = Reader(content, "query"), node.site.federation.train
+    names = read.different("names")
+    numbers = read.many("numbers", int, len(names), 0, LARGEST)
+    points, count = read.one("points", int, 1, 10**6), read.one("count", int, 1, MOST_POINTS)
+    seed = read.one("seed", int, 0, LARGEST)
+    rows = node.rows(dict(enumerate(names)))
+    shape = (count, math.prod(train.shape))
+    target = finite("target", read_array(content, "params", "target", shape, torch.float64))
+    g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
+    clouds = [
+        read_client(train.of(rows[place]), number, Sampling(points, seed)) for place, number in enumerate(numbers)
+    ]
+    means, shares = Here([cloud.x for cloud in clouds], target).cuts(g)
+    reply = config_only("reply")
+    reply["numbers"] = arrays(means=means, shares=shares)
+    return reply
+
+
 HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.hello": hello,
     "train": work,
@@ -247,6 +296,7 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "evaluate.test": test,
     "query.survey": survey,
     "query.midpoints": midpoints,
+    "query.cuts": cuts,
 }
 """What handles each type of message."""
 

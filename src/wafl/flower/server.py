@@ -1,6 +1,6 @@
-"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates or distances together.
+"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates, distances or weights.
 
-The run config says which (``task``: train, certify or distances) and holds the experiment; see docs/flower.md.
+The run config says which (``task``: train, certify, distances or mixture) and holds the experiment; see docs/flower.md.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
 from wafl.theory.upper import Report
 from wafl.weights.transport.clouds import Sampling, read_target
+from wafl.weights.transport.cuts import MOST_POINTS
+from wafl.weights.transport.mixture import weights_from_cuts
 from wafl.weights.transport.private import Side, distance_bounds
 
 server_app = ServerApp()
 POINTS = 1000
-"""The most examples of each side of a distance, as in :func:`wafl.weights.nearest`."""
+"""The most examples of a client, as in :func:`wafl.weights.nearest` and :func:`wafl.weights.mixture`."""
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Do what ``task`` says."""
     values = {**OWN, **context.run_config}
-    tasks = {"train": train, "certify": certify, "distances": distances}
+    tasks = {"train": train, "certify": certify, "distances": distances, "mixture": mixture}
     try:
         if values["task"] not in tasks:
             raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")
@@ -132,13 +134,8 @@ def distances(post: Post, values: Mapping[str, Any]) -> None:
 
     The result is ``NAME-distances.json`` in ``output``.
     """
-    target, experiment = Path(str(values["target"])), from_run_config(values)
-    try:
-        content = read_npz(target, ("x",), free_bytes(torch.device("cpu")))
-        aim = torch.from_numpy(content["x"]).double().flatten(1)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"run config: target={str(target)!r} must be an .npz file with x: {error}") from error
-    clients = Finder(post, experiment, target.parent, with_sizes=True)([])
+    experiment, aim = from_run_config(values), _target(values)
+    clients = Finder(post, experiment, Path(str(values["target"])).parent, with_sizes=True)([])
     seed, roster = experiment.seeds[0], clients.roster
     points = min(POINTS, len(aim), *roster.num_examples)
     sides = _Remote(clients, (points, aim.shape[1]), seed)
@@ -150,6 +147,43 @@ def distances(post: Post, values: Mapping[str, Any]) -> None:
     about = {"squared": True, "kind": "bound", "points": points, "unit": roster.unit}
     write_whole(output, json.dumps({**about, "distances": dict(zip(roster.names, found, strict=True))}).encode())
     log(INFO, "nearest: %s, at most %.4g; written to %s", order[0][1], order[0][0] ** 0.5, output.resolve())
+
+
+def mixture(post: Post, values: Mapping[str, Any]) -> None:
+    """The weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
+
+    The target's examples are shown to the nodes. The result is ``NAME-mixture.json`` in ``output``.
+    """
+    experiment, aim = from_run_config(values), _target(values)
+    clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
+    seed, roster = experiment.seeds[0], clients.roster
+    drawn = read_target(aim, Sampling(MOST_POINTS, seed)).x
+    found = weights_from_cuts(_Cuttable(clients, drawn, seed), drawn, None)
+    output = Path(str(values["output"])) / f"{experiment.name}-mixture.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    about = {"squared": True, "kind": found.kind, "points": len(drawn), "value": found.value, "gap": found.gap}
+    weights = dict(zip(roster.names, found.weights, strict=True))
+    write_whole(output, json.dumps({**about, "unit": roster.unit, "weights": weights}).encode())
+    log(INFO, "W_2 to the target is %.4g, with the weights in %s", found.radius, output.resolve())
+
+
+def _target(values: Mapping[str, Any]) -> torch.Tensor:
+    path = Path(str(values["target"]))
+    try:
+        content = read_npz(path, ("x",), free_bytes(torch.device("cpu")))
+        return torch.from_numpy(content["x"]).double().flatten(1)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"run config: target={str(path)!r} must be an .npz file with x: {error}") from error
+
+
+class _Cuttable:
+    """Clients that send cuts."""
+
+    def __init__(self, clients: GridClients, target: torch.Tensor, seed: int) -> None:
+        self._clients, self._target, self._seed = clients, target, seed
+
+    def cuts(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._clients.cuts(self._target, g, POINTS, self._seed)
 
 
 class _Remote:
