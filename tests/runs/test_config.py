@@ -106,6 +106,7 @@ COUNT = whole(1, 10**6, below=(0, "greater than or equal to 1"))
 NOT_BELOW_0 = whole(0, 10**6, below=(-1, "greater than or equal to 0"))
 SEED = whole(0, 2**32 - 1, below=(-1, "greater than or equal to 0"), above=(2**32, "less than 4294967296"))
 POSITIVE = number(1e-9, 3, 2.5, below=(0.0, "greater than 0"), above=(INF, "finite"))
+RADIUS = Kind((*POSITIVE.good, "auto"), (*POSITIVE.bad, ("large", "must be a number or 'auto'")))
 NOT_NEGATIVE = number(0.0, 2, below=(-1e-9, "greater than or equal to 0"), above=(INF, "finite"))
 SHARE = number(0, 0.5, 1, below=(-0.1, "greater than or equal to 0"), above=(1.1, "less than or equal to 1"))
 BELOW_1 = number(0, 0.99, below=(-0.1, "greater than or equal to 0"), above=(1.0, "less than 1"))
@@ -283,7 +284,7 @@ PROJECTED: dict[str, Kind] = {
 }
 WASSERSTEIN: dict[str, Kind] = {
     "gamma": swept(POSITIVE),
-    "radius": swept(POSITIVE),
+    "radius": swept(RADIUS),
     "norm": swept(NORM),
     "power": swept(POWER),
     "label_cost": swept(number(0.1, INF, below=(0.0, "greater than 0"))),
@@ -717,6 +718,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["data.sizes=[10.0, nan]"], "sizes"),
         (["schedule.local_steps=2"], "give local_steps or local_epochs"),
         (["methods.wafl.radius=1.0"], "give gamma or radius, not both"),
+        (["methods.wafl={method='WAFL', radius='auto'}", "engine=flower-sim"], "'auto' needs engine = 'embedded'"),
         (["methods.wafl.weights_step=0.1"], "weights_step"),
         (["methods.wafl.weights_step=[0.1, 0.2]"], "weights_step"),
         (["methods.wafl.strict=true"], "strict=True needs radius="),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -46,6 +46,9 @@ FIRST_BALL = 0.1
 LONGEST_WARM_UP = 30
 """How many rounds the ball takes at most to grow to the radius that was asked for."""
 
+AUTO = "auto"
+"""The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
+
 
 @dataclass(frozen=True)
 class Wasserstein:
@@ -58,7 +61,8 @@ class Wasserstein:
 
     Args:
         gamma: the price of transport; a smaller gamma is a larger ball.
-        radius: the size of the ball, instead of gamma.
+        radius: the size of the ball, instead of gamma; ``"auto"`` lets :func:`wafl.fit` choose it by leaving clients
+            out, at the cost of two more runs.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the transport cost, 1 or 2.
         label_cost: the price of changing a label; inf keeps labels fixed.
@@ -84,10 +88,10 @@ class Wasserstein:
         "The price of transport; smaller is a larger ball.",
     ] = None
     radius: Annotated[
-        float | None,
-        Positive("; without a ball use FedAvg"),
+        float | Literal["auto"] | None,
+        Positive("; without a ball use FedAvg", word=AUTO),
         Tunable(comparable=typical_length),
-        "The size of the ball, instead of gamma.",
+        "The size of the ball, instead of gamma; 'auto' chooses it by leaving clients out.",
     ] = None
     norm: Annotated[float, Norm, Tunable(), "The ground norm: 1, 2 or inf."] = 2
     power: Annotated[int, Choice((1, 2)), "The order of the transport cost: 1 or 2."] = 2
@@ -120,6 +124,8 @@ class Wasserstein:
         object.__setattr__(self, "shape", check_shaping(self.shape))
         if self.shape is not None and self.bounds not in (None, DATA):
             raise ValueError(f"bounds={self.bounds} are for a round ball, and shape= makes another: leave one out")
+        if self.radius == AUTO and (self.space is not None or self.shape is not None):
+            raise ValueError("radius='auto' is for a round ball around the inputs: with space or shape, give a number")
         if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
             raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
@@ -145,7 +151,15 @@ class Wasserstein:
 
     def scalars(self) -> dict[str, float]:
         """Gamma, and the radius that gamma is found from, if one is given."""
-        return {"gamma": self.first_gamma, **({} if self.radius is None else {"radius": self.radius})}
+        size = self.size
+        return {"gamma": self.first_gamma, **({} if size is None else {"radius": size})}
+
+    @property
+    def size(self) -> float | None:
+        """The radius as a number, if it is given; an error if it is still to be chosen."""
+        if self.radius is None or not isinstance(self.radius, str):
+            return self.radius
+        raise ValueError("radius='auto' is chosen by wafl.fit, wafl.sweep and wafl run: give a number here")
 
     @property
     def learns(self) -> bool:
@@ -160,11 +174,12 @@ class Wasserstein:
         return {**scalars, "gamma": max(scalars["gamma"], lowest), "radius": ball * scalars["radius"]}
 
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
-        assert self.radius is not None
+        size = self.size
+        assert size is not None
         now = scalars["radius"]
         gamma = self.next_gamma(scalars["gamma"], cost, now)
-        if now < self.radius:
-            grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), self.radius)
+        if now < size:
+            grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), size)
             gamma *= now / grown if self.power == 2 else 1.0
             now = grown
         return {**scalars, "gamma": max(gamma, lowest), "radius": now}
@@ -179,8 +194,8 @@ class Wasserstein:
         if self.shape is not None:
             return self._move_shaped(problem, x, y, state)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
-        if self.radius is not None and self.power == 2:
-            reach = BATCH_REACH * lane_scalar(state, "radius", self.radius, problem.params)
+        if self.size is not None and self.power == 2:
+            reach = BATCH_REACH * lane_scalar(state, "radius", self.size, problem.params)
             least = gamma_of_reach(problem, x, y, state.weight, reach, self.norm, self.box)
             gamma = torch.maximum(gamma, least)
         if math.isinf(self.label_cost):
@@ -208,7 +223,7 @@ class Wasserstein:
         whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
         achieved. Gamma at most doubles.
         """
-        wanted = self.radius if radius is None else radius
+        wanted = self.size if radius is None else radius
         assert wanted is not None
         ratio = cost ** (1.0 / self.power) / wanted
         if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by

@@ -16,6 +16,7 @@ from rich.table import Column
 
 from wafl.engine import progress as engine
 from wafl.engine.callbacks import Callback
+from wafl.engine.progress import ChosenRadius
 from wafl.history import History
 from wafl.runs.study import Study
 
@@ -108,6 +109,12 @@ class Bars(Callback):
         if progress is not None:
             self.on_progress(progress)
             self._began[self._training] = time.monotonic(), self._rounds_of(progress) // self._runs[self._training]
+
+    def on_choice(self, place: int, name: str, chosen: ChosenRadius) -> None:
+        if self._mode == "json":
+            print(json.dumps({"event": "choice", "run": name, **asdict(chosen)}), flush=True)
+        elif self._mode == "bars":
+            self.display.console.print(f"{name}: {chosen.why}", markup=False, soft_wrap=True)
 
     def on_progress(self, progress: engine.Progress) -> None:
         self.show(self._training, self._rounds_of(progress), [run.history for run in progress.runs.values()])

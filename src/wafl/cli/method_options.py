@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from wafl.core.bounds import read_bounds
-from wafl.core.options import Box, Choice, Option, Shaped, options_of
+from wafl.core.options import Box, Choice, Option, Range, Shaped, options_of
 from wafl.core.shaping import read_shape
 from wafl.methods import METHODS
 from wafl.runs.method_keys import PARTS
@@ -64,7 +64,10 @@ def _read(name: str, value: Any, owners: Mapping[str, Option]) -> Any:
     if any(isinstance(option.limits, Shaped) for option in owners.values()):
         return read_shape(value)
     choices = _choices(owners)
-    return parse_choice(name, value, choices) if choices else value
+    if choices:
+        return parse_choice(name, value, choices)
+    word = _word(owners)
+    return value if word is None else parse_number(name, value, word)
 
 
 def _choices(owners: Mapping[str, Option]) -> list[float]:
@@ -81,12 +84,28 @@ def parse_choice(name: str, text: str, values: Collection[float]) -> float:
     return names[text]
 
 
+def _word(owners: Mapping[str, Option]) -> str | None:
+    """What an option may be in some method instead of a number."""
+    limits = [option.limits for option in owners.values()]
+    return next((each.word for each in limits if isinstance(each, Range) and each.word is not None), None)
+
+
+def parse_number(name: str, text: str, word: str) -> float | str:
+    """A number by its text, or the word that stands for one."""
+    try:
+        return word if text == word else float(text)
+    except ValueError:
+        raise ValueError(f"{name}={text} must be a number or {word}") from None
+
+
 def _flag(name: str, owners: Mapping[str, Option]) -> Any:
     """The annotation of a flag: its type, and a help text that says which methods have it."""
     first, choices = next(iter(owners.values())), _choices(owners)
     kind, metavar = first.kind, None
     if choices:
         kind, metavar = str, f"[{'|'.join(f'{value:g}' for value in choices)}]"
+    elif (word := _word(owners)) is not None:
+        kind, metavar = str, f"[NUMBER|{word}]"
     elif isinstance(first.limits, Box):
         kind, metavar = str, "[data|none|LOW,HIGH]"
     elif isinstance(first.limits, Shaped):

@@ -28,6 +28,7 @@ class Range:
     """Numbers from ``low`` to ``high``.
 
     An open end is excluded, and infinity is too unless ``infinite``. ``hint`` ends the error message with a remedy.
+    ``word`` may be given instead of a number.
     """
 
     low: float = -math.inf
@@ -36,10 +37,14 @@ class Range:
     low_open: bool = False
     high_open: bool = False
     infinite: bool = False
+    word: str | None = None
 
     def check(self, name: str, value: Any) -> None:
+        if self.word is not None and value == self.word:
+            return
         if not _is_number(value, Real):
-            raise ValueError(f"{name}={value!r} must be a number and {self.words()}{self.hint}")
+            number = "a number" if self.word is None else f"{self.word!r}, or a number"
+            raise ValueError(f"{name}={value!r} must be {number} and {self.words()}{self.hint}")
         if not self.holds(value):
             raise ValueError(f"{name}={value!r} must {self.words()}{self.hint}")
 
@@ -135,8 +140,8 @@ Limits = Range | Count | Choice | Box | Shaped | EachRound
 LIMITS = (Range, Count, Choice, Box, Shaped, EachRound)
 
 
-def Positive(hint: str = "", *, infinite: bool = False) -> Range:
-    return Range(0.0, hint=hint, low_open=True, infinite=infinite)
+def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:
+    return Range(0.0, hint=hint, low_open=True, infinite=infinite, word=word)
 
 
 NotNegative = Range(0.0)
@@ -193,6 +198,7 @@ def _option(name: str, hint: Any, default: Any) -> Option:
         extras = tuple(rest)
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kept = [member for member in members if member is not NoneType and get_origin(member) is not Callable]
+    kept = [member for member in kept if get_origin(member) is not Literal] or kept  # a word stands for a number
     limits = next((extra for extra in extras if isinstance(extra, LIMITS)), None)
     doc = next((extra for extra in extras if isinstance(extra, str)), "")
     kind = kept[0] if len(kept) == 1 else hint

@@ -50,6 +50,7 @@ class Purpose(IntEnum):
     DROPOUT = 15
     HELD_OUT = 16
     TRIALS = 17
+    LEFT_OUT = 18
 
 
 @dataclass(frozen=True)

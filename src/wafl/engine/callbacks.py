@@ -12,7 +12,7 @@ from wafl.algorithms import State
 from wafl.attacks import Attack
 from wafl.data.federation import Federation
 from wafl.engine.clients import Clients
-from wafl.engine.progress import Progress
+from wafl.engine.progress import ChosenRadius, Progress
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.history import History, Record
 from wafl.run import Run
@@ -82,6 +82,9 @@ class Callback:
 
     def on_start(self, progress: Progress | None) -> None:
         """Called before the first round; ``progress`` is where a checkpoint resumes, if there is one."""
+
+    def on_choice(self, place: int, name: str, chosen: ChosenRadius) -> None:
+        """Called after that, when the radius of a run with ``radius="auto"`` has been chosen."""
 
     def on_round(self, moment: Moment) -> None:
         """Called at the end of a round of one run."""

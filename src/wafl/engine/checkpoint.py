@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ from wafl.core.shapes import parsed
 from wafl.core.signals import Signals
 from wafl.core.warn import warn_user
 from wafl.engine.callbacks import Callback
-from wafl.engine.progress import ClientState, Place, Progress, RunProgress
+from wafl.engine.progress import ChosenRadius, ClientState, Place, Progress, RunProgress
 from wafl.history import History, Record
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class _Unsaved:
     records: list[tuple[int, Record]]
     memory: dict[Place, ClientState]
     chunk_sizes: dict[int, int]
+    chosen: dict[int, ChosenRadius]
 
 
 class Checkpoint(Callback):
@@ -165,7 +166,9 @@ class Checkpoint(Callback):
             records += [(place, record) for record in run.history[known:]]
             self._lengths[place] = len(run.history)
             runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
-        self._unsaved = _Unsaved(runs, records, dict(progress.memory), dict(progress.chunk_sizes))
+        self._unsaved = _Unsaved(
+            runs, records, dict(progress.memory), dict(progress.chunk_sizes), dict(progress.chosen)
+        )
         self._rounds += 1
 
     def write(self) -> None:
@@ -184,7 +187,8 @@ class Checkpoint(Callback):
         lengths = {str(place): self._lengths[place] for place in unsaved.runs}
         about = {"journal": self._journal.size, "lengths": lengths, "memory": memory, "fingerprint": self._fingerprint}
         sizes = {str(group): size for group, size in unsaved.chunk_sizes.items()}
-        write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes})
+        chosen = {str(place): asdict(radius) for place, radius in unsaved.chosen.items()}
+        write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes, **({"chosen": chosen} if chosen else {})})
         self._unsaved = None
         self._written_at = time.monotonic()
         good = [folder for folder in self._written() if folder not in self.damaged]
@@ -352,11 +356,12 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
                 read.setdefault((int(run), int(client)), {})[part] = value
             memory |= read
         sizes = {int(group): size for group, size in about["chunk_sizes"].items()}
+        chosen = {int(place): ChosenRadius(**row) for place, row in about.get("chosen", {}).items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"it cannot be read: {error}") from error
-    return Progress(runs, dict(memory), sizes), about
+    return Progress(runs, dict(memory), sizes, chosen), about
 
 
 def _memory_journal(folder: Path, about: Mapping[str, Any] | None) -> Journal:

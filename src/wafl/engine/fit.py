@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,8 +16,10 @@ from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callbacks, OnRound, as_callbacks
 from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.chosen_radius import check_undecided, settled
 from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.faults import Faults
+from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.methods import Method, not_a_method
@@ -200,17 +202,26 @@ def train(
 ) -> list[Run]:
     """Train all runs, from where a checkpoint left them if there is one."""
     told = as_callbacks(callbacks, on_round)
+    check_undecided(trainer, specs)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.engine.checkpoint.Checkpoint")
     progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
     for callback in told:
         callback.on_start(progress)
+    progress = progress or Progress()
     if checkpoint is None:
-        return trainer.train(specs, told)
+        return _explained(trainer.train(settled(trainer, specs, progress, told), told, progress), progress)
     with checkpoint:
-        runs = trainer.train(specs, [*told, checkpoint], progress)
+        runs = trainer.train(settled(trainer, specs, progress, told), [*told, checkpoint], progress)
         checkpoint.write()  # here a signal can only delay it
-        return runs
+        return _explained(runs, progress)
+
+
+def _explained(runs: list[Run], progress: Progress) -> list[Run]:
+    """The runs, whose settings say why a radius was chosen."""
+    for place, chosen in progress.chosen.items():
+        runs[place].settings["chosen"] = asdict(chosen)
+    return runs
 
 
 def _known(method: Method, client_weights: ClientWeights | None) -> Method:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from wafl.adversaries.wasserstein import AUTO, Wasserstein
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.algorithms.servers.sgd import sgd
 from wafl.core.bounds import Box
@@ -33,6 +34,15 @@ class Spec:
                 f"server_learning_rate={self.schedule.server_learning_rate} and server={server} are both given: "
                 "server_learning_rate is shorthand for the optimizer wafl.servers.sgd(rate); leave one of them out"
             )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the radius is still to be chosen."""
+        adversary = self.method.adversary
+        return isinstance(adversary, Wasserstein) and adversary.radius == AUTO
+
+    def with_radius(self, radius: float) -> Spec:
+        return replace(self, method=self.method.with_options(radius=radius))
 
     @property
     def parts(self) -> Method:

@@ -153,7 +153,7 @@ class Trainer:
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
         """Before any work, refuse what cannot be trained; returns the algorithm of each run."""
-        specs = self._within(specs)
+        specs = self._within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
         for statistics in dict.fromkeys(spec.schedule.statistics for spec in specs):

@@ -45,6 +45,9 @@ def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> flo
     return max(targets, limit or 0.0)
 
 
+TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
+"""What is not said of trials, which go too far on purpose."""
+
 MOST_AMPLIFIED = 10.0
 """How many times larger moving targets alone may make the loss."""
 
@@ -191,8 +194,8 @@ class Watch:
         self._check_labels(history)
         if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
-        elif self._adversary is not None and self._adversary.radius is not None:
-            self._check_radius(self._adversary.radius, history)
+        elif self._adversary is not None and self._adversary.size is not None:
+            self._check_radius(self._adversary.size, history)
 
     def _check_labels(self, history: History) -> None:
         """Warn if labels change for less than guessing loses, and the model is no better than guessing.

@@ -80,13 +80,13 @@ class WAFL(FedAvg):
         self.adversary = Wasserstein(**own)
         if self.adversary.shape == CLIENTS:
             raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
-        self.gamma, self.radius = float(self.adversary.first_gamma), self.adversary.radius
+        self.gamma, self.radius = float(self.adversary.first_gamma), self.adversary.size
         self._planned: int | None = None
         self._sent = ArrayRecord()
         self._rounds_trained = self._rounds_asked = 0
 
     def summary(self) -> None:
-        radius = "" if self.adversary.radius is None else f", to be found for radius {self.adversary.radius:g}"
+        radius = "" if self.adversary.size is None else f", to be found for radius {self.adversary.size:g}"
         log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, radius)
         super().summary()
 

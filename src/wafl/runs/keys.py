@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 T = TypeVar("T")
 
@@ -40,6 +52,24 @@ def one_of(*values: float) -> Any:
     infinite = {"anyOf": [{"type": "number"}, {"const": "inf"}]}
     schema = infinite if math.inf in values else {"enum": list(values)}
     return Annotated[float | int, BeforeValidator(check), WithJsonSchema(schema)]
+
+
+def number_or(word: str, number: Any) -> Any:
+    """A number of this type, or a word; pydantic says of a union what is wrong with each member."""
+    adapter: TypeAdapter[Any] = TypeAdapter(number)
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str):
+            if value != word:
+                raise ValueError(f"must be a number or {word!r}")
+            return value
+        try:
+            return adapter.validate_python(value, strict=True)
+        except ValidationError as error:
+            raise PydanticCustomError("number", "{what}", {"what": error.errors()[0]["msg"]}) from error
+
+    schema = {"anyOf": [adapter.json_schema(), {"const": word}]}
+    return Annotated[Any, BeforeValidator(check), WithJsonSchema(schema)]
 
 
 def value_or_list(value: Any) -> str:

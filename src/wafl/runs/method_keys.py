@@ -107,7 +107,8 @@ def _number(limits: Range | Count | Choice) -> Any:
     low: dict[str, Any] = {"gt" if limits.low_open else "ge": limits.low} if limits.low > -math.inf else {}
     high: dict[str, Any] = {"lt" if limits.high_open else "le": limits.high} if limits.high < math.inf else {}
     ranged = Annotated[float, Field(**low, **high, allow_inf_nan=limits.infinite)]
-    return ranged if limits.infinite or high else Annotated[ranged, OfUsualSize]
+    number = ranged if limits.infinite or high else Annotated[ranged, OfUsualSize]
+    return number if limits.word is None else keys.number_or(limits.word, number)
 
 
 def _known_rule(value: Any) -> Any:

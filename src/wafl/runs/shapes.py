@@ -44,6 +44,8 @@ def check_results(results: Mapping[str, Any]) -> None:
     for label, row in results["methods"].items():
         where = f"methods.{label}"
         check_types(row, {"diverged?": dict[str, str], "left_out?": dict[str, Any], "untested?": list[str]}, where)
+        chosen = row.get("chosen", {})
+        check_types(chosen, {seed: {"radius": float, "why": str} for seed in chosen}, f"{where}.chosen")
         if "privacy" in row:
             check_types(row["privacy"], PRIVACY, f"{where}.privacy")
         absent = row.get("left_out", {})

@@ -245,6 +245,8 @@ class Study:
         row: dict[str, Any] = {"seeds": list(tested), **self._test(tested)} if tested else {}
         absent = left_out(runs, self.plan.clients.roster.names)
         row |= {"left_out": absent} if absent else {}
+        chosen = {str(seed): run.settings["chosen"] for seed, run in by_seed.items() if "chosen" in run.settings}
+        row |= {"chosen": chosen} if chosen else {}
         if (privacy := make_privacy(self.plan.experiment)) is not None:
             row["privacy"] = privacy.spent(runs, runs[0].settings["schedule"]["rounds"])
         return {**row, "diverged": reasons} if reasons else row

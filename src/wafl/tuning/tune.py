@@ -14,14 +14,7 @@ from torch import Tensor, nn
 from wafl.attacks import Attack
 from wafl.core.checks import check_seed
 from wafl.core.cost import check_memory
-from wafl.core.errors import (
-    ConcavityWarning,
-    DivergedError,
-    DivergenceWarning,
-    LabelCostWarning,
-    RadiusWarning,
-    UnboundedError,
-)
+from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.options import Count
 from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
@@ -31,6 +24,7 @@ from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.fit import train
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
+from wafl.engine.watch import TOO_FAR
 from wafl.methods import Method, not_a_method
 from wafl.run import Run
 from wafl.tuning.candidate import Candidate, Setting
@@ -39,9 +33,6 @@ from wafl.tuning.goal import Goal, Metric
 from wafl.tuning.held_out import Way, hold_out
 from wafl.tuning.result import Best, Trial, Tuning, choose
 from wafl.tuning.space import Given, Space, check_names, make_space
-
-TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
-"""What is not said of trials, which go too far on purpose."""
 
 Methods = Method | Sequence[Method] | Mapping[str, Method | tuple[Method, Mapping[str, Any]]]
 OnMethod = Callable[[str, list[Trial]], None]

@@ -1,0 +1,237 @@
+"""What ``radius="auto"`` stands for: a radius that is chosen by leaving clients out, before training.
+
+The clients are split into two halves. Each half trains all candidates, as lanes of one batch, and the other half judges
+them by its training examples: test examples are never read. A client tells the server one number about its data, how
+far its examples lie from their mean, and one number per candidate, its accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from wafl.adversaries import Wasserstein
+from wafl.core.errors import DivergedError, UnboundedError
+from wafl.core.norms import typical_length
+from wafl.core.random import Key, Purpose, bits, choose
+from wafl.data.federation import Federation
+from wafl.engine.callbacks import Callback
+from wafl.engine.embedded import Embedded
+from wafl.engine.progress import ChosenRadius, Progress
+from wafl.engine.spec import Spec
+from wafl.engine.trainer import Trainer
+from wafl.engine.watch import TOO_FAR
+from wafl.evaluation.evaluate import evaluate
+from wafl.run import Run
+from wafl.schedule import Schedule
+
+CANDIDATES = (0.01, 0.03, 0.1, 0.3)
+"""The radii that are tried, in parts of how far a client's examples lie from their mean."""
+
+BUDGET = 2.0
+"""What all candidates together may cost, in runs."""
+
+FEWEST = 4
+"""With fewer clients than this, a half of them says nothing about the others."""
+
+DRAWS = 1000
+"""How often clients are drawn for a standard error."""
+
+DIGITS = 3
+"""Significant digits of a candidate."""
+
+
+def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: Sequence[Callback]) -> list[Spec]:
+    """The same runs with numbers for their radii; what is chosen now is kept in ``progress``, and callbacks hear it."""
+    found: list[Spec] = []
+    for place, spec in enumerate(specs):
+        if spec.undecided:
+            if place not in progress.chosen:
+                progress.chosen[place] = choose_radius(trainer, spec)
+                for callback in told:
+                    callback.on_choice(place, spec.name, progress.chosen[place])
+            spec = spec.with_radius(progress.chosen[place].radius)
+        found.append(spec)
+    return found
+
+
+def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
+    """Before any work, refuse runs whose radius could not be chosen."""
+    clients = trainer.clients
+    for spec in (spec for spec in specs if spec.undecided):
+        if not isinstance(clients, Embedded):
+            raise ValueError(
+                "radius='auto' leaves clients out, which works in this process alone (engine = 'embedded', no "
+                "privacy): give a number, such as the one that a simulation chose"
+            )
+        sizes = clients.roster.num_examples
+        if len(sizes) < FEWEST:
+            raise ValueError(
+                f"radius='auto' leaves clients out and needs at least {FEWEST} of them, not {len(sizes)}: give a number"
+            )
+        try:
+            for half in _halves(len(sizes), spec.schedule.seed):
+                spec.method.client_weights.initial([sizes[client] for client in half])
+        except ValueError as error:
+            raise ValueError(f"radius='auto' leaves clients out: {error}; or give the radius as a number") from error
+
+
+def choose_radius(trainer: Trainer, spec: Spec) -> ChosenRadius:
+    """Train all candidates on each half of the clients, and choose by what the other half says."""
+    clients, adversary = trainer.clients, spec.method.adversary
+    assert isinstance(clients, Embedded)
+    assert isinstance(adversary, Wasserstein)
+    radii = _candidates(clients.federation, adversary.norm)
+    halves = _halves(clients.federation.num_clients, spec.schedule.seed)
+    schedule = _shorter(spec.schedule, [len(half) for half in halves])
+    specs = [replace(spec.with_radius(radius), schedule=schedule) for radius in radii]
+    values = torch.cat([_judged(trainer, clients, judges, specs) for judges in halves], dim=1)
+    larger = clients.federation.num_classes is not None
+    place, why = best_place(values, larger_is_better=larger)
+    summaries = [_summary(row, larger) for row in values]
+    tried = [{"radius": radius, **row} for radius, row in zip(radii, summaries, strict=True)]
+    return ChosenRadius(radii[place], f"radius {radii[place]:g} was chosen among {_listed(radii)}: {why}", tried)
+
+
+def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
+    """The smallest radius that is not clearly worse than the best, and the reason in words.
+
+    A radius is scored by the mean of two numbers: the mean over the clients, and that over their worst tenth. It is
+    clearly worse if its score is further from the best than one standard error of the difference, by the bootstrap over
+    clients.
+
+    Args:
+        values: accuracies or losses ``[R, C]``, the smallest radius first; not finite where training diverged.
+        larger_is_better: False for losses.
+    """
+    signed = values if larger_is_better else -values
+    usable = torch.isfinite(signed).all(1)
+    if not bool(usable.any()):
+        return 0, "every radius diverged, and it is the smallest"
+    scores = torch.where(usable, _score(signed), -torch.inf)
+    best = int(scores.argmax())
+    for place in range(best):
+        if bool(usable[place]) and scores[best] - scores[place] <= _standard_error(signed[best], signed[place]):
+            break
+    else:
+        place = best
+    words = {True: "accuracy", False: "loss"}[larger_is_better]
+    scale, unit = (100.0, "%") if larger_is_better else (1.0, "")
+    mean, worst = (scale * float(part[place]) for part in _parts(values, larger_is_better))
+    judged = f"clients that were left out have {words} {mean:.3g}{unit}, and their worst tenth {worst:.3g}{unit}"
+    if place == best:
+        return place, f"{judged}, the best mean of the two"
+    return place, f"{judged}, and no larger one is better by more than a standard error"
+
+
+def _score(signed: Tensor) -> Tensor:
+    """The mean of the clients' mean and of that of their worst tenth, where larger is better: ``[R]``."""
+    mean, worst = _parts(signed, True)
+    return (mean + worst) / 2.0
+
+
+def _parts(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
+    """The mean over clients, and over the worst tenth of them, at least one: ``[R]`` each."""
+    count = max(1, math.ceil(0.1 * values.shape[1] - 1e-9))
+    worst = values.topk(count, dim=1, largest=not larger_is_better).values
+    return values.mean(1), worst.mean(1)
+
+
+def _standard_error(one: Tensor, other: Tensor) -> float:
+    """Of the difference of two scores of the same clients, which are drawn with replacement.
+
+    A jackknife would not do: the worst client of a few stays the same unless it is the one left out.
+    """
+    drawn = bits(Key.of(0), Purpose.BOOTSTRAP, DRAWS * len(one)).view(DRAWS, len(one)) % len(one)
+    return float((_score(one[drawn]) - _score(other[drawn])).std())
+
+
+def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
+    if not bool(torch.isfinite(values).all()):
+        return {"mean": None, "worst_tenth": None}
+    mean, worst = _parts(values[None], larger_is_better)
+    return {"mean": float(mean), "worst_tenth": float(worst)}
+
+
+def _listed(radii: Sequence[float]) -> str:
+    *head, last = (f"{radius:g}" for radius in radii)
+    return f"{', '.join(head)} and {last}"
+
+
+def _candidates(clients: Federation, norm: float) -> list[float]:
+    """The radii to try, the smallest first: parts of the spread of a client's examples, in the norm of the ball."""
+    unit = _spread(clients) * typical_length(norm, math.prod(clients.input_shape))
+    if not unit > 0.0:
+        raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
+    return [float(f"{part * unit:.{DIGITS}g}") for part in CANDIDATES]
+
+
+def _spread(clients: Federation) -> float:
+    """How far a client's training examples lie from their mean: the root mean square over all examples."""
+    total = 0.0
+    for client in range(clients.num_clients):
+        x = clients.train.of(client)[0].double().flatten(1)
+        total += float((x - x.mean(0)).square().sum()) if len(x) else 0.0
+    return math.sqrt(total / max(1, len(clients.train.y)))
+
+
+def _halves(num_clients: int, seed: int) -> list[list[int]]:
+    """The clients in two halves."""
+    first = set(choose(seed, Purpose.LEFT_OUT, num_clients, num_clients // 2))
+    return [sorted(first), [client for client in range(num_clients) if client not in first]]
+
+
+def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
+    """The schedule of a candidate: half of the cohort, and as many rounds as the budget allows, at least one."""
+    everyone = sum(halves)
+    cohort = None if schedule.cohort is None else math.ceil(schedule.cohort / 2)
+    cohort = None if cohort is None else min(cohort, *halves)
+    asked = everyone if cohort is None else cohort * len(halves)
+    usual = everyone if schedule.cohort is None else schedule.cohort
+    rounds = max(1, math.floor(BUDGET * schedule.rounds * usual / (len(CANDIDATES) * asked)))
+    rate = schedule.learning_rate
+    if callable(rate):
+        rate = _Faster(schedule, rounds)
+    return replace(schedule, rounds=rounds, cohort=cohort, learning_rate=rate)
+
+
+@dataclass(frozen=True)
+class _Faster:
+    """The learning rate of a schedule in fewer rounds: it goes as far as in all of them."""
+
+    schedule: Schedule
+    rounds: int
+
+    def __call__(self, round: int) -> float:
+        return self.schedule.rate(round * self.schedule.rounds // self.rounds)
+
+
+def _judged(trainer: Trainer, clients: Embedded, left_out: Sequence[int], specs: Sequence[Spec]) -> Tensor:
+    """Each candidate's accuracy (for a regression, loss) on each client left out, ``[R, C]``; NaN if it diverged."""
+    train, judges = clients.federation.set_apart(left_out)
+    here = copy(trainer)
+    here.clients = replace(clients, federation=train, faults=None, tolerance=None, unseen=None)
+    here.roster = here.clients.roster
+    judges = replace(judges, test=judges.train)
+    count = int((judges.train.num_examples > 0).sum())
+    runs: Sequence[Run] = ()
+    with warnings.catch_warnings(), suppress(DivergedError, UnboundedError):  # of all candidates
+        for category in TOO_FAR:
+            warnings.simplefilter("ignore", category)
+        runs = here.train(specs)
+    values = torch.full((len(specs), count), torch.nan, dtype=torch.float64)
+    for place, run in enumerate(runs):
+        if run.diverged:
+            continue
+        with suppress(ValueError):  # finite parameters whose losses are not
+            scores = evaluate(run, judges).per_client
+            found = [score.loss if score.accuracy is None else score.accuracy for score in scores]
+            values[place] = torch.tensor(found, dtype=torch.float64)
+    return values
