@@ -13,6 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 QUICK = {
+    "auto_radius": ["--smallest"],
     "bounds": ["--smallest"],
     "box": ["--smallest"],
     "certificates": ["--smallest"],
