@@ -55,6 +55,7 @@ TABLES = [
     Table("docs/rivals.md", "| method, with garbage |", "python benchmarks/garbage.py"),
     Table("docs/theory.md", "| | l1 | l2 | l_inf |", "python benchmarks/radius.py"),
     Table("docs/theory.md", "| radius | 0.1 |", "python benchmarks/certificates.py --tight digits mnist"),
+    Table("docs/theory.md", "| radius | W_1: optimum |", "python benchmarks/optimum.py"),
     Table("docs/theory.md", "| bound | value |", "python benchmarks/bounds.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py --data ../shared/data"),

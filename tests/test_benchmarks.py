@@ -24,6 +24,7 @@ QUICK = {
     "memory": ["--smallest"],
     "million": ["--smallest"],
     "natural": ["--smallest"],
+    "optimum": ["--smallest"],
     "privacy": ["--smallest"],
     "radius": ["--smallest"],
     "rivals": ["--smallest"],

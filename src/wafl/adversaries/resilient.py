@@ -8,6 +8,7 @@ center is the best explained reweighting of the data, an infimum, so that garbag
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -42,11 +43,15 @@ class Resilient(Wasserstein):
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         move = part(self, Wasserstein)(problem, x, y, state)
+        if move.terms and math.isfinite(self.label_cost):
+            raise ValueError(
+                f"label_cost={self.label_cost:g} with power=1 and a radius needs bounds=(low, high) here, or power=2"
+            )
         temperature = lane_scalar(state, "temperature", self.temperature, problem.params)[:, None]
         share = torch.ones_like(move.value) if state is None or state.weight is None else state.weight
         value, factor = best_explained(move.value, share, temperature)
         slopes = factor[..., None] * problem.output_loss.gradient(problem.outputs(move.inputs), move.y_adv)
-        terms = (Term(move.inputs, slopes),)
+        terms = (Term(move.inputs, slopes), *move.terms[1:])
         return replace(move, value=value.expand_as(factor), cost=factor * move.cost, terms=terms)
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from wafl.adversaries.base import AdversaryState, Move, better, example_draws, l
 from wafl.adversaries.box_space import BoxSpace
 from wafl.adversaries.class_space import ClassSpace
 from wafl.adversaries.input_space import InputSpace, LinearSpace, num_classes
+from wafl.adversaries.order_one import FIRST_EXCESS, FIRST_PACE, descend_dual, known_slopes, next_excess
 from wafl.adversaries.reach import gamma_of_reach
 from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, is_finite
 from wafl.core.checks import check_space
@@ -64,7 +65,8 @@ class Wasserstein:
         radius: the size of the ball, instead of gamma; ``"auto"`` lets :func:`wafl.fit` choose it by leaving clients
             out, at the cost of two more runs.
         norm: the ground norm, 1, 2 or inf.
-        power: the order of the transport cost, 1 or 2.
+        power: the order of the transport cost, 1 or 2. Without bounds, 1 is for linear models with cross-entropy:
+            with a radius, ``E[loss] + radius max ||w_j - w_k||_*`` is descended (:mod:`wafl.adversaries.order_one`).
         label_cost: the price of changing a label; inf keeps labels fixed.
         steps: the most steps of the inner ascent.
         tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
@@ -150,9 +152,10 @@ class Wasserstein:
         return FIRST_GAMMA[self.power] if self.gamma is None else self.gamma
 
     def scalars(self) -> dict[str, float]:
-        """Gamma, and the radius that gamma is found from, if one is given."""
+        """Gamma, and the radius that gamma is found from, if one is given; see :mod:`wafl.adversaries.order_one`."""
         size = self.size
-        return {"gamma": self.first_gamma, **({} if size is None else {"radius": size})}
+        excess = {"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.endless and math.isfinite(self.label_cost) else {}
+        return {"gamma": self.first_gamma, **({} if size is None else {"radius": size}), **excess}
 
     @property
     def size(self) -> float | None:
@@ -160,6 +163,11 @@ class Wasserstein:
         if self.radius is None or not isinstance(self.radius, str):
             return self.radius
         raise ValueError("radius='auto' is chosen by wafl.fit, wafl.sweep and wafl run: give a number here")
+
+    @property
+    def endless(self) -> bool:
+        """Whether the ball of a radius has distributions with a little mass as far away as you like."""
+        return self.radius is not None and self.power == 1 and self.box is None
 
     @property
     def learns(self) -> bool:
@@ -171,18 +179,23 @@ class Wasserstein:
 
     def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
         ball = FIRST_BALL if self.warm_up(rounds) else 1.0
-        return {**scalars, "gamma": max(scalars["gamma"], lowest), "radius": ball * scalars["radius"]}
+        gamma = lowest + scalars.get("excess", 0.0) if self.endless else max(scalars["gamma"], lowest)
+        return {**scalars, "gamma": gamma, "radius": ball * scalars["radius"]}
 
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
         size = self.size
         assert size is not None
-        now = scalars["radius"]
-        gamma = self.next_gamma(scalars["gamma"], cost, now)
+        now = grown = scalars["radius"]
         if now < size:
             grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), size)
-            gamma *= now / grown if self.power == 2 else 1.0
-            now = grown
-        return {**scalars, "gamma": max(gamma, lowest), "radius": now}
+        if self.endless:
+            if "excess" not in scalars:
+                return {**scalars, "gamma": lowest, "radius": grown}
+            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost > now)
+            return {**scalars, "gamma": lowest + excess, "radius": grown, "excess": excess, "pace": pace}
+        gamma = self.next_gamma(scalars["gamma"], cost, now)
+        gamma *= now / grown if self.power == 2 else 1.0
+        return {**scalars, "gamma": max(gamma, lowest), "radius": grown}
 
     def initial_memory(self, input_shape: tuple[int, ...]) -> None:
         return None
@@ -193,6 +206,12 @@ class Wasserstein:
         x, state = shared(x), state or AdversaryState()
         if self.shape is not None:
             return self._move_shaped(problem, x, y, state)
+        if self.size is not None and self.endless:
+            radius, excess = (
+                lane_scalar(state, name, value, problem.params)
+                for name, value in (("radius", self.size), ("excess", 0.0))
+            )
+            return descend_dual(problem, x, y, state, radius, excess, self.norm, self.label_cost)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.size is not None and self.power == 2:
             reach = BATCH_REACH * lane_scalar(state, "radius", self.size, problem.params)
@@ -213,7 +232,8 @@ class Wasserstein:
         there = shaped(problem, x, self.shape)
         move = replace(self, shape=None, bounds=None)(there, x, y, state)
         assert not isinstance(move.inputs, Shifted)
-        return replace(move, inputs=there.real(move.inputs))
+        terms = tuple(replace(term, inputs=there.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
+        return replace(move, inputs=there.real(move.inputs), terms=terms)
 
     def next_gamma(self, gamma: float, cost: float, radius: float | None = None) -> float:
         """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
@@ -243,6 +263,11 @@ class Wasserstein:
     def curvature(self, problem: Problem) -> Tensor | None:
         """L_zz of the loss in the space where the ball is round, per lane; None if it is unknown."""
         return shaped_curvature(problem, self.shape if isinstance(self.shape, Shape) else None)
+
+    def slope(self, problem: Problem) -> float:
+        """L_z of a linear model with cross-entropy in the space where the ball is round, of the first lane."""
+        shape = self.shape.like(problem.params) if isinstance(self.shape, Shape) else None
+        return float(known_slopes(problem, self.norm, shape)[0].max())
 
     def concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
         """Whether the maximizer is known to be unique, per lane; None if that is unknown."""
@@ -319,13 +344,7 @@ def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm:
     for the cross-entropy this is the largest ``||w_j - w_y||_*``. So if gamma is at least the slope no move pays, and
     otherwise the supremum is infinite.
     """
-    loss = problem.output_loss
-    slopes = loss.slopes(problem.linear[0], norm) if problem.linear is not None and loss.convex else None
-    if slopes is None:
-        raise ValueError(
-            "power=1 without bounds is known only for a linear model with cross-entropy; "
-            "elsewhere the supremum may be infinite: give bounds=(low, high)"
-        )
+    slopes = known_slopes(problem, norm)
     stays = gamma[:, None] >= slopes.gather(1, y)
     value = torch.where(stays, problem.loss(x, y), math.inf)
     return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from wafl.core.options import Norm
@@ -27,6 +28,16 @@ def power_norm(delta: Tensor, norm: float, power: int) -> Tensor:
         return squared if power == 2 else squared.sqrt()
     length = delta.abs().sum(-1) if norm == 1 else delta.abs().amax(-1)
     return length.square() if power == 2 else length
+
+
+def steepest(slope: Tensor, norm: float) -> Tensor:
+    """The v with ``||v|| <= 1`` that has the largest ``<slope, v>``, which is ``||slope||_*``."""
+    if norm == 2:
+        return slope / slope.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
+    if norm == 1:
+        place = slope.abs().argmax(-1, keepdim=True)
+        return torch.zeros_like(slope).scatter(-1, place, slope.gather(-1, place).sign())
+    return slope.sign()
 
 
 def typical_length(norm: float, features: int) -> float:

@@ -37,9 +37,11 @@ def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float
 
 
 def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
-    """What a learned gamma must not fall below: what keeps targets finite and, if strict, the concavity limit."""
+    """What a learned gamma must not fall below: what keeps losses finite and, if strict, the concavity limit."""
     if not isinstance(adversary, Wasserstein):
         return 0.0
+    if adversary.endless:
+        return adversary.slope(Problem(task, params[None]))
     targets = 1.05 * (task.loss.quadratic or 0.0) / adversary.label_cost
     limit = concavity_limit(adversary, task, params) if adversary.strict else None
     return max(targets, limit or 0.0)
@@ -192,6 +194,8 @@ class Watch:
         if not self._moves or history.diverged or len(history) < 2:
             return
         self._check_labels(history)
+        if self._adversary is not None and self._adversary.endless:  # the budget that examples leave goes far away
+            return
         if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
         elif self._adversary is not None and self._adversary.size is not None:

@@ -52,7 +52,8 @@ class WAFL(FedAvg):
         bounds: a box ``(low, high)`` that moved examples stay in; without one they may go anywhere, as a strategy does
             not know the data.
         strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
-            linear model. ``strategy.gamma`` may then be below the gamma that clients used.
+            linear model. ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and
+            no bounds it is what that gamma exceeds the model's steepest slope by.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
         shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
         clip: an update more than this many times as long as the round's median is shortened to that length; of two
@@ -81,6 +82,7 @@ class WAFL(FedAvg):
         if self.adversary.shape == CLIENTS:
             raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
         self.gamma, self.radius = float(self.adversary.first_gamma), self.adversary.size
+        self._pace = self.adversary.scalars().get("pace")
         self._planned: int | None = None
         self._sent = ArrayRecord()
         self._rounds_trained = self._rounds_asked = 0
@@ -113,8 +115,10 @@ class WAFL(FedAvg):
         metrics["gamma"] = self.gamma
         if self.radius is not None:
             now, cost = {"gamma": self.gamma, "radius": self.radius}, self._mean_cost(counted)
+            if self._pace is not None:
+                now |= {"excess": self.gamma, "pace": self._pace}
             found = self.adversary.next_scalars(now, cost, 0.0, self._planned or 0)
-            self.gamma, self.radius = found["gamma"], found["radius"]
+            self.gamma, self.radius, self._pace = found["gamma"], found["radius"], found.get("pace")
         self._rounds_trained += 1
         return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
 

@@ -89,11 +89,12 @@ def train(
     _check_batch_norm(task)
     params = task.initial()[None]
     check_strict(adversary, task, params[0])
+    told = {"gamma": gamma, "excess": gamma} if "excess" in adversary.scalars() else {"gamma": gamma}
     if adversary.learns:
-        gamma = max(gamma, lowest_gamma(adversary, task, params[0]))
+        told["gamma"] = max(gamma, lowest_gamma(adversary, task, params[0]))
     key = _key(config, context, params.device)
     step = _plain(rate) if optimizer is None else _stepped(optimizer, model, task)
-    params, metrics = _descend(task, adversary, gamma, params, loader, _held(step, params, mu), epochs, key)
+    params, metrics = _descend(task, adversary, told, params, loader, _held(step, params, mu), epochs, key)
     _write(model, task, params)
 
     state = model.state_dict()
@@ -129,7 +130,7 @@ def check_strict(adversary: Wasserstein, task: Task, params: Tensor) -> None:
 def _descend(
     task: Task,
     adversary: Wasserstein,
-    gamma: float,
+    told: Mapping[str, float],
     params: Tensor,
     loader: Iterable[Any],
     take: Step,
@@ -138,7 +139,7 @@ def _descend(
 ) -> tuple[Tensor, MetricRecord]:
     """Algorithm 1, lines 3 to 8, as in :func:`wafl.engine.local.local_update`, on batches that the loader draws."""
     step = seen = 0
-    price = params.new_full((1,), gamma)
+    scalars = {name: params.new_full((1,), value) for name, value in told.items()}
     loss = cost = 0.0
     for epoch in range(epochs):
         before = seen
@@ -150,8 +151,8 @@ def _descend(
                 check_fitness(Problem(task, params), x[:, :1], y[:, :1], classes)
             problem = Problem(task, params, task.draw_masks(key.at(step), params, x))
             weight = params.new_full((1, size), 1.0 / size)
-            move = adversary(problem, x, y, AdversaryState({"gamma": price}, key.at(step), weight))
-            params = take(params, problem.descent(move.inputs, move.y_adv, weight))
+            move = adversary(problem, x, y, AdversaryState(scalars, key.at(step), weight))
+            params = take(params, move.descent(problem, weight))
             loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
             step, seen = step + 1, seen + size
         if seen == before:

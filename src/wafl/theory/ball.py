@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from wafl.core.norms import dual, power_norm
+from wafl.core.norms import dual, power_norm, steepest
 
 CHUNK = 1 << 22
 """How many numbers are worked on at a time."""
@@ -36,7 +36,7 @@ class Ball:
     @cached_property
     def pulls(self) -> Tensor:
         """What a move of length 1 toward class j adds to each A_k: ``[C (y), C (j), C (k)]``."""
-        return torch.stack([self._direction(self.weight - row) @ (self.weight - row).T for row in self.weight])
+        return torch.stack([steepest(self.weight - row, self.norm) @ (self.weight - row).T for row in self.weight])
 
     def size(self, y: Tensor, p: Tensor) -> Tensor:
         """``||sum_j p_j (w_j - w_y)||_*`` for labels ``[n]`` and ``p [n, C]``."""
@@ -56,7 +56,7 @@ class Ball:
             found: list[tuple[Tensor, Tensor]] = []
             for part in self._pieces(lean):
                 slope = part @ self.weight
-                found.append((power_norm(slope, dual(self.norm), 1), self._direction(slope) @ self.weight.T))
+                found.append((power_norm(slope, dual(self.norm), 1), steepest(slope, self.norm) @ self.weight.T))
             size, added = (torch.cat([pair[place] for pair in found]) for place in (0, 1))
         return size, added - added.gather(-1, y[:, None])
 
@@ -65,12 +65,3 @@ class Ball:
 
     def _pieces(self, lean: Tensor) -> tuple[Tensor, ...]:
         return lean.split(max(1, CHUNK // self.weight.shape[1]))
-
-    def _direction(self, slope: Tensor) -> Tensor:
-        """The v with ``||v|| <= 1`` that has the largest ``<slope, v>``."""
-        if self.norm == 2:
-            return slope / slope.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
-        if self.norm == 1:
-            place = slope.abs().argmax(-1, keepdim=True)
-            return torch.zeros_like(slope).scatter(-1, place, slope.gather(-1, place).sign())
-        return slope.sign()
