@@ -191,7 +191,7 @@ class Wasserstein:
         if self.endless:
             if "excess" not in scalars:
                 return {**scalars, "gamma": lowest, "radius": grown}
-            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost > now)
+            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost > now * (1.0 + 1e-5))
             return {**scalars, "gamma": lowest + excess, "radius": grown, "excess": excess, "pace": pace}
         gamma = self.next_gamma(scalars["gamma"], cost, now)
         gamma *= now / grown if self.power == 2 else 1.0
