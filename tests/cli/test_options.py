@@ -48,6 +48,9 @@ certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --part test --confid
     --points 2 --sign issuer.pem --data-dir data --trust
 verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
 audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
+run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet
+next-client runs/held --radius 0.1 --population-radius 0.1 --norm 2 --metric error --confidence 0.5 --data-dir data
+    --trust
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
     --output weights.png
 weights -s mnist -s usps --private --sample 5 --data-dir data
@@ -61,7 +64,7 @@ bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 -
     --output bench
 reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced --device cpu
     --work working
-leaderboard --data turned-digits --methods FedAvg --trials 2 --splits 2 --rounds 1 --model mlp --output board.json
+leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --output board.json
     --work working
 flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2

@@ -50,6 +50,32 @@ def test_a_radius_costs_each_client_no_less_than_its_own_certificate(norm):
     assert all(value >= 0.98 * own for value, own in zip(found.measured, least, strict=True))
 
 
+def worst_error(x, y, radius):
+    """By moving the examples that are nearest to the line, each just onto it, while the budget lasts."""
+    margin = (2 * y - 1) * (8.0 * x[:, 0] - 0.5 * x[:, 1] - 4.0)  # of the outputs of MODEL
+    costs = np.sort((np.maximum(margin, 0.0) / math.hypot(8.0, 0.5)) ** 2)
+    spent, budget, moved = 0.0, radius**2 * len(x), 0.0
+    for cost in costs:
+        if spent + cost > budget:
+            return (moved + (budget - spent) / cost) / len(x)  # a part of this one
+        spent, moved = spent + cost, moved + 1.0
+    return 1.0
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), None])
+def test_certified_error_rates_are_never_below_the_worst_and_need_no_bounds(bounds):
+    seen, unseen = world(6, 40, bounds=bounds), world(12, 40, seed=1, bounds=bounds)
+    for radius in (0.0, 0.03, 0.1, 5.0):
+        found = wafl.next_client(MODEL, seen, unseen, radius=radius, metric="error")
+        for client, value in enumerate(found.measured):
+            x, y = (np.concatenate(each) for each in zip(unseen.train.of(client), unseen.test.of(client), strict=True))
+            worst = worst_error(x.astype(float), y, radius)
+            assert value == pytest.approx(worst, abs=1e-9) if radius in (0.0, 5.0) else worst - 1e-9 <= value <= 1.0
+        assert max(found.measured) <= found.share(0.7) <= 1.0
+        assert np.mean(found.measured) <= found.mean() <= 1.0
+    assert "error rate" in str(found)
+
+
 def moved_population(rng, clients, client_radius, radius):
     """Whole clients moved by ``client_radius`` in the root mean square, and then each one's examples by ``radius``."""
     x = [part.copy() for part in clients]

@@ -29,6 +29,7 @@ COMMANDS = {
     "attested.",
     "audit": "See how far your own data are from those of a certificate, label by label, and what it certifies for "
     "them.",
+    "next-client": "Say what a client that nobody has seen may expect, from those that were held out of training.",
     "weights": "Compute client weights from optimal transport, and show the distances they come from and the W_2 they "
     "reach.",
     "export": "Write a model that takes raw examples, or the metrics of a study, to a new file.",
@@ -73,10 +74,11 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> click.Command:
-    module: Any = import_module(f"wafl.cli.{name}")
-    parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{name}_app", None)
+    word = name.replace("-", "_")
+    module: Any = import_module(f"wafl.cli.{word}")
+    parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{word}_app", None)
     if group is None:
-        parent.command(name)(getattr(module, name))
+        parent.command(name)(getattr(module, word))
         return typer.main.get_command(parent)
     parent.add_typer(group, name=name)
     return cast(click.Group, typer.main.get_command(parent)).commands[name]

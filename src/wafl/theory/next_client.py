@@ -13,17 +13,19 @@ from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.run import Run
-from wafl.theory.certificates import certify, check_confidence, check_radii
+from wafl.theory.certificates import LARGEST, Certificates, Metric, certify, check_confidence, check_radii
 from wafl.theory.mixture import Mixture
 from wafl.theory.population import Population
 from wafl.theory.sampling import Domain, Moments, Sample, largest_surrogate
-from wafl.theory.upper import report_for
+from wafl.theory.upper import ErrorSurrogate, report_for
 from wafl.weights import ClientWeights, uniform
 
 
 @dataclass(frozen=True)
 class NextClient:
     """Certified losses of clients that never trained, and what they say about all clients of their population.
+
+    With ``metric="error"`` every loss is an error rate.
 
     Each method speaks with probability ``confidence`` over the draw of the clients and of their examples. A client's
     certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the slope's ``E[loss] + L_z radius``) under the client's own
@@ -38,6 +40,7 @@ class NextClient:
         norm: the ground norm.
         unit: of the data.
         confidence: of each statement.
+        metric: what is certified.
     """
 
     names: tuple[str, ...]
@@ -48,11 +51,16 @@ class NextClient:
     norm: float
     unit: str
     confidence: float
+    metric: Metric = "loss"
 
     @property
     def measured(self) -> tuple[float, ...]:
         """The certified loss of each held-out client's own examples."""
-        return tuple(self.offset + mean for mean in self.sample.means)
+        return tuple(map(self._certified, self.sample.means))
+
+    def _certified(self, mean: float) -> float:
+        """From a mean of phi_gamma; an error rate is never above 1."""
+        return min(self.offset + mean, 1.0) if self.metric == "error" else self.offset + mean
 
     def mean(self, *, kl: float | None = None, chi2: float | None = None) -> float:
         """At least the mean certified loss over all clients.
@@ -72,8 +80,8 @@ class NextClient:
             )
         some = Population(self.sample.means, self.sample.most, 1.0 - self.confidence)
         if kl is not None:
-            return self.offset + some.upper_mean_within_kl(kl)
-        return self.offset + (some.upper_mean() if chi2 is None else some.upper_mean_within_chi2(chi2))
+            return self._certified(some.upper_mean_within_kl(kl))
+        return self._certified(some.upper_mean() if chi2 is None else some.upper_mean_within_chi2(chi2))
 
     def share(self, share: float, *, own_sampling: bool = True) -> float:
         """At least this share of all clients has a certified loss that is no larger.
@@ -108,13 +116,13 @@ class NextClient:
         level, most = delta / len(self.names), self.sample.most
         numbers = zip(self.sample.sizes, self.sample.means, self.sample.seconds, strict=True)
         singles = [Sample([size], [mean], [second], most) for size, mean, second in numbers]
-        return [self.offset + min(single.upper_mean([1.0], [self.center], level), most) for single in singles]
+        return [self._certified(min(single.upper_mean([1.0], [self.center], level), most)) for single in singles]
 
     def __str__(self) -> str:
         about = f"{len(self.names)} clients that never trained, moved by {self.radius:g} ({norm_name(self.norm)}"
         lines = [f"{about}, {self.unit}); with probability {self.confidence:g}:"]
         for what, bound in (
-            ("the mean certified loss of all clients", self.mean),
+            (f"the mean certified {'error rate' if self.metric == 'error' else 'loss'} of all clients", self.mean),
             ("that of at least 90% of all clients", lambda: self.share(0.9)),
             ("that of the next client", self.next),
         ):
@@ -133,6 +141,7 @@ def next_client(
     radius: float = 0.0,
     population_radius: float = 0.0,
     norm: float = 2,
+    metric: Metric = "loss",
     confidence: float = 0.95,
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
@@ -156,6 +165,7 @@ def next_client(
         radius: how far each client's data may move, in the unit of the data.
         population_radius: how far the population of clients may move, in the same unit; then only the mean is about it.
         norm: the ground norm, 1, 2 or inf.
+        metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier, which needs no bounds of the data.
         confidence: the probability with which each statement holds.
         client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
         curvature: a bound on L_zz that you have proven yourself.
@@ -183,6 +193,7 @@ def next_client(
         seen,
         radii=[reach],
         norm=norm,
+        metric=metric,
         client_weights=client_weights,
         curvature=curvature,
         achieved=False,
@@ -190,20 +201,30 @@ def next_client(
         seed=seed,
     )
     row = chosen[0]
+    held = replace(unseen, train=unseen.train.joined(unseen.test))
+    theirs = Mixture.of(model, held, "train", uniform(), loss)
+    ours = Mixture.of(model, seen, "train", client_weights, loss)
+    if metric == "error":
+        gamma = LARGEST if reach == 0 else row.gamma
+        moments, setting, most = Moments(ErrorSurrogate(norm)), {"gamma": gamma}, 1.0
+        offset = gamma * reach**2
+    else:
+        moments, setting, offset, gamma = _loss_moments(chosen, reach)
+        domain, most = Domain.of(seen), math.inf
+        if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
+            most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
+    means = moments.ask(ours, setting, most, seed).means
+    center = math.fsum(weight * mean for weight, mean in zip(ours.weights.tolist(), means, strict=True))
+    sample = moments.ask(theirs, setting, most, seed)
+    return NextClient(unseen.names, sample, float(offset), center, reach, norm, seen.unit, confidence, metric)
+
+
+def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
+    """What clients are asked about the loss, with what is added to it, and gamma: by duality, or by the slope."""
+    row = chosen[0]
     equally = chosen.simple_proven == chosen.proven
     by_slope = reach == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
     gamma = math.inf if by_slope else row.gamma
     offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
     setting = {} if by_slope else chosen.setting(row)
-    moments = Moments(None if by_slope else report_for(setting, norm))
-    held = replace(unseen, train=unseen.train.joined(unseen.test))
-    theirs = Mixture.of(model, held, "train", uniform(), loss)
-    ours = Mixture.of(model, seen, "train", client_weights, loss)
-    domain = Domain.of(seen)
-    most = math.inf
-    if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
-        most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
-    means = moments.ask(ours, setting, most, seed).means
-    center = math.fsum(weight * mean for weight, mean in zip(ours.weights.tolist(), means, strict=True))
-    sample = moments.ask(theirs, setting, most, seed)
-    return NextClient(unseen.names, sample, float(offset), center, reach, norm, seen.unit, confidence)
+    return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma
