@@ -508,6 +508,7 @@ def sent(grid: Grid) -> dict[str, set[str]]:
 OPTIONAL = {"reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
 """What only some nodes have to say when they connect."""
 SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
+MOMENTS = {"reply.sizes"}
 CUTS = {"reply.format", "numbers.means", "numbers.shares"}
 MIDPOINTS = {"reply.format", "reply.lengths", "numbers.midpoints"}
 
@@ -531,7 +532,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
     assert listed["query.hello"] >= OPTIONAL
     assert {kind: sent - OPTIONAL for kind, sent in listed.items()} == SENT[method]
     assert {kind: sent for kind, sent in documented("none").items() if kind not in SENT["DRFA"]} == {
-        "query.survey": SURVEY,
+        "query.survey": SURVEY | MOMENTS,
         "query.midpoints": MIDPOINTS,
         "query.cuts": CUTS,
     }
@@ -1080,6 +1081,49 @@ def test_certificates_equal_those_computed_from_all_examples_in_one_place(
         assert_near(row, other)
     assert_near(found["loss"], expected["loss"])
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
+
+
+@pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])
+def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_one_place(
+    metric: Any, confidence: float, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    box = (-9.0, 9.0)
+    experiment = everyone({"method": "WAFL", "gamma": 30.0})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    for host in grid.hosts:
+        host.node.site = replace(host.node.site, federation=replace(host.node.site.federation, bounds=box))
+    fakes.train(grid, experiment, tmp_path / "study")
+    grid.seen.clear()
+    folder = tmp_path / "study" / "wafl"
+    values = {**own(experiment, folder=folder, radii="[0.0, 0.3]"), "metric": metric, "confidence": confidence}
+    server.certify(Post(grid), values)  # type: ignore[arg-type]
+    found = json.loads((folder / "certificates.json").read_text())
+    here = replace(fakes.federation(clients), bounds=box)
+    beyond: Any = {"part": "test", "confidence": confidence}
+    expected = wafl.certify(load_run(folder), here, radii=[0.0, 0.3], metric=metric, achieved=False, **beyond)
+    for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
+        assert_near({**row, "achieved": None}, other)
+    assert (found["metric"], found["confidence"]) == (metric, confidence)
+    assert_near(found["loss"], expected.loss)
+    sent = {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"}
+    assert sent == SURVEY | MOMENTS
+
+
+def test_what_cannot_be_certified_is_refused_before_a_node_is_asked(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    experiment = everyone({"method": "FedAvg"})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    values = own(experiment, folder=tmp_path / "study" / "fedavg")
+    grid.seen.clear()
+    for change, message in (
+        ({"metric": "accuracy"}, "metric='accuracy' must be 'loss' or 'error'"),
+        ({"confidence": 1.5}, "confidence=1.5 must lie between 0 and 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            server.certify(Post(grid), {**values, **change})  # type: ignore[arg-type]
+    assert not grid.seen
 
 
 def test_a_certificate_needs_a_finite_reply_from_every_client(

@@ -510,6 +510,16 @@ def test_a_survey_with_unknown_scalars_or_too_many_settings_is_refused(
         check_refusal(answer("query.survey", lambda: node, carried(content)))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("part", "all", "part='all' must be one of train, test"), ("moments", 1, "moments=1 must be of type bool")],
+)
+def test_a_survey_of_another_part_is_refused(name: str, value: Any, message: str, node: Node) -> None:
+    content = SurveyQuery(("c00",), torch.zeros(SIZE).double(), 3, [{}], None, 0).encode()
+    with pytest.raises(WireError, match=message):
+        check_refusal(answer("query.survey", lambda: node, carried(with_value(content, "query", name, value))))
+
+
 def test_a_node_builds_no_model_larger_than_the_parameters_it_was_sent(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

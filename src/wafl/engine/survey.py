@@ -19,10 +19,14 @@ from wafl.schedule import LocalWork
 
 @dataclass(frozen=True)
 class SurveyReplies:
-    """Means over each client's examples, ``[settings, clients]``, of an adversary's value and of its transport cost."""
+    """Means over each client's examples, ``[settings, clients]``, of an adversary's value and of its transport cost.
+
+    ``sizes`` is how many examples each client has; a client elsewhere need not say.
+    """
 
     value: Tensor
     cost: Tensor
+    sizes: tuple[int, ...] = ()
 
 
 class Survey:
@@ -30,7 +34,7 @@ class Survey:
 
     def __init__(self, task: Task, params: Tensor, examples: Examples, adversary: Adversary | None) -> None:
         self._params = params
-        self._clients = tuple(range(examples.num_clients))
+        self._clients, self._sizes = tuple(range(examples.num_clients)), tuple(examples.num_examples.tolist())
         self._lanes = Lanes(ClientTask(task, adversary, LocalWork(1, None, 1), examples))
 
     def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> SurveyReplies:
@@ -41,4 +45,5 @@ class Survey:
         return SurveyReplies(
             torch.stack([reply.loss for reply in replies]).double().cpu(),
             torch.stack([reply.cost for reply in replies]).double().cpu(),
+            self._sizes,
         )

@@ -42,6 +42,7 @@ from wafl.flower.training import check_strict
 from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
 from wafl.run import Run
 from wafl.runs.config import Flower
+from wafl.theory.sampling import Moments
 from wafl.theory.upper import Report
 
 T_co = TypeVar("T_co", covariant=True)
@@ -215,20 +216,27 @@ class GridClients:
         return found
 
     def survey(
-        self, params: Tensor, settings: Sequence[Mapping[str, float]], report: Report | None, seed: int
+        self,
+        params: Tensor,
+        settings: Sequence[Mapping[str, float]],
+        report: Report | Moments | None,
+        seed: int,
+        part: Part = "train",
     ) -> SurveyReplies:
         """What every client reports at ``params``; none may be missing."""
         everyone, names = list(range(self.roster.num_clients)), self.roster.names
 
         def query(numbers: Sequence[int]) -> SurveyQuery:
             chosen = tuple(names[number] for number in numbers)
-            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, report, seed)
+            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, report, seed, part)
 
         value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
         cost = torch.empty_like(value)
-        for numbers, part in self._ask_all("query.survey", names, everyone, query):
-            value[:, numbers], cost[:, numbers] = part.value, part.cost
-        return SurveyReplies(value, cost)
+        sizes: dict[int, int] = {}
+        for numbers, found in self._ask_all("query.survey", names, everyone, query):
+            value[:, numbers], cost[:, numbers] = found.value, found.cost
+            sizes.update(zip(numbers, found.sizes, strict=False))  # not every reply has them
+        return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
 
     def midpoints(self, references: Sequence[Tensor], seed: int) -> list[tuple[Tensor, float]]:
         """What every client returns for its reference."""

@@ -167,14 +167,26 @@ class Node:
         return replies
 
     def survey(
-        self, names: Sequence[str], params: Tensor, task: Task, adversary: Adversary | None, settings: Any, seed: int
+        self,
+        names: Sequence[str],
+        params: Tensor,
+        task: Task,
+        adversary: Adversary | None,
+        settings: Any,
+        seed: int,
+        *,
+        part: Part = "train",
     ) -> SurveyReplies:
-        """The adversary's value and cost on each client's training examples, for each of its settings."""
-        train, rows = self.site.federation.train, self.rows(dict(enumerate(names)))
-        chosen = [torch.arange(*train.offsets[row : row + 2].tolist()) for row in rows.values()]
-        sizes = torch.tensor([0, *(len(part) for part in chosen)])
+        """The adversary's value and cost on each client's training or test examples, for each of its settings."""
+        clients, rows = self.site.federation, self.rows(dict(enumerate(names)))
+        every = clients.train if part == "train" else clients.test
+        for name, row in zip(names, rows.values(), strict=True):
+            if int(every.num_examples[row]) == 0:
+                raise WireError(f"{name} has no {part} examples to certify")
+        chosen = [torch.arange(*every.offsets[row : row + 2].tolist()) for row in rows.values()]
+        sizes = torch.tensor([0, *(len(each) for each in chosen)])
         index = torch.cat(chosen)
-        examples = Examples(train.raw[index], train.y[index], sizes.cumsum(0), train.prepare)
+        examples = Examples(every.raw[index], every.y[index], sizes.cumsum(0), every.prepare)
         return Survey(task, params, examples, adversary).ask(settings, seed)
 
     def test(

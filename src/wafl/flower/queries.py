@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from flwr.app import RecordDict
@@ -33,11 +34,13 @@ from wafl.flower.wire import (
     short,
 )
 from wafl.theory.constants import task_of
+from wafl.theory.sampling import Moments
 from wafl.theory.upper import REPORTS, Report
 from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.cuts import MOST_POINTS, Here
 from wafl.weights.transport.private import Side
 
+SURVEYED: tuple[Part, ...] = ("train", "test")
 MOST_SETTINGS = 10_000
 """Settings of the adversary in one survey."""
 
@@ -135,17 +138,25 @@ def test(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class SurveyQuery:
-    """Report the mean loss at ``params`` in double precision; with ``report``, that of a bound on phi_gamma."""
+    """Report the mean loss at ``params`` in double precision; with ``report``, that of a bound on phi_gamma.
+
+    With :class:`wafl.theory.sampling.Moments`, the second moment takes the place of the cost, and clients say how many
+    examples they have.
+    """
 
     names: tuple[str, ...]
     params: Tensor
     num_outputs: int
     settings: Sequence[Mapping[str, float]]
-    report: Report | None
+    report: Report | Moments | None
     seed: int
+    part: Part = "train"
 
     def encode(self) -> RecordDict:
-        named = {} if self.report is None else {"norm": str(self.report.norm), "report": _name_of(self.report)}
+        bound = self.report.bound if isinstance(self.report, Moments) else self.report
+        named: dict[str, Any] = {}
+        if bound is not None:
+            named = {"norm": str(bound.norm), "report": _name_of(bound)}
         scalars = sorted(self.settings[0])
         content = config_only(
             "query",
@@ -156,6 +167,8 @@ class SurveyQuery:
             scalars=scalars,
             values=[float(each[name]) for each in self.settings for name in scalars],
             **named,
+            **({} if self.part == "train" else {"part": self.part}),
+            **({"moments": True} if isinstance(self.report, Moments) else {}),
         )
         content["params"] = arrays(params=self.params)
         return content
@@ -165,7 +178,10 @@ class SurveyQuery:
         value, cost = (
             finite(name, read_array(reply, "numbers", name, shape, torch.float64)) for name in ("value", "cost")
         )
-        return SurveyReplies(value, cost)
+        if not isinstance(self.report, Moments):
+            return SurveyReplies(value, cost)
+        sizes = Reader(reply, "reply").many("sizes", int, len(self.names), 1, LARGEST)
+        return SurveyReplies(value, cost, tuple(sizes))
 
 
 def survey(node: Node, content: RecordDict) -> RecordDict:
@@ -174,14 +190,20 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     node.check_model(task, start, num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
     adversary = _report(read, linear=task.linear(start[None]) is not None) if read.has("report") else None
+    if read.has("moments") and read.one("moments", bool):
+        adversary = Moments(adversary)
+    part = read.one("part", str) if read.has("part") else "train"
+    if part not in SURVEYED:
+        raise WireError(f"part={short(part)} must be one of {', '.join(SURVEYED)}")
     scalars, wanted = read.names("scalars"), [] if adversary is None else sorted(adversary.scalars())
     if sorted(scalars) != wanted:
         raise WireError(f"scalars={short(scalars)} must be {wanted}")
     count = read.one("count", int, 1, MOST_SETTINGS if scalars else 1)
     values = read.many("values", float, count * len(scalars), 0.0)
     settings = [share(scalars, values, place) for place in range(count)]
-    found = node.survey(names, _params(content, start), task, adversary, settings, seed)
-    reply = config_only("reply", count=count)
+    found = node.survey(names, _params(content, start), task, adversary, settings, seed, part=part)
+    told = {"sizes": list(found.sizes)} if isinstance(adversary, Moments) else {}
+    reply = config_only("reply", count=count, **told)
     reply["numbers"] = arrays(value=found.value, cost=found.cost)
     return reply
 

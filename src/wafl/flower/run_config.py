@@ -12,7 +12,16 @@ from wafl.runs.config import Experiment, Schedule, Tolerance
 from wafl.runs.method_keys import MethodTable
 from wafl.runs.read import parse_experiment
 
-OWN = {"task": "train", "folder": "", "output": "runs", "radii": "[0.1, 0.3, 1.0]", "norm": 2.0, "target": ""}
+OWN = {
+    "task": "train",
+    "folder": "",
+    "output": "runs",
+    "radii": "[0.1, 0.3, 1.0]",
+    "norm": 2.0,
+    "metric": "loss",
+    "confidence": 0.0,
+    "target": "",
+}
 """What our ServerApp is told in addition to the experiment; see :mod:`wafl.flower.server`."""
 
 QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}

@@ -6,8 +6,6 @@ The run config says which (``task``: train, certify, distances or mixture) and h
 from __future__ import annotations
 
 import json
-import math
-import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,26 +19,21 @@ from flwr.serverapp import Grid, ServerApp
 
 from wafl.core.errors import ConfigError
 from wafl.core.files import write_whole
-from wafl.core.norms import check_norm
 from wafl.data.unpack import read_npz
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.memory import free_bytes
 from wafl.flower.bulletin import Bulletin
+from wafl.flower.certify import certify
 from wafl.flower.finder import Finder
 from wafl.flower.grid import GridClients
 from wafl.flower.logs import log, shown_safely
 from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, from_run_config
-from wafl.run import load_run
 from wafl.runs.attendance import absences, privacies
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder, free_folder
-from wafl.runs.roster import known_roster, read_roster
+from wafl.runs.roster import known_roster
 from wafl.runs.study import Study, diverged
-from wafl.theory.certificates import Question, certificates_of, check_radii, finite_above
-from wafl.theory.constants import data_free_constants, task_of
-from wafl.theory.mixture import Means
-from wafl.theory.upper import Report
 from wafl.weights.transport.clouds import Sampling, read_target
 from wafl.weights.transport.cuts import MOST_POINTS
 from wafl.weights.transport.mixture import weights_from_cuts
@@ -94,39 +87,6 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
         parts = [f"{100 * float(share):g}% attacked {row['attacked'][share]['mean']:.2f}" for share in row["attacked"]]
         log(INFO, "%s: clean %.2f%s", name, row["clean"]["mean"], "".join(f", {part}" for part in parts))
     log(INFO, "%s; results are in %s", results["numbers"], study.folder.path.resolve())
-
-
-def certify(post: Post, values: Mapping[str, Any]) -> None:
-    """Certify how large the loss can be within each of ``radii``, for the run saved in ``folder``.
-
-    The result is ``certificates.json`` in that folder.
-    """
-    folder, norm = Path(str(values["folder"])), float(values["norm"])
-    check_norm(norm)
-    radii = check_radii(_numbers("radii", values["radii"]))
-    run, experiment = load_run(folder), from_run_config(values)
-    roster = read_roster(folder) or read_roster(folder.parent)
-    clients = Finder(post, experiment, folder, known=roster)([])
-    weights = run.client_weights.double() / run.client_weights.double().sum()
-    if len(weights) != clients.roster.num_clients:
-        raise ConfigError(
-            f"the run has {len(weights)} clients, but {clients.roster.num_clients} are here: start all of its nodes"
-        )
-    task, params = task_of(run)
-
-    def means(report: Report | None, settings: Sequence[Mapping[str, float]]) -> Means:
-        found = clients.survey(params, settings, report, 0)
-        return Means((found.value @ weights).tolist(), (found.cost @ weights).tolist())
-
-    known = data_free_constants(task, params, math.prod(clients.roster.input_shape), norm)
-    if len(known) < 2:
-        raise ConfigError(
-            "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
-        )
-    question = Question(norm, finite_above=finite_above(task, known["L_zz"]))
-    found = certificates_of(means, radii, question, clients.roster.unit, known["L_z"], known["L_zz"])
-    write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
-    log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
 
 
 def distances(post: Post, values: Mapping[str, Any]) -> None:
@@ -246,10 +206,3 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
 
 def _created(experiment: Experiment) -> Any:
     return lambda folder, finder: Study.create(experiment, folder, None, finder)
-
-
-def _numbers(name: str, text: Any) -> list[float]:
-    try:
-        return [float(value) for value in tomllib.loads(f"value = {text}")["value"]]
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"run config: {name}={text!r} must be a list of numbers, such as [0.1, 0.3]") from error

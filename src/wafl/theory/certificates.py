@@ -34,14 +34,14 @@ from wafl.theory import elsewhere
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
 from wafl.theory.dual import CLOSE, Surrogate, minimize_dual, search_dual
-from wafl.theory.mixture import Means, Mixture
+from wafl.theory.mixture import Asked, Means, Mixture
 from wafl.theory.phi import is_known
 from wafl.theory.sampling import Domain, Drawn
 from wafl.theory.upper import ErrorSurrogate, LinearSurrogate, Report, UpperBound, setting_of
 from wafl.weights import ClientWeights, fixed
 
 Metric = Literal["loss", "error"]
-Asked = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
+AskMeans = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
 LEAST_SHARE = 0.1
 LARGEST = 1e300
 """A gamma at which nothing moves."""
@@ -299,15 +299,22 @@ def certify(
         return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
     training = replace(mixture, examples=clients.train)
     chosen = certificates_of(partial(training.means, seed=seed), *asked)
-    level = (1.0 - confidence) / len(wanted)
-    rows = [
-        replace(_beyond(row, chosen, training, mixture, Domain.of(clients), level, seed), achieved=reach(row.radius))
-        for row in chosen.rows
-    ]
-    report, setting = (ErrorSurrogate(norm), {"gamma": LARGEST}) if metric == "error" else (None, {})
-    return replace(
-        chosen, rows=tuple(rows), loss=mixture.means(report, [setting], seed).value[0], confidence=confidence
-    )
+    found = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
+    return replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
+
+
+def beyond(
+    chosen: Certificates, training: Asked, test: Asked, domain: Domain, confidence: float, seed: int = 0
+) -> Certificates:
+    """Certificates for the distributions behind the test examples, at the gammas chosen on the training examples.
+
+    All of them hold together with probability ``confidence``: each radius has an equal part of what is left.
+    """
+    level = (1.0 - confidence) / len(chosen)
+    rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
+    report, setting = (ErrorSurrogate(chosen.norm), {"gamma": LARGEST}) if chosen.metric == "error" else (None, {})
+    loss = test.answers(report, [setting], seed).value[0] @ test.weights
+    return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
 
 
 def check_confidence(confidence: float, part: str) -> None:
@@ -321,7 +328,7 @@ def check_confidence(confidence: float, part: str) -> None:
 
 
 def _beyond(
-    row: Certificate, chosen: Certificates, training: Mixture, test: Mixture, domain: Domain, level: float, seed: int
+    row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
 ) -> Certificate:
     """The certificate of one radius for the distributions behind the test examples, but for probability ``level``.
 
@@ -367,7 +374,7 @@ def finite_above(task: Task, bent: Constant) -> float | None:
 
 
 def certificates_of(
-    means: Asked,
+    means: AskMeans,
     radii: Sequence[float],
     question: Question,
     unit: str,
@@ -398,7 +405,7 @@ def certificates_of(
 
 
 def _smooth(
-    means: Asked,
+    means: AskMeans,
     radii: Sequence[float],
     question: Question,
     bent: Constant,
@@ -420,7 +427,7 @@ def _smooth(
 
 
 def _tight(
-    means: Asked, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
+    means: AskMeans, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
 ) -> list[Certificate]:
     """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
     report = LinearSurrogate(question.norm)
@@ -452,7 +459,7 @@ def _tight(
     return rows
 
 
-def _of_errors(means: Asked, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
+def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
     """Exact for every gamma; the mean cost jumps, so the search goes on until gamma is known."""
     report, power = ErrorSurrogate(question.norm, question.power), question.power
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,20 @@ class Means:
 
     value: list[float]
     cost: list[float]
+
+
+class Asked(Protocol):
+    """A model and the clients of a mixture, wherever their examples are."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def params(self) -> Tensor: ...
+    @property
+    def weights(self) -> Tensor: ...
+    def answers(
+        self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0
+    ) -> SurveyReplies: ...
 
 
 @dataclass(frozen=True)

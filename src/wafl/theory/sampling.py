@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, AdversaryState, Move
+from wafl.adversaries import AdversaryState, Move
 from wafl.adversaries.base import lane_scalar
 from wafl.core.errors import PreconditionError
 from wafl.core.inputs import Inputs
@@ -36,8 +36,8 @@ from wafl.core.task import Problem, Task
 from wafl.data.federation import Federation
 from wafl.theory import linear
 from wafl.theory.constant import Constant
-from wafl.theory.mixture import Mixture
-from wafl.theory.upper import ErrorSurrogate, report_for
+from wafl.theory.mixture import Asked
+from wafl.theory.upper import ErrorSurrogate, Report, report_for
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Moments:
     bound it is the loss where the examples are.
     """
 
-    bound: Adversary | None = None
+    bound: Report | None = None
 
     def scalars(self) -> dict[str, float]:
         return {"most": math.inf, **({} if self.bound is None else self.bound.scalars())}
@@ -91,11 +91,10 @@ class Moments:
         value = move.value.minimum(most)
         return Move(move.inputs, y, value, value.square(), move.converged, state=state)
 
-    def ask(self, mixture: Mixture, setting: Mapping[str, float], most: float, seed: int = 0) -> Sample:
+    def ask(self, mixture: Asked, setting: Mapping[str, float], most: float, seed: int = 0) -> Sample:
         """What the clients of a mixture send."""
         found = mixture.answers(self, [{**setting, "most": most}], seed)
-        sizes = mixture.examples.num_examples.tolist()
-        return Sample(sizes, found.value[0].tolist(), found.cost[0].tolist(), most)
+        return Sample(list(found.sizes), found.value[0].tolist(), found.cost[0].tolist(), most)
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ class Drawn:
     @classmethod
     def ask(
         cls,
-        training: Mixture,
-        test: Mixture,
+        training: Asked,
+        test: Asked,
         domain: Domain,
         steep: Constant,
         norm: float,
@@ -138,7 +137,7 @@ class Drawn:
         return cls(moments.ask(test, setting or {}, most, seed), centers, test.weights.tolist())
 
     @classmethod
-    def of_errors(cls, training: Mixture, test: Mixture, norm: float, gamma: float, seed: int = 0) -> Drawn:
+    def of_errors(cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0) -> Drawn:
         """Of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
         moments, setting = Moments(ErrorSurrogate(norm)), {"gamma": gamma}
         centers = moments.ask(training, setting, 1.0, seed).means

@@ -1,0 +1,114 @@
+"""``task="certify"``: certificates of a saved run, from numbers that its nodes send."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from wafl.adversaries import Adversary
+from wafl.core.errors import ConfigError
+from wafl.core.files import write_whole
+from wafl.core.norms import check_norm
+from wafl.core.task import Task
+from wafl.engine.survey import SurveyReplies
+from wafl.flower.finder import Finder
+from wafl.flower.grid import GridClients
+from wafl.flower.logs import log
+from wafl.flower.node import Part
+from wafl.flower.post import Post
+from wafl.flower.run_config import from_run_config
+from wafl.run import load_run
+from wafl.runs.roster import read_roster
+from wafl.theory.certificates import (
+    Question,
+    beyond,
+    certificates_of,
+    check_confidence,
+    check_question,
+    check_radii,
+    finite_above,
+)
+from wafl.theory.constant import Constant
+from wafl.theory.constants import data_free_constants, task_of
+from wafl.theory.mixture import Means
+from wafl.theory.sampling import Domain
+from wafl.theory.upper import Report
+
+UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
+
+
+def certify(post: Post, values: Mapping[str, Any]) -> None:
+    """Certify how large the loss can be within each of ``radii``, for the run saved in ``folder``.
+
+    With ``metric="error"`` it is the error rate; with a ``confidence`` the certificates are about the distributions
+    that the clients' test examples come from. The result is ``certificates.json`` in that folder.
+    """
+    folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])
+    check_norm(norm)
+    radii = check_radii(_numbers("radii", values["radii"]))
+    question = Question(norm, metric=cast(Any, str(values["metric"])))
+    check_question(question.metric, question.power, question.gap)
+    if confidence:
+        check_confidence(confidence, "test")
+    run, experiment = load_run(folder), from_run_config(values)
+    task, params = task_of(run)
+    linear = task.linear(params[None]) is not None
+    if question.metric == "error" and not (linear and run.num_classes is not None):
+        raise ConfigError("metric = 'error' needs a linear classifier: certify the loss of this model")
+    clients = Finder(post, experiment, folder, known=read_roster(folder) or read_roster(folder.parent))([])
+    weights = run.client_weights.double() / run.client_weights.double().sum()
+    if len(weights) != clients.roster.num_clients:
+        raise ConfigError(
+            f"the run has {len(weights)} clients, but {clients.roster.num_clients} are here: start all of its nodes"
+        )
+    training, test = (_Nodes(task, params, weights, clients, part) for part in ("train", "test"))
+
+    def means(report: Report | None, settings: Sequence[Mapping[str, float]]) -> Means:
+        found = training.answers(report, settings)
+        return Means((found.value @ weights).tolist(), (found.cost @ weights).tolist())
+
+    roster = clients.roster
+    known = data_free_constants(task, params, math.prod(roster.input_shape), norm)
+    if len(known) < 2 and question.metric == "loss":
+        raise ConfigError(
+            "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
+        )
+    steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
+    asked = Question(norm, metric=question.metric, finite_above=finite_above(task, bent))
+    found = certificates_of(means, radii, asked, roster.unit, steep, bent)
+    if confidence:
+        domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
+        found = beyond(found, training, test, domain, confidence)
+    write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
+    log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The mixture of clients on nodes, who answer for their training or for their test examples."""
+
+    task: Task
+    params: Tensor
+    weights: Tensor
+    clients: GridClients
+    part: Part
+
+    def answers(
+        self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0
+    ) -> SurveyReplies:
+        return self.clients.survey(self.params, settings, cast(Any, adversary), seed, self.part)
+
+
+def _numbers(name: str, text: Any) -> list[float]:
+    try:
+        return [float(value) for value in tomllib.loads(f"value = {text}")["value"]]
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"run config: {name}={text!r} must be a list of numbers, such as [0.1, 0.3]") from error
