@@ -242,17 +242,39 @@ def test_parts_that_cannot_be_compared_give_the_embedded_numbers(
         fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, only(*same)), only(*same), tmp_path / "undecided")
 
 
-def test_a_shape_in_the_file_gives_the_embedded_numbers_and_one_from_clients_is_refused(
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_shaped_ball_gives_the_embedded_numbers(
+    layout: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """A shape in the file, and one that is found from the clients, who send the means of their classes once."""
+    features = next(iter(clients.values()))["x"][0].size
+    experiment = only(
+        {"method": "ResilientWAFL", "shape": "clients", "client_weights": "snapshot"},
+        {"method": "WAFL", "shape": [1.0 + place % 3 for place in range(features)]},
+        {"method": "WAFL", "name": "wafl-clients", "shape": "clients", "gamma": [0.5, 2.0], "rounds": 3},
+    )
+    grid = fakes.make_grid(clock, tmp_path, clients, LAYOUTS[layout], experiment)
+    fakes.train(grid, {**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    asked = [seen for seen in grid.seen if seen.kind == "query.means"]
+    assert len(asked) == len(grid.hosts)
+    assert {key for seen in asked for key in keys(seen.reply)} == MEANS
+
+
+def test_a_shape_of_clients_on_nodes_needs_all_of_them_and_no_other_ask(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
-    features = next(iter(clients.values()))["x"][0].size
-    experiment = only({"method": "WAFL", "shape": [1.0 + place % 3 for place in range(features)]})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
     asked = only({"method": "WAFL", "shape": "clients"})
-    with pytest.raises(ConfigError, match=r"shape='clients' needs the class means of clients, which nodes do not send"):
-        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, asked), asked, tmp_path / "other")
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, asked)
+    grid.hosts[0].fate = lambda kind, _: HANG if kind == "query.means" else None
+    with pytest.raises(TooFewRepliesError, match=r"query.means: no usable reply from 1 clients"):
+        fakes.train(grid, asked, tmp_path / "missing")
+    sums = {**asked, "flower": {**BASE["flower"], "partial_sums": True}}
+    with pytest.raises(ConfigError, match=r"partial_sums: wafl has shape='clients', for which each client sends"):
+        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, sums), sums, tmp_path / "sums")
+    few = only({"method": "WAFL", "shape": "clients", "client_weights": "uniform"}, caps={"examples": 9})
+    with pytest.raises(ConfigError, match=r"the class means of c04 cannot be right: it claims 10"):
+        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, few), few, tmp_path / "caps")
 
 
 def test_a_regression_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
@@ -511,6 +533,7 @@ SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
 MOMENTS = {"reply.sizes"}
 CUTS = {"reply.format", "numbers.means", "numbers.shares"}
 MIDPOINTS = {"reply.format", "reply.lengths", "numbers.midpoints"}
+MEANS = {"reply.format", "reply.labels", "reply.places", "reply.counts", "numbers.means"}
 
 
 def documented(method: str) -> dict[str, set[str]]:
@@ -535,6 +558,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
         "query.survey": SURVEY | MOMENTS,
         "query.midpoints": MIDPOINTS,
         "query.cuts": CUTS,
+        "query.means": MEANS,
     }
 
 

@@ -24,6 +24,7 @@ from wafl.algorithms import Query, Replies
 from wafl.flower import queries
 from wafl.flower.census import Hello
 from wafl.flower.logs import log, shown_safely
+from wafl.flower.means import MeansQuery
 from wafl.flower.node import Node
 from wafl.flower.queries import MidpointsQuery, SurveyQuery, answer
 from wafl.flower.refusals import check_refusal, refusal
@@ -716,6 +717,10 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
         "numbers": arrays(value=torch.zeros(1, 2, dtype=torch.float64), cost=torch.zeros(1, 2, dtype=torch.float64)),
     })  # fmt: skip
     references = torch.zeros(2, 3, 4, dtype=torch.float64)
+    means = RecordDict({
+        "reply": ConfigRecord({"format": FORMAT, "labels": [0, 2, 1], "places": [0, 0, 1], "counts": [3, 1, 5]}),
+        "numbers": arrays(means=torch.ones(3, 4, dtype=torch.float64)),
+    })  # fmt: skip
     halfway = RecordDict({"reply": ConfigRecord({"lengths": [0.1, 0.2]}), "numbers": arrays(midpoints=references)})
     return {
         "work": (lambda reply: decode_replies(reply, usual()), encode_replies(usual(), made(usual()))),
@@ -723,6 +728,7 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
         "test": (queries.TestQuery(("a", "b"), True, torch.zeros(SIZE), 3, 0).read, tested),
         "survey": (survey.read, surveyed),
         "midpoints": (MidpointsQuery(("a", "b"), (0, 1), references, 0).read, halfway),
+        "means": (MeansQuery(("a", "b"), (7, 4), 3, 4).read, means),
     }
 
 
@@ -748,9 +754,9 @@ def test_a_reply_without_one_of_its_parts_is_refused(which: str) -> None:
                     read(carried(without(reply, record, name)))
 
 
-@pytest.mark.parametrize("which", ["survey", "midpoints"])
+@pytest.mark.parametrize("which", ["survey", "midpoints", "means"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_server_refuses_non_finite_survey_values_and_midpoints(which: str, value: float) -> None:
+def test_the_server_refuses_non_finite_survey_values_midpoints_and_means(which: str, value: float) -> None:
     read, reply = readers()[which]
     for name in reply["numbers"]:
         with pytest.raises(WireError):
@@ -771,6 +777,7 @@ SAID: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("test", "losses"): lambda v: is_list(v, 4, is_number),
     ("test", "right"): lambda v: v == [] or is_list(v, 4, lambda each: is_number(each, 0.0) and each <= 1),
     ("midpoints", "lengths"): lambda v: is_list(v, 2, lambda each: is_number(each, 0.0)),
+    ("means", "counts"): lambda v: is_list(v, 3, lambda each: is_int(each, 1)),
     ("work", "format"): lambda v: v == FORMAT and type(v) is int,
 }
 """What each value of these replies may be if the others stay as they are."""
@@ -816,7 +823,7 @@ def test_a_random_message_is_refused_by_every_reader(content: RecordDict) -> Non
             read(content)
 
 
-KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.midpoints"]
+KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.midpoints", "query.means"]
 
 
 @settings(max_examples=100)
@@ -872,7 +879,7 @@ def test_an_errors_text_stays_in_the_nodes_log_and_a_code_travels(
         assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("found", [None, 2, 4])
+@pytest.mark.parametrize("found", [None, 3, 5])
 def test_another_format_is_refused_by_both_sides_in_words(found: int | None, node: Node) -> None:
     """None is what a version wrote that gave greetings no format."""
 
@@ -880,7 +887,7 @@ def test_another_format_is_refused_by_both_sides_in_words(found: int | None, nod
         return without(content, record, "format") if found is None else with_value(content, record, "format", found)
 
     hello = spoil(config_only("query", sizes=False), "query")
-    remedy = r"format (none|2|4), this {}'s wafl-learn \S+ has format 3: install the same version"
+    remedy = r"format (none|3|5), this {}'s wafl-learn \S+ has format 4: install the same version"
     with pytest.raises(WireError, match=rf"^the server's messages have {remedy.format('node')}"):
         check_refusal(answer("query.hello", lambda: node, hello))
     reply = answer("query.hello", lambda: node, config_only("query", sizes=False))

@@ -10,7 +10,8 @@ from wafl.adversaries.simple_representation import SimpleRepresentation, simple_
 from wafl.adversaries.sinkhorn import Sinkhorn, sinkhorn
 from wafl.adversaries.trades import Trades, trades
 from wafl.adversaries.wasserstein import Wasserstein, wasserstein
-from wafl.core.shaping import Shape, client_shape
+from wafl.core.client_shape import client_shape
+from wafl.core.shaping import Shape
 
 __all__ = [
     "Adversary",

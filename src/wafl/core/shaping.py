@@ -89,41 +89,6 @@ def read_shape(text: str) -> str | list[float]:
         raise ValueError(f"shape={text!r} must be {CLIENTS}, or one number per feature with commas") from None
 
 
-def client_shape(x: Tensor, y: Tensor, owner: Tensor, shrinkage: float = 0.1) -> Shape:
-    """The shape of how clients differ: the root of the covariance of their class means, shrunk toward a round one.
-
-    ``B = sum_c sum_i n_ic (m_ic - m_c)(m_ic - m_c)^T / sum n_ic``, with ``m_ic`` the mean of the class c at client i,
-    ``n_ic`` how many examples it is of, and ``m_c`` the mean over all clients. Then
-    ``A^2 = (1 - shrinkage) B / b + shrinkage I`` with ``b = trace(B) / D``, so that a move costs on average what it
-    costs in a round ball.
-
-    Args:
-        x: examples ``[N, ...]``.
-        y: their labels ``[N]``; targets of a regression count as one class.
-        owner: whose each example is, ``[N]``.
-        shrinkage: the part that is round.
-    """
-    flat = x.flatten(1).double()
-    labels = torch.zeros_like(owner) if y.is_floating_point() else y
-    groups, place = torch.stack([labels, owner], dim=1).unique(dim=0, return_inverse=True)
-    means, counts = _means(flat, place, len(groups))
-    classes, of_class = groups[:, 0].unique(return_inverse=True)
-    centers, _ = _means(flat, of_class[place], len(classes))
-    apart = (means - centers[of_class]) * (counts / counts.sum()).sqrt()[:, None]
-    between = apart.T @ apart
-    size = between.trace() / len(between)
-    if not float(size) > 1e-12 * float(flat.square().mean()):
-        raise ValueError(f"shape={CLIENTS!r}: the clients' classes have the same means, so there is no shape to find")
-    round_part = torch.eye(len(between), dtype=torch.float64)
-    values, vectors = torch.linalg.eigh((1.0 - shrinkage) * between / size + shrinkage * round_part)
-    return Shape((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
-
-
-def _means(x: Tensor, place: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    counts = torch.bincount(place, minlength=groups).to(x)
-    return x.new_zeros(groups, x.shape[1]).index_add_(0, place, x) / counts[:, None], counts
-
-
 @dataclass(frozen=True)
 class ShapedProblem(Problem):
     """A problem in the space where the ball is round: an input u stands for ``x + A (u - x)``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
@@ -17,12 +16,12 @@ from wafl.adversaries import Adversary, AdversaryState, Wasserstein
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
-from wafl.core.cost import check_memory
+from wafl.core.client_shape import check_size, client_shape
 from wafl.core.describe import describe
 from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import UNFIT, check_fitness
 from wafl.core.precision import computing
-from wafl.core.shaping import CLIENTS, Shape, client_shape
+from wafl.core.shaping import Shape
 from wafl.core.task import Problem, Task
 from wafl.core.warn import warn_user
 from wafl.data.federation import Federation
@@ -103,9 +102,7 @@ class Embedded:
     def _shape(self) -> Shape:
         """How the clients' training examples differ between them, for adversaries with ``shape="clients"``."""
         train = self.federation.train
-        features = math.prod(train.shape)
-        remedy = "give one number per feature, or use a round ball"
-        check_memory(f"shape={CLIENTS!r} of {features} features", 24.0 * features**2, remedy)
+        check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
         return client_shape(train.x, train.y, owner)
 

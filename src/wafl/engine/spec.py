@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from wafl.adversaries.wasserstein import AUTO, Wasserstein
 from wafl.algorithms.servers.aggregating import Aggregating
@@ -12,6 +12,7 @@ from wafl.algorithms.servers.sgd import sgd
 from wafl.core.bounds import Box
 from wafl.core.describe import describe
 from wafl.core.fingerprint import code_of
+from wafl.core.shaping import CLIENTS, Shape
 from wafl.methods import Method
 from wafl.schedule import Schedule
 from wafl.weights import LearnedWeights
@@ -55,6 +56,16 @@ class Spec:
     def within(self, declared: Box | None) -> Spec:
         """The same run on data that declare this box."""
         return replace(self, method=self.method.within(declared))
+
+    @property
+    def asks_shape(self) -> bool:
+        """Whether its ball is to have the shape of how clients differ, which is yet to be found."""
+        return getattr(self.method.adversary, "shape", None) == CLIENTS
+
+    def shaped(self, shape: Shape) -> Spec:
+        """The same run with a ball of this shape."""
+        adversary = replace(cast(Any, self.method.adversary), shape=shape)
+        return replace(self, method=replace(self.method, adversary=adversary))
 
     @property
     def name(self) -> str:

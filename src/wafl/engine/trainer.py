@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.fingerprint import model_digest, object_digest, tensors_digest
-from wafl.core.shaping import CLIENTS
 from wafl.core.statistics import check_statistics
 from wafl.core.task import Loss, make_task
 from wafl.data.mistakes import what_is
@@ -185,13 +184,8 @@ class Trainer:
 
     def _within(self, specs: Sequence[Spec]) -> list[Spec]:
         """The runs on these clients' data, which decide where adversaries stay and, if asked, the shape of the ball."""
-        return [self._shaped(spec.within(self.roster.bounds)) for spec in specs]
-
-    def _shaped(self, spec: Spec) -> Spec:
-        if getattr(spec.method.adversary, "shape", None) != CLIENTS:
-            return spec
-        adversary = replace(cast(Any, spec.method.adversary), shape=self.clients.shape_of_clients())
-        return replace(spec, method=replace(spec.method, adversary=adversary))
+        found = [spec.within(self.roster.bounds) for spec in specs]
+        return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in found]
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress

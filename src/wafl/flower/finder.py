@@ -10,6 +10,7 @@ from wafl.algorithms.algorithm import reports
 from wafl.algorithms.caps import Caps
 from wafl.algorithms.servers import Averaging
 from wafl.core.errors import ConfigError
+from wafl.core.shaping import CLIENTS
 from wafl.engine.clients import Roster
 from wafl.flower.census import Census
 from wafl.flower.grid import GridClients
@@ -49,7 +50,8 @@ class Finder:
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
         with_sizes = self._with_sizes or any(spec.needs_sizes for runs in specs.values() for spec in runs)
         rules = [entry.method.client_weights for entry in entries]
-        closed = any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)
+        shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
+        closed = shaped or any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)
         caps = Caps(**experiment.caps.model_dump())
         data = experiment.data
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
@@ -82,6 +84,11 @@ def _check_means(entries: Sequence[Entry]) -> None:
     """Refuse methods whose server needs more than a node's mean."""
     for entry in entries:
         method = entry.method
+        if getattr(method.adversary, "shape", None) == CLIENTS:
+            raise ConfigError(
+                f"flower.partial_sums: {entry.name} has shape={CLIENTS!r}, for which each client sends the means "
+                "of its classes: leave partial_sums out, or give a shape"
+            )
         if not isinstance(method.server, Averaging):
             raise ConfigError(
                 f"flower.partial_sums: {entry.name} has server={method.server}, which needs each client's model, and a "

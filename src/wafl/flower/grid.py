@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from hashlib import sha256
 from logging import INFO, WARNING
 from typing import Protocol, TypeVar, cast
@@ -20,8 +21,9 @@ from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.algorithms.caps import Caps
 from wafl.attacks import Attack
 from wafl.core.bounds import within
+from wafl.core.client_shape import check_size, joined, shape_of_means
 from wafl.core.errors import ConfigError, TooFewRepliesError
-from wafl.core.shaping import CLIENTS, Shape
+from wafl.core.shaping import Shape
 from wafl.core.task import Task, make_task
 from wafl.engine.clients import Engine, Roster
 from wafl.engine.faults import without
@@ -34,6 +36,7 @@ from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
 from wafl.flower.claims import dominating, too_many
 from wafl.flower.logs import log
+from wafl.flower.means import MeansQuery
 from wafl.flower.node import Part, Tested
 from wafl.flower.post import POLL, Post
 from wafl.flower.queries import CutsQuery, MidpointsQuery, SurveyQuery, TestQuery
@@ -93,10 +96,19 @@ class GridClients:
         return self._census.nodes()
 
     def shape_of_clients(self) -> Shape:
-        raise ConfigError(
-            f"shape={CLIENTS!r} needs the class means of clients, which nodes do not send: give one number per "
-            "feature, or a matrix, found where the data may be seen (wafl.adversaries.client_shape)"
-        )
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """Asked for once: every client sends the means of its classes, and none may be missing."""
+        roster, names = self.roster, self.roster.names
+        check_size(roster.input_shape)
+        log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
+        parts = self._ask_all("query.means", names, range(roster.num_clients), partial(MeansQuery.about, roster))
+        found = joined([part for _, part in parts])
+        for name, why in too_many(self._caps, "examples", names, found.sizes(len(names))).items():
+            raise ConfigError(f"the class means of {name} cannot be right: it {why}")
+        return shape_of_means(found)
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
         """Refuse what can be refused without examples; each node checks the model on its own with the first query."""
@@ -109,8 +121,9 @@ class GridClients:
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        needs_sizes = next(iter(specs.values())).needs_sizes
-        return Tolerant(_Nodes(self, self._entry(specs), needs_sizes), self.tolerance, self._caps)
+        entry, first = self._entry(specs), next(iter(specs.values()))
+        shape = self._shape.matrix if self._entries[entry][next(iter(specs))].asks_shape else None
+        return Tolerant(_Nodes(self, entry, first.needs_sizes, shape), self.tolerance, self._caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""
@@ -122,8 +135,11 @@ class GridClients:
                 if all(place < len(runs) and same(runs[place], spec) for place, spec in specs.items())
             ]
 
-        box = self.roster.bounds
-        found = entries(lambda one, other: one.within(box) == other)[:1] or entries(_alike)
+        def here(spec: Spec) -> Spec:
+            found = spec.within(self.roster.bounds)
+            return found.shaped(self._shape) if found.asks_shape else found
+
+        found = entries(lambda one, other: here(one) == other)[:1] or entries(_alike)
         if len(found) != 1:
             raise ConfigError(
                 f"{', '.join(found)} cannot be told apart: make the parts of your own methods dataclasses"
@@ -332,7 +348,14 @@ class GridClients:
         return homes
 
     def ask_nodes(
-        self, queries: Sequence[Query], runs: Sequence[int], entry: str, needs_sizes: bool, *, everyone: bool
+        self,
+        queries: Sequence[Query],
+        runs: Sequence[int],
+        entry: str,
+        needs_sizes: bool,
+        shape: Tensor | None = None,
+        *,
+        everyone: bool,
     ) -> tuple[dict[int, list[list[Reply]]], dict[int, NodeQuery], dict[int, str]]:
         """By node, its replies and what it was asked; and by client, why there is no reply."""
         names = self.roster.names
@@ -360,6 +383,7 @@ class GridClients:
                 self._settings.partial_sums,
                 self._settings.exact and lanes > 1,
                 max(self.roster.num_examples) if needs_sizes else None,
+                shape,
             )
         kind = "train" if queries[0].kind == "train" else "evaluate"
         contents = {node: encode_query(query) for node, query in sent.items()}
@@ -385,15 +409,15 @@ def _alike(one: Spec, other: Spec) -> bool:
 class _Nodes:
     """A source of replies: the nodes that hold the clients asked."""
 
-    def __init__(self, clients: GridClients, entry: str, needs_sizes: bool) -> None:
-        self._clients, self._entry, self._needs_sizes = clients, entry, needs_sizes
+    def __init__(self, clients: GridClients, entry: str, needs_sizes: bool, shape: Tensor | None) -> None:
+        self._clients, self._entry, self._needs_sizes, self._shape = clients, entry, needs_sizes, shape
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         if attempt > 0:
             log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
         # A node that was silent once may be about to reconnect: the second attempt waits for it.
         replies, sent, missing = self._clients.ask_nodes(
-            queries, runs, self._entry, self._needs_sizes, everyone=attempt > 0
+            queries, runs, self._entry, self._needs_sizes, self._shape, everyone=attempt > 0
         )
         for client, why in missing.items():
             log(WARNING, "round %d: %s: %s", queries[0].round, self._clients.roster.names[client], why)

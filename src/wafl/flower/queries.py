@@ -1,4 +1,4 @@
-"""What a node can be asked, and how it replies: clients' work, a test, a survey, midpoints, cuts."""
+"""What a node can be asked, and how it replies: clients' work, a test, a survey, midpoints, cuts, class means."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from wafl.core.norms import check_norm
 from wafl.engine.survey import SurveyReplies
 from wafl.flower.census import Hello
+from wafl.flower.means import means, with_shape
 from wafl.flower.node import PARTS, Node, Part, Tested
 from wafl.flower.refusals import SetupError, refused
 from wafl.flower.wire import (
@@ -70,7 +71,7 @@ def work(node: Node, content: RecordDict) -> RecordDict:
     """Training, lines 3 to 8 of the paper's Algorithm 1, or a report of the loss at given parameters."""
     outline = read_outline(content)
     task, start = node.task(num_outputs(content))
-    spec = node.check(outline, start)
+    spec = with_shape(node.check(outline, start), node, content)
     query = decode_query(content, start)
     return encode_replies(query, node.answer(query, spec, task))
 
@@ -319,6 +320,7 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.survey": survey,
     "query.midpoints": midpoints,
     "query.cuts": cuts,
+    "query.means": means,
 }
 """What handles each type of message."""
 

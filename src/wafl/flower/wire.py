@@ -19,7 +19,7 @@ from wafl.algorithms import Query, Replies, Reply
 from wafl.algorithms.admission import split
 from wafl.algorithms.messages import PARAMS
 
-FORMAT = 3
+FORMAT = 4
 """Of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
 HEADER = 256
 """The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""
@@ -43,7 +43,8 @@ class NodeQuery:
     ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep, and ``names`` says which client
     each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
     again. With ``pair``, a lane that is alone is computed next to a copy of itself. ``largest`` is the size of the
-    largest client, None if the method does not need to know it.
+    largest client, None if the method does not need to know it. ``shape`` is that of the ball ``[D, D]``, if it was
+    found from the clients.
     """
 
     entry: str
@@ -56,6 +57,7 @@ class NodeQuery:
     partial_sums: bool = False
     pair: bool = False
     largest: int | None = None
+    shape: Tensor | None = None
 
 
 def encode_query(query: NodeQuery) -> RecordDict:
@@ -89,6 +91,8 @@ def encode_query(query: NodeQuery) -> RecordDict:
     if first.vectors:
         stacked = {name: torch.stack([each.vectors[name] for each in query.queries]) for name in first.vectors}
         content["vectors"] = arrays(**stacked)
+    if query.shape is not None:
+        content["shape"] = arrays(matrix=query.shape)
     return content
 
 
