@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, get_type_hints
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, get_type_hints
 
 from wafl.adversaries import (
     Adversary,
@@ -36,7 +36,7 @@ from wafl.algorithms.servers.masked import FedGMA as FedGMAOptions
 from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
 from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
 from wafl.core.bounds import Box, within
-from wafl.core.options import EachRound, NotNegative, Option, Positive, check_options, options_of, part
+from wafl.core.options import Option, check_options, options_of
 from wafl.weights import (
     KL,
     ClientWeights,
@@ -44,7 +44,6 @@ from wafl.weights import (
     QFair,
     RiskVariance,
     Slack,
-    StepSize,
     Tilted,
     agnostic,
     by_examples,
@@ -52,6 +51,7 @@ from wafl.weights import (
     snapshot,
 )  # fmt: skip
 from wafl.weights import CVaR as CVaRWeights
+from wafl.weights.learned import Climb, Evenness
 
 P = ParamSpec("P")
 AVERAGING, DESCENT = averaging(), sgd()
@@ -236,9 +236,6 @@ class FedAvg(Weighted, Served, Stepped):
         "As the baseline, and if test data look like the training data of all clients together.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {}
-
 
 @preset
 @dataclass(frozen=True)
@@ -256,9 +253,6 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
         "certificates.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Wasserstein)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -272,9 +266,6 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
         r"\varepsilon = 2 \sigma^2",
         "As WAFL, if test data may shift to anywhere in a region and not to its worst point alone.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Sinkhorn)}
 
 
 @preset
@@ -290,9 +281,6 @@ class ResilientWAFL(Resilient, Weighted, Served, Stepped):
         "As WAFL, if some of the training examples are garbage: mislabeled, misread, or not of any class.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Resilient)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -306,9 +294,6 @@ class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
         "Against an attack that may move every example by up to a known epsilon.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, ProjectedAscent)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -320,9 +305,6 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
         r"x \leftarrow x + \epsilon \, \mathrm{sign} \, \nabla_x \ell(\theta, (x, y))",
         "As a cheap FedPGM: one gradient per example.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, BoundedAscent)}
 
 
 @preset
@@ -341,9 +323,6 @@ class FedRobust(Affine, Weighted, Served, Stepped):
         },
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Affine)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -357,7 +336,7 @@ class AFL(Served, Stepped):
         "For the worst mixture of a few clients that can all answer every round.",
     )
 
-    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.1
+    weights_step: Climb = 0.1
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -379,8 +358,8 @@ class DRFA(Served, Stepped):
         "DRFA-Prox.",
     )
 
-    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.01
-    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.0
+    weights_step: Climb = 0.01
+    prox: Evenness = 0.0
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -402,9 +381,6 @@ class CVaR(CVaRWeights, Served, Stepped):
         "If the worst tenth of the clients matters, not the single worst, which may be noise.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": part(self, CVaRWeights)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -418,9 +394,6 @@ class FGDRO(KL, Served, Stepped):
         "For a smooth compromise between the mean and the worst client, by a temperature or a radius.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": part(self, KL)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -433,9 +406,6 @@ class QFFL(QFair, Served, Stepped):
         "If clients should be served alike, with a step that needs no tuning when q changes.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": part(self, QFair)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -447,9 +417,6 @@ class TERM(Tilted, Served, Stepped):
         r"\min_\theta \frac{1}{t} \log \sum_i p_i \, e^{t f_i(\theta)}",
         "For fairness with t above 0, and against clients with wrong data with t below 0.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": part(self, Tilted)}
 
 
 @preset
@@ -464,9 +431,6 @@ class TRADES(Trades, Weighted, Served, Stepped):
         "Against an attack of a known epsilon, if accuracy without an attack matters too.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Trades)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -480,9 +444,6 @@ class CalFAT(Calibrated, Weighted, Served, Stepped):
         "If clients have different classes and adversarial training is unstable.",
     )
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Calibrated)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -495,9 +456,6 @@ class IRM(Invariant, Weighted, Served, Stepped):
         r"\Big|_{w = 1}^2 \Big)",
         "If clients are domains, and a feature that predicts well in each of them may mislead in a new one.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, Invariant)}
 
 
 @preset
@@ -514,9 +472,6 @@ class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
         "If clients are domains, a new domain is to come, and the model has a layer worth calling a representation "
         "(`space`).",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, SimpleRepresentation)}
 
 
 @preset
@@ -535,9 +490,6 @@ class SFAT(Slack, ProjectedAscent, Served, Stepped):
         ProjectedAscent.__post_init__(self)
         Slack.__post_init__(self)
 
-    def parts(self) -> dict[str, Any]:
-        return {"adversary": part(self, ProjectedAscent), "client_weights": part(self, Slack)}
-
 
 @preset
 @dataclass(frozen=True)
@@ -550,7 +502,7 @@ class GroupDRO(Served, Stepped):
         "As AFL, with local steps and sampling; weights never vanish.",
     )
 
-    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.01
+    weights_step: Climb = 0.01
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -569,9 +521,6 @@ class REx(RiskVariance, Served, Stepped):
         r"\min_\theta \sum_i p_i f_i(\theta) + \beta \sum_i p_i \Big( f_i(\theta) - \sum_j p_j f_j(\theta) \Big)^2",
         "If clients are domains and a new domain is to come that may differ more than they do.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": part(self, RiskVariance)}
 
 
 ScaffPD = preset(ScaffPDOptions)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Affine:
         1.0
     )
     step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
+    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class BoundedAscent:
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
     ] = DATA
     space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
+    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -6,7 +6,7 @@ Arjovsky et al., "Invariant risk minimization" (2019), IRMv1. It moves no exampl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Invariant:
     penalty: Annotated[float, NotNegative, Tunable(30.0), "The price of outputs that a client would scale."] = 1.0
 
     moves = False
+    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -9,7 +9,7 @@ network will do.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -54,6 +54,7 @@ class SimpleRepresentation:
     ] = None
 
     moves = False
+    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class Sinkhorn:
     tolerance: Annotated[
         float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
     ] = 1e-3
+    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)

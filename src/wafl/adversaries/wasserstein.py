@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -113,6 +113,7 @@ class Wasserstein:
     shape: Annotated[
         Any, Shaped(), "Which moves are cheap: 'clients' (as clients differ), one number per feature, or a matrix."
     ] = None
+    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)

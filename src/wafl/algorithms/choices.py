@@ -1,7 +1,6 @@
 """The choices that presets have in common: each preset offers those that it does not decide itself.
 
-A preset is a dataclass that inherits the options of its own part and these. Its ``parts`` method gives what the preset
-decides (see :func:`wafl.methods.preset`).
+A preset is a dataclass that inherits the options of its own part and these (see :func:`wafl.methods.preset`).
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from wafl.algorithms.parts import LocalStep, Optimizer, Server
+from wafl.core.options import part
 from wafl.weights import ClientWeights
 
 
@@ -37,8 +37,16 @@ class About:
         return re.sub(r'"[^"]*",? ', "", self.paper)
 
 
+class Extending:
+    """What all presets share: the parts that they decide."""
+
+    def parts(self) -> dict[str, Any]:
+        """By default those that the preset extends: each class names its slot in a method."""
+        return {base.slot: part(self, base) for base in type(self).__bases__ if hasattr(base, "slot")}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Weighted:
+class Weighted(Extending):
     """A method that leaves the client weights open."""
 
     client_weights: Annotated[
@@ -47,7 +55,7 @@ class Weighted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class Served(Extending):
     """A method that leaves the server open."""
 
     server: Annotated[
@@ -56,7 +64,7 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stepped:
+class Stepped(Extending):
     """A method that leaves the local step open."""
 
     local: Annotated[

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.core.options import EachRound, Positive, Tunable
 from wafl.weights.base import Round
-from wafl.weights.learned import Learned, StepSize
+from wafl.weights.learned import Climb, Learned, StepSize
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Group(Learned):
         step_size: how fast the weights climb, a number or a function of the round.
     """
 
-    step_size: Annotated[StepSize, EachRound(Positive()), Tunable(30.0)] = 0.01
+    step_size: Climb = 0.01
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
         powers = weights.log()

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from wafl.core.checks import check_positive
-from wafl.core.options import EachRound, Positive, Tunable, check_options
+from wafl.core.options import EachRound, NotNegative, Positive, Tunable, check_options
 from wafl.schedule import Schedule
 from wafl.weights.base import Cohort, LossQuery, Round, normalized, uniform_cohort
 
 StepSize = float | Callable[[int], float]
+Climb = Annotated[StepSize, EachRound(Positive()), Tunable(30.0), "How fast the client weights climb the losses."]
+"""The option of rules and presets that climb the losses."""
+Evenness = Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."]
+"""The option of those that keep the weights near equal ones."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Learned:
         step_size: how fast the weights climb, a number or a function of the round.
     """
 
-    step_size: Annotated[StepSize, EachRound(Positive()), Tunable(30.0)] = 0.1
+    step_size: Climb = 0.1
 
     def __post_init__(self) -> None:
         check_options(self)

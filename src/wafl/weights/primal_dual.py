@@ -14,10 +14,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.core.options import NotNegative, Range
+from wafl.core.options import Range
 from wafl.schedule import Schedule
 from wafl.weights.base import Cohort, LossQuery, Round
-from wafl.weights.learned import Learned, StepSize, project_to_simplex
+from wafl.weights.learned import Evenness, Learned, StepSize, project_to_simplex
+
+Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."]
+"""The option of the rule and of Scaff-PD."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,8 @@ class PrimalDual(Learned):
         extrapolation: how far the change of the losses is carried on, in [0, 1].
     """
 
-    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.1
-    extrapolation: Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."] = (
-        1.0
-    )
+    prox: Evenness = 0.1
+    extrapolation: Extrapolation = 1.0
     asks_everyone = True
     remembers_losses = True
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Reweighted:
     center: Annotated[
         ClientWeights, "The client weights before losses count (wafl.weights); by default shares of the examples."
     ] = BY_EXAMPLES
+    slot: ClassVar = "client_weights"
 
     def __post_init__(self) -> None:
         check_options(self)

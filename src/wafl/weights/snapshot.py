@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.core.options import EachRound, NotNegative, Positive, Tunable
 from wafl.core.random import Key, Purpose, bits, uniform
 from wafl.weights.base import Cohort, LossQuery, Round, uniform_cohort
-from wafl.weights.learned import Learned, StepSize, project_in_place
+from wafl.weights.learned import Climb, Evenness, Learned, StepSize, project_in_place
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,8 @@ class Snapshot(Learned):
         prox: the price of weights that differ from equal ones; 0 is DRFA.
     """
 
-    step_size: Annotated[StepSize, EachRound(Positive()), Tunable(30.0)] = 0.01
-    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.0
+    step_size: Climb = 0.01
+    prox: Evenness = 0.0
 
     def needs_sizes(self, local_steps: int | None) -> bool:
         return local_steps is None  # K is then the number of steps of the largest client

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from wafl.algorithms.choices import About, Served
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.messages import GRADIENT, Replies, Vectors, weighted_mean
 from wafl.algorithms.parts import LocalState
-from wafl.core.options import EachRound, NotNegative, Positive, Range, check_options
-from wafl.weights.learned import StepSize
-from wafl.weights.primal_dual import primal_dual
+from wafl.core.options import check_options
+from wafl.weights.learned import Climb, Evenness
+from wafl.weights.primal_dual import Extrapolation, PrimalDual
 
 CONTROL = "control"
 
@@ -71,15 +71,13 @@ class ScaffPD(Served):
         "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
     )
 
-    weights_step: Annotated[StepSize, EachRound(Positive()), "How fast the client weights climb the losses."] = 0.1
-    prox: Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."] = 0.1
-    extrapolation: Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."] = (
-        1.0
-    )
+    weights_step: Climb = PrimalDual.step_size
+    prox: Evenness = PrimalDual.prox
+    extrapolation: Extrapolation = PrimalDual.extrapolation
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def parts(self) -> dict[str, Any]:
-        weights = primal_dual(self.weights_step, self.prox, self.extrapolation)
+        weights = PrimalDual(self.weights_step, self.prox, self.extrapolation)
         return {"client_weights": weights, "local": GradientControl()}

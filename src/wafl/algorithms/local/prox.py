@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from wafl.algorithms.choices import About, Served, Weighted
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.parts import LocalState
-from wafl.core.options import NotNegative, Tunable, check_options, part
+from wafl.core.options import NotNegative, Tunable, check_options
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Prox(Plain):
     """
 
     mu: Annotated[float, NotNegative, Tunable(30.0), "How strongly local models are pulled back to the server's."] = 0.1
+    slot: ClassVar = "local"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -49,6 +50,3 @@ class FedProx(Prox, Weighted, Served):
         r"\min_{\theta_i} f_i(\theta_i) + \frac{\mu}{2} \|\theta_i - \theta\|^2",
         "If clients take many local steps and drift apart.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"local": part(self, Prox)}

@@ -6,14 +6,14 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, Tunable, check_options, part
+from wafl.core.options import Positive, Range, Tunable, check_options
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Adam:
     tau: Annotated[float, Positive(), Tunable(gentle="high"), "Added to the root mean square: larger adapts less."] = (
         1e-3
     )
+    slot: ClassVar = "server"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -68,6 +69,3 @@ class FedAdam(Adam, Weighted, Stepped):
         r"\bar\theta - \theta",
         "If parameters need steps of different sizes, as in networks with rare features.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": part(self, Adam)}

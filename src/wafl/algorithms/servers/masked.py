@@ -16,6 +16,9 @@ from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.core.options import Range, Tunable, check_options
 
+Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."]
+"""The option of the server and of FedGMA."""
+
 
 @dataclass(frozen=True)
 class Masked(Aggregating):
@@ -29,7 +32,7 @@ class Masked(Aggregating):
         optimizer: what is made of the masked mean; by default it is the next model.
     """
 
-    threshold: Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."] = 0.4
+    threshold: Agreement = 0.4
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -55,7 +58,7 @@ class FedGMA(Weighted, Stepped):
         "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
     )
 
-    threshold: Annotated[float, Range(0, 1), "The agreement at which a parameter moves in full."] = 0.4
+    threshold: Agreement = Masked.threshold
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -7,14 +7,14 @@ Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, Tunable, check_options, part
+from wafl.core.options import Positive, Range, Tunable, check_options
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Momentum:
 
     rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
     beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
+    slot: ClassVar = "server"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -53,6 +54,3 @@ class FedAvgM(Momentum, Weighted, Stepped):
         r"v \leftarrow \beta v + (\bar\theta - \theta), \qquad \theta \leftarrow \theta + \eta v",
         "If the cohorts of successive rounds pull in different directions.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": part(self, Momentum)}

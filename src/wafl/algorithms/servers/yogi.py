@@ -6,13 +6,12 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.servers.adam import Adam
-from wafl.core.options import part
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,3 @@ class FedYogi(Yogi, Weighted, Stepped):
         r"v \leftarrow v - (1 - \beta_2) \, \Delta^2 \, \mathrm{sign}(v - \Delta^2), \quad \text{otherwise as FedAdam}",
         "As FedAdam, if its step sizes change too fast.",
     )
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": part(self, Yogi)}
