@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.adversaries import Move, Wasserstein
-from wafl.adversaries.surrogate import move_one_lane
+from wafl.adversaries.surrogate import move_one_lane, single_lane
 from wafl.attacks.base import Attack, Population, place, refuse_space
 from wafl.core.bounds import DATA, Bounds, in_words
 from wafl.core.checks import check_space
+from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
 from wafl.core.norms import norm_name
-from wafl.core.task import Moved, Problem
+from wafl.core.task import Loss, Moved, Problem
+from wafl.run import Run
+
+SAME, NEAR = 1e-6, 1e-2
+"""How close two neighboring gammas are: where mass may be split, a mixture of both misses the square of it."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A distribution with each example in two places: the part ``moved [N]`` of its mass is at ``far``."""
+
+    near: Tensor
+    far: Tensor
+    moved: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> Split:
+        """All of each example in one place."""
+        return cls(x, x, x.new_zeros(x.shape[1]))
+
+    def one_each(self, problem: Problem, y: Tensor) -> Tensor:
+        """One place for each example: one that is split goes part of the way, if its loss is higher there.
+
+        The squared distance is convex, so going a fraction t of the way costs at most a fraction t of the difference.
+        """
+        lead = (1, -1, *(1,) * (self.near.ndim - 2))
+        mixed = torch.lerp(self.near, self.far, self.moved.view(lead))
+        better = (problem.loss(mixed, y) > problem.loss(self.near, y)).view(lead)
+        return torch.where(better, mixed, self.near)
 
 
 @dataclass(frozen=True)
@@ -25,7 +54,9 @@ class WassersteinShift(Attack):
 
     One gamma is used for the whole weighted population. It is found by bisection, so that the weighted mean squared
     distance is at most ``radius**2``; if that mean jumps at some gamma, only some of the examples move on: those that
-    gain the most for their cost.
+    gain the most for their cost. The worst distribution splits the mass of the last of them, as :meth:`worst_loss`
+    does. Moved examples cannot be split, so where they are asked for, that one goes part of the way: with many examples
+    it makes no difference.
 
     Args:
         radius: of the W_2 ball, in the units of the data.
@@ -65,11 +96,41 @@ class WassersteinShift(Attack):
             features.append(self._shifted(behind, population, seed))
         return problem.behind(self.space, x).shifted(torch.cat(features))
 
+    def worst_loss(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> float:
+        """The expected loss of the worst distribution, in which the mass of one example may be in two places.
+
+        Args:
+            model: a model, or a run, which brings its own loss.
+            x: examples ``[N, ...]``.
+            y: their labels ``[N]``, or regression targets.
+            loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+            seed: of the random starts.
+
+        >>> model = nn.Linear(1, 2)
+        >>> weight = {"weight": torch.tensor([[4.0], [-4.0]]), "bias": torch.zeros(2)}
+        >>> found = model.load_state_dict(weight)
+        >>> round(WassersteinShift(2.0, bounds=None).worst_loss(model, [[1.0]], [0]), 2)
+        8.0
+        """
+        check_ascent(self)
+        refuse_space(self, self.space)
+        problem, inputs, labels = single_lane(model, x, y, loss)
+        return self.loss_of_worst(problem, Population(inputs, labels), seed)
+
+    def loss_of_worst(self, problem: Problem, population: Population, seed: int = 0) -> float:
+        """As :meth:`worst_loss`, of a weighted population."""
+        split = self._worst(problem, population, seed, NEAR)
+        near, far = (problem.loss(place, population.y)[0] for place in (split.near, split.far))
+        return float(population.shares() @ torch.lerp(near, far, split.moved))
+
     def _shifted(self, problem: Problem, population: Population, seed: int) -> Tensor:
+        return self._worst(problem, population, seed, SAME).one_each(problem, population.y)
+
+    def _worst(self, problem: Problem, population: Population, seed: int, close: float) -> Split:
         x, y, share = population.x, population.y, population.shares()
         budget = self.radius**2
         if budget == 0:
-            return x
+            return Split.of(x)
 
         def at(gamma: float) -> Move:
             return move_one_lane(self._adversary(gamma), problem, x, y, seed)
@@ -87,10 +148,10 @@ class WassersteinShift(Attack):
             high, near = low, far
             low /= 2.0
             if low < 1e-12:  # examples go no further even for free: the loss is flat, or the box is full
-                return far.x_adv
+                return Split.of(far.x_adv)
             far = at(low)
         for turn in range(60):
-            if high / low < 1.0 + 1e-6 or spent(near) > budget * (1.0 - 1e-6):
+            if high / low < 1.0 + close or spent(near) > budget * (1.0 - close):
                 break
             # Every other time, try where a power law through both ends would spend the budget: without jumps, what is
             # spent almost follows one.
@@ -102,7 +163,7 @@ class WassersteinShift(Attack):
                 high, near = middle, move
             else:
                 low, far = middle, move
-        return _spend_rest(problem, x, y, near, far, share, budget)
+        return _spend_rest(problem, y, near, far, share, budget)
 
     def describe(self, unit: str) -> str:
         shift = f"worst {norm_name(self.norm)} Wasserstein shift"
@@ -114,12 +175,8 @@ class WassersteinShift(Attack):
         )
 
 
-def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Tensor:
-    """If the cost jumps at gamma, move examples from their near to their far point while the budget lasts.
-
-    The first that no longer fits goes part of the way: the squared distance is convex, so going a fraction t of the way
-    costs at most a fraction t of the difference.
-    """
+def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Split:
+    """If the cost jumps at gamma, move mass from its near to its far point while the budget lasts."""
     gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
     extra = share * (far.cost[0] - near.cost[0])
     worth = (gain > 0) & (extra > 0)
@@ -127,8 +184,6 @@ def _spend_rest(problem: Problem, x: Tensor, y: Tensor, near: Move, far: Move, s
     order = order[worth[order]]
     left = budget - float(share @ near.cost[0])
     before = extra[order].cumsum(0) - extra[order]
-    way = torch.zeros_like(extra)
-    way[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
-    mixed = torch.lerp(near.x_adv, far.x_adv, way.view(1, -1, *(1,) * (x.ndim - 2)))
-    better = (problem.loss(mixed, y) > problem.loss(near.x_adv, y)).view(1, -1, *(1,) * (x.ndim - 2))
-    return torch.where(better, mixed, near.x_adv)
+    moved = torch.zeros_like(extra)
+    moved[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
+    return Split(near.x_adv, far.x_adv, moved)

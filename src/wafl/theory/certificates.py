@@ -289,7 +289,11 @@ def certify(
 
     def reach(radius: float) -> float | None:
         looks = achieved and metric == "loss"
-        return mixture.loss_under(WassersteinShift(radius, norm=norm, bounds=None), seed) if looks else None
+        return (
+            mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
+            if looks
+            else None
+        )
 
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
     limit = finite_above(mixture.task, bent) if curvature is None else None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
-from wafl.attacks import Attack, Population
+from wafl.attacks import Population, WassersteinShift
 from wafl.core.fitness import check_fitness
 from wafl.core.task import Loss, Problem, Task
 from wafl.data.examples import Examples
@@ -101,11 +101,9 @@ class Mixture:
         """All examples in one lane, each with its share."""
         return self._population(slice(None))
 
-    def loss_under(self, attack: Attack, seed: int = 0) -> float:
-        """The expected loss after an attack on the whole mixture."""
-        population = self.population()
-        moved = attack.move(self.problem, population, seed)
-        return float(population.shares() @ self.problem.loss(moved, population.y)[0])
+    def worst_loss(self, shift: WassersteinShift, seed: int = 0) -> float:
+        """The expected loss of the worst distribution that a shift finds."""
+        return shift.loss_of_worst(self.problem, self.population(), seed)
 
     def _population(self, rows: slice) -> Population:
         x = self.examples.prepare(self.examples.raw[rows], self.params.dtype)
