@@ -1,9 +1,5 @@
 """Studies on a grid of nodes: the embedded engine's numbers to the last bit, whatever happens to nodes and server."""
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false
-# Flower's records hold values of many types.
-
 from __future__ import annotations
 
 import json

@@ -172,56 +172,6 @@ def constants_of(
     )
 
 
-def sharp_width(steep: float, gamma: float, radius: float) -> float:
-    """How far apart the two excess risks can be, for any gamma > 0.
-
-    The excess of the surrogate has no ``gamma radius^2``, which is the same for all f. And for every f,
-    ``-L_z radius - L_z^2 / (4 gamma) <= L(Q, f) - E_P phi_gamma(f) <= min(gamma radius^2, L_z radius)``.
-    """
-    return steep * radius + steep**2 / (4.0 * gamma) + min(gamma * radius**2, steep * radius)
-
-
-def sharp_statistics(constants: Constants, weights: Sequence[float], sizes: Sequence[int], delta: float) -> float:
-    """What the theorem's complexity and confidence could be, with ``s = sqrt(sum_i lambda_i^2 / n_i)``.
-
-    ``24 s C(Theta) + M s sqrt(2 log(2 / delta))``. The sup is needed only for ``L - L-hat``, and Hoeffding's
-    inequality is enough for the best f (24, not 48); the loss lies in [0, M] (half the confidence); chaining and
-    McDiarmid work on the whole mixture, not client by client (s, not ``sum_i lambda_i / sqrt(n_i)``, and no m in the
-    logarithm); and the entropy integral is 1.3526, not 3 / 2.
-    """
-    assert constants.params_radius is not None
-    s = math.sqrt(sum(w * w / n for w, n in zip(weights, sizes, strict=True)))
-    entropy = 1.3526 * constants.params_radius * float(constants.L_theta) * math.sqrt(constants.num_params)
-    return 24.0 * s * entropy + float(constants.max_loss) * s * math.sqrt(2.0 * math.log(2.0 / delta))
-
-
-def sharp_rate(
-    constants: Constants,
-    weights: Sequence[float],
-    *,
-    gamma: float,
-    rounds: int,
-    local_steps: int,
-    distance: float,
-    noise: float,
-    heterogeneity: float,
-    learning_rate: float,
-) -> float:
-    """What the convergence theorem could be, for the mean over k = 0 .. K-1 and any ``eta <= 1 / L``.
-
-    With e_k the mean parameters minus theta*, and V_k the variance of the clients' parameters,
-    ``E ||e_{k+1}||^2 <= ||e_k||^2 - 2 eta (F_k - F*) + eta L V_k + eta^2 Lambda sigma^2``. A gradient step on F moves
-    no two points apart, so the root mean square distance between two clients is at most
-    ``eta (2 Omega k + sigma sqrt(2 k))``, and V_k is at most ``(1 - Lambda) / 2`` times its square. With one local step
-    there is no drift.
-    """
-    eta, k = learning_rate, local_steps
-    lam = sum(w * w for w in weights)
-    drift = heterogeneity**2 * (k - 1) * (2 * k - 1) / 3.0 + noise**2 * (k - 1) / 2.0
-    spread = eta**2 * float(constants.smoothness(gamma)) * (1.0 - lam) * drift
-    return distance**2 / (2.0 * eta * k * rounds) + eta * lam * noise**2 / 2.0 + spread
-
-
 def box_concentration(width: float, dimension: int) -> Concentration:
     """Proven c1 and c2 for every distribution on a box with sides ``width``, in fewer than 4 dimensions.
 

@@ -1,7 +1,8 @@
 """The paper's generalization bounds, one function per statement.
 
 Each takes the numbers that its statement names and returns a :class:`~wafl.theory.bound.Bound` that keeps every term.
-If the paper's statement needs a correction, the corrected one is computed and the paper's is reported next to it.
+Where the paper's statement needs a correction, or a sharper one is proven, that one is computed and the paper's is
+reported next to it. The proofs are in docs/theory.md.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from wafl.core.checks import check_positive
 from wafl.theory.bound import Bound, require, require_proven, root
 from wafl.theory.constants import Constants
+
+ENTROPY = 1.3526
+"""At least ``integral of sqrt(log(1 + 2 / u)) over 0 <= u <= 1``: the entropy of a ball, by the volume of its nets."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,10 @@ def excess_risk_sandwich(
 ) -> Sandwich:
     """Lemma excess_risk: the excess risk on any Q in the ball is within g of the surrogate's excess.
 
-    ``g = 2 L_z radius + gamma radius^2``, if ``gamma >= L_z / radius``. The paper has ``|gamma - gamma*| radius^2``,
-    where gamma* minimizes the dual; but its proof uses the gamma* of one loss for another (that of f for the f that is
-    best on Q), so this term is not justified. Without it, ``phi_gamma <= loss + L_z^2 / (4 gamma)``, so the surrogate
-    exceeds the loss on Q by at most ``gamma radius^2 + L_z radius + L_z^2 / (4 gamma) <= g``.
+    ``g = L_z radius + L_z^2 / (4 gamma) + min(gamma radius^2, L_z radius)``, for every gamma. The paper's
+    ``2 L_z radius + |gamma - gamma*| radius^2`` needs ``gamma >= L_z / radius``, and its proof uses the gamma* of one
+    loss for another, so that it can fail; without gamma*, that proof gives ``2 L_z radius + gamma radius^2``, which is
+    always larger than this g.
 
     Args:
         constants: of the loss, over a bounded set of parameters (``params_radius``).
@@ -51,15 +55,15 @@ def excess_risk_sandwich(
     check_positive("radius", radius)
     _require_ball(constants)
     require_proven(L_z=constants.L_z)
-    least = constants.L_z / radius
-    require(
-        gamma >= least * (1.0 - 1e-12),
-        f"gamma={gamma:g} must be at least L_z / radius = {least:.4g}: raise gamma, or ask for a radius of at least "
-        f"{constants.L_z / gamma:.4g}",
-    )
-    spread = 2.0 * constants.L_z * radius
-    paper = None if gamma_star is None else spread + abs(gamma - gamma_star) * radius**2
-    terms = {"2 L_z radius": spread, "gamma radius^2": gamma * radius**2}
+    steep = float(constants.L_z)
+    terms = {
+        "L_z radius": steep * radius,
+        "L_z^2 / (4 gamma)": steep**2 / (4.0 * gamma),
+        "min(gamma radius^2, L_z radius)": min(gamma * radius**2, steep * radius),
+    }
+    paper = None
+    if gamma_star is not None and gamma >= steep / radius * (1.0 - 1e-12):
+        paper = 2.0 * steep * radius + abs(gamma - gamma_star) * radius**2
     return Sandwich("excess risk, width g", terms, paper, {"gamma": gamma, "radius": radius}, surrogate_excess)
 
 
@@ -76,12 +80,13 @@ def robust_generalization(
 ) -> Bound:
     """Theorem excess_risk: with probability ``1 - delta``, the excess risk on every Q within ``radius`` of the truth.
 
-    ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)] + optimization_gap + g``, with
-    ``C(Theta) <= 3 C L_theta sqrt(d) / 2`` for the ball ``||theta|| <= C`` in d dimensions, and the g of
+    ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + g`` with ``s = sqrt(sum_i lambda_i^2 / n_i)``,
+    ``C(Theta) <= 1.3526 C L_theta sqrt(d)`` for the ball ``||theta|| <= C`` in d dimensions, and the g of
     :func:`excess_risk_sandwich`. The data domain and the parameter set must be bounded (otherwise L_theta and M are
-    infinite); gamma must be at least ``L_z / radius`` and, for the paper's l2 ball, above the concavity limit
-    ``L_zz / 2`` (in the paper L_zz). The constants must hold wherever the adversary goes: if it has no bounds, compute
-    them with ``reach=constants.reach_of(gamma)``. The paper's value differs only in g.
+    infinite); for the paper's l2 ball, gamma must be above the concavity limit ``L_zz / 2`` (in the paper L_zz). The
+    constants must hold wherever the adversary goes: if it has no bounds, compute them with
+    ``reach=constants.reach_of(gamma)``. The paper has
+    ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)]`` and its own g.
 
     Args:
         constants: of the loss, over a bounded set of parameters (``params_radius``).
@@ -94,11 +99,12 @@ def robust_generalization(
         gamma_star: the minimizer of the dual; if given, the paper's value is reported too.
     """
     sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius, gamma_star=gamma_star)
-    statistics = _statistics(constants, client_weights, num_examples, gamma, delta, levels=2)
+    statistics = _statistics(constants, client_weights, num_examples, gamma, delta)
     terms = {**statistics, "optimization": _check_gap(optimization_gap), **sandwich.terms}
     paper = None
     if sandwich.paper is not None:
-        paper = sum(statistics.values()) + optimization_gap + sandwich.paper
+        printed = _paper_statistics(constants, client_weights, num_examples, delta, levels=2)
+        paper = printed + optimization_gap + sandwich.paper
     return Bound("excess risk in the ball", terms, paper, {"gamma": gamma, "radius": radius, "delta": delta})
 
 
@@ -108,30 +114,44 @@ def generalization_to_truth(
     num_examples: Sequence[int],
     *,
     gamma: float,
-    concentration: Concentration,
+    concentration: Concentration | None = None,
     delta: float = 0.05,
     optimization_gap: float = 0.0,
 ) -> Bound:
     """Corollary 1: with probability ``1 - delta``, the excess risk on the true mixture itself.
 
-    Like :func:`robust_generalization`, with :func:`covering_radius` as the radius and ``log(4 m / delta)``, because
-    half of delta is spent on the ball covering the truth.
+    ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + L_z^2 / (4 gamma)``, as in
+    :func:`robust_generalization`: the truth lies at distance 0 from itself, so that no ball has to cover it. The paper
+    takes :func:`covering_radius` as the radius of a ball around the sample and half of delta for that, which costs its
+    whole g.
 
     Args:
-        constants: of the loss, over a bounded set of parameters (``params_radius``), with a finite ``label_cost``.
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
         client_weights: lambda, one weight per client.
         num_examples: n_i, one count per client.
         gamma: the price of transport.
-        concentration: how fast samples approach the distributions they come from.
+        concentration: how fast samples approach the distributions they come from; if given, and labels have a finite
+            ``label_cost``, the paper's bound is reported too, with ``gamma radius^2`` for its unknown
+            ``|gamma - gamma*| radius^2``.
         delta: the probability that the bound fails.
         optimization_gap: how far training stopped above the best surrogate.
     """
-    radius = covering_radius(constants, client_weights, num_examples, concentration=concentration, delta=delta)
-    sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius.value)
-    statistics = _statistics(constants, client_weights, num_examples, gamma, delta, levels=4)
-    terms = {**statistics, "optimization": _check_gap(optimization_gap), **sandwich.terms}
-    inputs = {"gamma": gamma, "radius": radius.value, "delta": delta}
-    return Bound("excess risk on the true mixture", terms, None, inputs)
+    check_positive("gamma", gamma)
+    statistics = _statistics(constants, client_weights, num_examples, gamma, delta)
+    require_proven(L_z=constants.L_z)
+    steep = float(constants.L_z)
+    terms = {
+        **statistics,
+        "optimization": _check_gap(optimization_gap),
+        "L_z^2 / (4 gamma)": steep**2 / (4.0 * gamma),
+    }
+    inputs, paper = {"gamma": gamma, "delta": delta}, None
+    if concentration is not None and math.isfinite(constants.label_cost):
+        radius = covering_radius(constants, client_weights, num_examples, concentration=concentration, delta=delta)
+        printed = _paper_statistics(constants, client_weights, num_examples, delta, levels=4)
+        if gamma >= steep / radius.value * (1.0 - 1e-12):
+            paper = printed + optimization_gap + 2.0 * steep * radius.value + gamma * radius.value**2
+    return Bound("excess risk on the true mixture", terms, paper, inputs)
 
 
 @dataclass(frozen=True)
@@ -312,12 +332,7 @@ def _sampling_radius(
 
 
 def _statistics(
-    constants: Constants,
-    client_weights: Sequence[float],
-    num_examples: Sequence[int],
-    gamma: float,
-    delta: float,
-    levels: int,
+    constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], gamma: float, delta: float
 ) -> dict[str, float]:
     """The terms that vanish with more examples."""
     _check_delta(delta)
@@ -329,10 +344,22 @@ def _statistics(
         f"gamma={gamma:g} must exceed the concavity limit L_zz / 2 = {constants.L_zz / 2.0:.4g}: raise gamma, or "
         "shrink params_radius (weight_decay)",
     )
-    complexity = 1.5 * params_radius * constants.L_theta * math.sqrt(constants.num_params)
-    inverse_roots = sum(w / math.sqrt(n) for w, n in zip(weights, num_examples, strict=True))
-    deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(weights) / delta))
-    return {"complexity": 48.0 * complexity * inverse_roots, "confidence": deviation * inverse_roots}
+    s = math.sqrt(sum(w * w / n for w, n in zip(weights, num_examples, strict=True)))
+    complexity = ENTROPY * params_radius * constants.L_theta * math.sqrt(constants.num_params)
+    return {
+        "complexity": 24.0 * s * complexity,
+        "confidence": constants.max_loss * s * math.sqrt(2.0 * math.log(2.0 / delta)),
+    }
+
+
+def _paper_statistics(
+    constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], delta: float, levels: int
+) -> float:
+    """The same two terms as the paper has them, client by client, with 3 / 2 for the entropy integral."""
+    inverse_roots = sum(w / math.sqrt(n) for w, n in zip(client_weights, num_examples, strict=True))
+    complexity = 1.5 * _require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
+    deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(client_weights) / delta))
+    return (48.0 * complexity + deviation) * inverse_roots
 
 
 def _require_ball(constants: Constants) -> float:

@@ -99,7 +99,7 @@ class Constants:
         return stretch * float(self.L_z) / (2.0 * net if self.norm == 2 else net)
 
     def learning_rate_cap(self, gamma: float) -> float:
-        """``1 / (3 L)``: the largest learning rate that the convergence theorem allows."""
+        """``1 / (3 L)``: the largest learning rate of the paper's theorem; :func:`convergence` allows ``1 / L``."""
         return 1.0 / (3.0 * float(self.smoothness(gamma)))
 
 

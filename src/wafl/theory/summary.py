@@ -86,7 +86,7 @@ def summarize(
         run: with its model, loss, weights and settings.
         clients: that the run was trained on.
         gamma: by default the run's own, or without an adversary the smallest that the bounds accept.
-        radius: of the ball; by default the smallest that the bounds accept, ``L_z / gamma``.
+        radius: of the ball; by default ``L_z / gamma``, the smallest that the paper's bounds accept.
         params_radius: of the set of parameters; by default the norm of the run's own.
         data_bounds: a box that holds every input; by default the federation's own bounds, or the span of its examples.
         label_cost: by default the run's own.
@@ -126,7 +126,7 @@ def summarize(
             weights,
             sizes,
             gamma=price,
-            concentration=_given(concentration, UNKNOWN),
+            concentration=concentration,
             delta=delta,
             optimization_gap=surrogate,
         ),
