@@ -10,6 +10,7 @@
 - ``promise.py``: a certificate as a file, ``statement.py`` in words, ``rounding.py``; ``verify.py`` checks one
 - ``audit.py``: how far a site is from a federation, by what ``labels.py`` publishes
 - ``bounds.py``, ``rates.py``: the paper's statements, one function each; ``summary.py``: all of them for a run
+- ``perturbations.py``: moves of single examples against the ball
 """
 
 from wafl.theory.audit import Audit, LabelAudit, audit
@@ -28,6 +29,7 @@ from wafl.theory.certificates import Certificate, Certificates, certify
 from wafl.theory.constant import Constant
 from wafl.theory.constants import Constants, constants
 from wafl.theory.next_client import NextClient, next_client
+from wafl.theory.perturbations import inside_ball
 from wafl.theory.promise import Promise, issue
 from wafl.theory.rates import convergence
 from wafl.theory.summary import Refusal, Summary, summarize
@@ -37,5 +39,5 @@ __all__ = [
     "Audit", "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants",
     "LabelAudit", "NextClient", "Promise", "Refusal", "Summary", "Verification", "audit", "calibrate", "certify",
     "constants", "convergence", "covering_radius", "distance_to_client", "distance_to_target", "excess_risk_sandwich",
-    "generalization_to_truth", "issue", "next_client", "robust_generalization", "summarize", "verify",
+    "generalization_to_truth", "inside_ball", "issue", "next_client", "robust_generalization", "summarize", "verify",
 ]  # fmt: skip
