@@ -4,12 +4,12 @@
         [--tables FOLDER] [--smallest]
 
 The clients are those of the leaderboard: digits turned by an angle that nobody trains on, vowels by speaker, exercises
-by subject, characters by writer. Regret is in points, on all examples of the unseen clients: the mean over clients, and
+by subject. Regret is in points, on all examples of the unseen clients: the mean over clients, and
 that over their worst tenth. "Best of the grid" is one radius per data set and number, the best in the mean over seeds,
 chosen by the very examples that it is tested on; "best each time" is another one for every seed, which no rule could
 know. Intervals are 95% (Student's t over seeds). Cost is processor time, in runs with the radius that was chosen.
 
---tables is a folder with FEMNIST and mlbench's Vowel.rda, or with the tables that --export wrote on another machine.
+--tables is a folder with mlbench's Vowel.rda, or with the tables that --export wrote on another machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from wafl.data.natural import NATURAL
 from wafl.data.natural_tables import Table
 from wafl.evidence.natural import DATA
 
-RATES = {"turned-digits": 0.3, "mlbench-vowel": 0.5, "smartwatch": 0.5, "femnist": 0.1}
+RATES = {"turned-digits": 0.3, "mlbench-vowel": 0.5, "smartwatch": 0.5}
 """The learning rate on each data set."""
 GRID = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 NUMBERS = {"accuracy": "unseen", "worst": "worst tenth"}
@@ -47,9 +47,7 @@ NUMBERS = {"accuracy": "unseen", "worst": "worst tenth"}
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument(
-        "--data", nargs="+", choices=list(RATES), default=["turned-digits", "mlbench-vowel", "smartwatch"]
-    )
+    parser.add_argument("--data", nargs="+", choices=list(RATES), default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--grid", type=float, nargs="+", default=GRID)
@@ -79,7 +77,7 @@ def find_tables(folder: Path | None) -> None:
         return
     os.environ["WAFL_DATA"] = str(folder)
     for name in RATES:
-        if name in NATURAL and name != "femnist" and (folder / f"{name}.npz").exists():
+        if name in NATURAL and (folder / f"{name}.npz").exists():
             NATURAL[name] = replace(NATURAL[name], module="numpy", brought=True, file=f"{name}.npz", read=_read)
 
 
@@ -91,7 +89,7 @@ def _read(path: Path) -> Table:
 def export(names: Sequence[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if name in NATURAL and name != "femnist":
+        if name in NATURAL:
             table = NATURAL[name].load(Path(os.environ.get("WAFL_DATA", ".")))
             np.savez(folder / f"{name}.npz", x=table.x, y=table.y, who=np.array(table.who))
 

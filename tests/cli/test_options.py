@@ -46,6 +46,7 @@ theory runs/one --radii 0.5 --norm 2 --metric error --gamma 5 --radius 0.1 --par
     --barycenter-distance 1 --data-dir data --output theory --trust
 certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --part test --confidence 0.9
     --points 2 --sign issuer.pem --data-dir data --trust
+certify runs/one -o errors.json --metric error
 verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
 audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet

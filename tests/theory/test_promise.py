@@ -336,6 +336,73 @@ def test_a_forgery_beyond_the_sample_is_found(tmp_path, name):
     assert status(wafl.verify(file, model=model, data=clients))[line] == "wrong"
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_promised_error_rate_is_that_of_certify_and_is_recomputed(tmp_path, norm):
+    case = a_case("mlr")
+    file = saved(tmp_path, case, radii=[0.0, 0.1, 50.0], norm=norm, metric="error")
+    found = certificates_of(case, [0.0, 0.1, 50.0], norm, metric="error")
+    checked = wafl.verify(file, model=case.model, data=clients_of(case))
+    assert {name for name, each in status(checked).items() if each == "attested"} == {"issued", "versions"}
+    assert checked.ok
+    for value, row in zip(checked.values.values(), found.rows, strict=True):
+        assert row.value <= value <= min(row.value + 1e-9, 1.0)
+    assert "its error rate" in file.with_suffix(".md").read_text()
+    assert "| distance at most | error rate at most |" in checked.content["statement"]
+
+
+def test_no_error_is_missed_that_float64_cannot_see():
+    """Examples on the line between two classes, whose leads of the first are rounding."""
+    rng = np.random.default_rng(0)
+    weight = np.outer([1.0, -1.0], rng.normal(size=6)) * 1e3
+    x = rng.normal(size=(200, 6))
+    x -= np.outer(x @ weight[0], weight[0]) / (weight[0] @ weight[0])
+    y = np.zeros(200, dtype=np.int64)
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=2)
+    model = oracles.linear_model(weight, np.zeros(2))
+    assert 0.2 < wafl.certify(model, clients, radii=[0.0], metric="error")[0].value < 0.8  # as float64 sees it
+    assert wafl.issue(model, clients, radii=[0.0], metric="error").values == {0.0: 1.0}
+
+
+ERRORS = {
+    "a smaller value": ("values", lambda row: row.update(value=row["value"] - 1e-9)),
+    "a smaller surrogate": ("surrogates", lambda row: row["clients"].__setitem__(0, 0.0)),
+    "no slack": ("rounding", lambda row: row.update(slack=0.0)),
+    "no rounding": ("rounding", lambda row: row.update(rounding=0.0)),
+    "a slope": ("values", lambda row: row.update(proof="slope")),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_forged_error_rate_is_found(tmp_path, name):
+    line, change = ERRORS[name]
+    case = a_case("mlr")
+    file = saved(tmp_path, case, radii=[0.1], metric="error")
+    forge(file, lambda content: change(content["certificates"][0]))
+    assert status(wafl.verify(file, model=case.model, data=clients_of(case)))[line] == "wrong"
+
+
+def test_a_promised_error_rate_beyond_the_sample_needs_no_bounds(tmp_path):
+    model, clients = a_bounded_case()
+    options = {"radii": [0.0, 0.02], "part": "test", "confidence": 0.9, "metric": "error"}
+    clients = replace(clients, bounds=None)
+    promise, found = wafl.issue(model, clients, **options), wafl.certify(model, clients, achieved=False, **options)
+    for row, each in zip(promise.content["certificates"], found.rows, strict=True):
+        assert each.value <= row["value"] <= min(each.value + 1e-9, 1.0)
+    file = tmp_path / "certificate.json"
+    promise.save(file)
+    assert wafl.verify(file, model=model, data=clients).ok
+    forge(file, lambda content: content["certificates"][0]["sampling"].update(most=0.5))
+    assert status(wafl.verify(file, model=model, data=clients))["range"] == "wrong"
+
+
+def test_a_file_whose_metric_does_not_fit_its_rows_is_refused(tmp_path):
+    forge(saved(tmp_path), lambda content: content["claim"].update(metric="error"))
+    with pytest.raises(ValueError, match="its metric and its certificates do not belong together"):
+        wafl.verify(tmp_path / "certificate.json")
+    with pytest.raises(ValueError, match="points are about the loss"):
+        promise_of(a_case("mlr"), metric="error", points=2)
+
+
 def test_a_confidence_without_its_sample_is_refused(tmp_path):
     forge(saved(tmp_path), lambda content: content["claim"].update(confidence=0.9))
     with pytest.raises(ValueError, match="its confidence and its sampling do not belong together"):

@@ -22,6 +22,7 @@ def certify(
         str, typer.Option(help="Radii of the ball, with commas, in the unit of the data.")
     ] = "0,0.1,0.25,0.5,1,2",
     norm: Annotated[str, typer.Option(help="The ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[str, typer.Option(help="What is certified: loss, or error, the error rate.")] = "loss",
     part: Annotated[str, typer.Option(help="Whose examples: train or test.")] = "train",
     confidence: Annotated[
         float | None,
@@ -55,6 +56,7 @@ def certify(
             clients,
             radii=parse_numbers("radii", radii),
             norm=parse_norm(norm),
+            metric=cast(Any, metric),
             part=cast(Any, part),
             confidence=confidence,
             points=points,

@@ -35,8 +35,8 @@ from wafl.schedule import Schedule
 CANDIDATES = (0.01, 0.03, 0.1, 0.3)
 """The radii that are tried, in parts of how far a client's examples lie from their mean."""
 
-BUDGET = 2.0
-"""What all candidates together may cost, in runs."""
+BUDGET = 1.6
+"""What training all candidates may cost, in runs; judging them takes most of what is left of two."""
 
 FEWEST = 4
 """With fewer clients than this, a half of them says nothing about the others."""

@@ -25,7 +25,8 @@ from wafl.data.federation import Federation
 from wafl.run import Run
 from wafl.theory.labels import by_label, cells_of, certified_loss, distance, label_means
 from wafl.theory.mixture import Mixture
-from wafl.theory.promise import digest_of, read_file
+from wafl.theory.promise import digest_of
+from wafl.theory.promise_reading import read_file
 from wafl.weights import by_examples
 
 

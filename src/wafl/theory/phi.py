@@ -145,9 +145,12 @@ def error_bounds(weight: Tensor, outputs: Tensor, y: Tensor, gamma: float, norm:
     return Phi(value, value, torch.where(value > 0, square, 0.0))
 
 
-def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float) -> Tensor:
-    """How far each example is from where another class has at least the same output as its own; 0 for errors."""
-    behind = -_differences(outputs, y)
+def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
+    """How far each example is from where another class has at least the same output as its own; 0 for errors.
+
+    Every lead is taken to be smaller by ``slack``, which allows for what float64 has lost of the outputs.
+    """
+    behind = -_differences(outputs, y) - slack
     behind.scatter_(-1, y[:, None], math.inf)
     far = Ball(weight, norm).distances[y]
     # A rival with the same weights never catches up; one that is ahead is there already.

@@ -23,31 +23,27 @@ from typing import Any, Literal
 from torch import nn
 
 from wafl.core.errors import PreconditionError
-from wafl.core.files import SEAL, read_limited, write_whole
+from wafl.core.files import SEAL, write_whole
 from wafl.core.fingerprint import code_of, tensors_digest
 from wafl.core.norms import norm_name
 from wafl.core.options import Count
-from wafl.core.shapes import check_types, parsed_table
 from wafl.core.signing import ALGORITHM, sign
 from wafl.core.task import Loss
 from wafl.data.federation import Federation
 from wafl.run import Run
-from wafl.theory.certificates import Certificate, Certificates, certify
-from wafl.theory.labels import check_labels, publish
+from wafl.theory.certificates import Certificate, Certificates, Metric, certify
+from wafl.theory.labels import publish
 from wafl.theory.mixture import Mixture
 from wafl.theory.proof import Proof
-from wafl.theory.rounding import allowance, magnitudes
+from wafl.theory.rounding import allowance, allowance_of_errors, magnitudes, slack_of_errors
 from wafl.theory.sampling import Domain, Drawn, Sample
 from wafl.theory.statement import statement
-from wafl.theory.upper import report_for
+from wafl.theory.upper import ErrorSurrogate, report_for
 from wafl.weights import ClientWeights
 
 FORMAT = 1
-LARGEST_FILE = 2**28
-"""The most bytes of a file that is read: about a hundred thousand clients at ten radii."""
-LARGEST_NUMBER = 1e50
-"""Products and squares of such numbers are finite, so no line of a check overflows."""
-MOMENTS = ("seconds", "centers")
+AT_REST = 1e40
+"""A gamma at which nothing moves, and that fits into a file."""
 PACKAGES = ("wafl-learn", "torch", "numpy")
 
 CHECKS = {
@@ -67,49 +63,6 @@ CHECKS = {
     "versions": "attested",
 }
 """What each line can be recomputed from; the last are only attested."""
-
-NUMBERS: dict[str, Any] = {
-    "format": int,
-    "statement": list[str],
-    "claim": {
-        "metric": str,
-        "loss": str,
-        "norm": str,
-        "unit": str,
-        "part": Literal["train", "test"],
-        "inputs": int,
-        "confidence": float | None,
-        "domain?": dict[str, Any],
-    },
-    "model": {"sha256": str, "parameters": int},
-    "constants": dict[str, dict[str, Any]],
-    "clients": list[dict[str, Any]],
-    "certificates": list[dict[str, Any]],
-    "checks": dict[str, str],
-    "labels?": dict[str, Any],
-    "issued": str,
-    "versions": dict[str, str | None],
-}
-CONSTANT: dict[str, Any] = {"value": float, "kind": str, "why": str}
-CLIENT: dict[str, Any] = {
-    "name": str,
-    "weight": float,
-    "examples": int,
-    "sha256": str,
-    "loss": float,
-    "magnitude": float,
-}
-ROW: dict[str, Any] = {
-    "radius": float,
-    "proof": Literal["duality", "slope"],
-    "gamma": float | None,
-    "tolerance": float | None,
-    "clients": list[float],
-    "rounding": float,
-    "value": float,
-    "sampling?": {"level": float, "most": float, "seconds": list[float], "centers": list[float]},
-}
-DOMAIN: dict[str, Any] = {"shape": list[int], "box": tuple[float, float], "num_classes": int}
 
 
 @dataclass(frozen=True)
@@ -152,6 +105,7 @@ def issue(
     *,
     radii: Sequence[float],
     norm: float = 2,
+    metric: Metric = "loss",
     part: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
@@ -166,6 +120,7 @@ def issue(
         clients: whose examples are mixed.
         radii: in the unit of the data; at least one.
         norm: the ground norm, 1, 2 or inf.
+        metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier.
         part: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         curvature: a bound on L_zz that you have proven yourself.
@@ -185,15 +140,21 @@ def issue(
         Count().check("points", points)
         if clients.num_classes is None:
             raise ValueError("points are per label: a regression has none")
+        if metric != "loss":
+            raise ValueError(f"points are about the loss: leave them out with metric={metric!r}")
     options: dict[str, Any] = {"part": part, "client_weights": client_weights, "loss": loss}
     proofs: dict[str, Any] = {"curvature": curvature, "confidence": confidence, "achieved": False}
-    found = certify(model, clients, radii=radii, norm=norm, **proofs, **options)
+    found = certify(model, clients, radii=radii, norm=norm, metric=metric, **proofs, **options)
     mixture = Mixture.of(model, clients, **options)
     plain = mixture.answers(None, [{}]).value[0].tolist()
     examples, weights = mixture.examples, mixture.weights.tolist()
     sizes, large = examples.num_examples.tolist(), magnitudes(mixture)
-    ask = _ask(found, mixture, replace(mixture, examples=clients.train), Domain.of(clients), plain)
-    rows = [_row(row, found, mixture, ask, max(large)) for row in found.rows]
+    training = replace(mixture, examples=clients.train)
+    if metric == "error":
+        rows = [_error_row(row, found, mixture, training, max(large)) for row in found.rows]
+    else:
+        ask = _ask(found, mixture, training, Domain.of(clients), plain)
+        rows = [_row(row, found, mixture, ask, max(large)) for row in found.rows]
     named = [
         {"name": name, "weight": weight, "examples": size, "sha256": client_digest(clients, part, place)}
         for place, (name, weight, size) in enumerate(zip(clients.names, weights, sizes, strict=True))
@@ -204,20 +165,20 @@ def issue(
     content: dict[str, Any] = {
         "format": FORMAT,
         "claim": {
-            "metric": "loss",
+            "metric": metric,
             "loss": mixture.task.loss.name,
             "norm": norm_name(norm),
             "unit": clients.unit,
             "part": part,
             "inputs": math.prod(clients.input_shape),
             "confidence": confidence,
-            **({} if confidence is None else {"domain": _plain_domain(Domain.of(clients))}),
+            **({} if confidence is None or metric == "error" else {"domain": _plain_domain(Domain.of(clients))}),
         },
         "model": {"sha256": digest_of(model), "parameters": mixture.task.num_params},
         "constants": {
             name: {"value": float(value), "kind": value.kind, "why": value.why}
             for name, value in (("L_z", found.L_z), ("L_zz", found.L_zz))
-            if value.proven
+            if value.proven and metric == "loss"  # the distance to an error is exact without them
         },
         "clients": [
             {**each, "loss": mean, "magnitude": most} for each, mean, most in zip(named, plain, large, strict=True)
@@ -271,6 +232,29 @@ def _row(row: Certificate, found: Certificates, mixture: Mixture, ask: Asked, ma
     return {**written, "rounding": extra, "value": math.nextafter(value + extra, math.inf)}
 
 
+def _error_row(
+    row: Certificate, found: Certificates, mixture: Mixture, training: Mixture, magnitude: float
+) -> dict[str, Any]:
+    """The certified error rate at one radius, with the clients' numbers from which it follows."""
+    sizes, weights = mixture.examples.num_examples.tolist(), mixture.weights.tolist()
+    slack = slack_of_errors(math.prod(mixture.examples.shape), magnitude)
+    gamma = AT_REST if row.radius == 0 else min(max(row.gamma, 1.0 / AT_REST), AT_REST)
+    written: dict[str, Any] = {
+        "radius": row.radius, "proof": "duality", "gamma": gamma, "tolerance": None, "slack": slack
+    }  # fmt: skip
+    if found.confidence is None:
+        asked = ErrorSurrogate(found.norm, slack=slack)
+        written["clients"] = mixture.answers(asked, [{"gamma": gamma}]).value[0].tolist()
+    else:
+        drawn = Drawn.of_errors(training, mixture, found.norm, gamma, slack=slack)
+        level = (1.0 - found.confidence) / len(found)
+        told = {"level": level, "most": drawn.sample.most, "seconds": list(drawn.sample.seconds)}
+        written |= {"clients": list(drawn.sample.means), "sampling": {**told, "centers": list(drawn.centers)}}
+    extra = allowance_of_errors(sizes)
+    value = min(math.nextafter(bound_of(written, weights, sizes, 0.0) + extra, math.inf), 1.0)
+    return {**written, "rounding": extra, "value": value}
+
+
 def _plain_domain(domain: Domain) -> dict[str, Any]:
     box = None if domain.box is None else list(domain.box)
     return {"shape": list(domain.shape), "box": box, "num_classes": domain.num_classes}
@@ -316,79 +300,6 @@ def whole_file(content: Mapping[str, Any], signature: str | None) -> bytes:
     digest = {SEAL: sha256(to_bytes(content)).hexdigest()}
     signed = {} if signature is None else {"signature": {"algorithm": ALGORITHM, "of": signature}}
     return to_bytes({**content, **digest, **signed})
-
-
-def read_file(path: Path) -> tuple[Promise, str | None]:
-    """The certificate in a file, which may come from anywhere, and its signature, if it has one."""
-    try:
-        return read_promise(read_limited(path, LARGEST_FILE))
-    except ValueError as error:
-        raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
-
-
-def read_promise(data: bytes) -> tuple[Promise, str | None]:
-    """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
-    content = parsed_table(data)
-    if content.get("format") != FORMAT:
-        raise ValueError(f"it has format {content.get('format')}, this version reads {FORMAT}: update wafl-learn")
-    signature: Any = content.pop("signature", None)
-    if signature is not None:
-        check_types(signature, {"algorithm": str, "of": str}, "signature")
-        signature = signature["of"]
-    content.pop(SEAL, None)
-    if data != whole_file(content, signature):
-        raise ValueError("its digest differs, or it was written by another program")
-    check_types(content, NUMBERS)
-    for where, kind, each in (
-        *(("constants", CONSTANT, value) for value in content["constants"].values()),
-        *(("clients", CLIENT, value) for value in content["clients"]),
-        *(("certificates", ROW, value) for value in content["certificates"]),
-    ):
-        check_types(each, kind, where)
-    _check_lengths(content)
-    _check_ranges(content)
-    return Promise(content), signature
-
-
-def _check_lengths(content: Mapping[str, Any]) -> None:
-    """One number per client everywhere; and what a confidence needs, in all rows or in none."""
-    if "labels" in content:
-        check_labels(content["labels"], content["claim"]["inputs"])
-    count, domain = len(content["clients"]), content["claim"].get("domain")
-    if domain is not None:
-        check_types(domain, DOMAIN, "domain")
-    for row in content["certificates"]:
-        drawn = row.get("sampling", {})
-        if any(len(each) != count for each in (row["clients"], *(drawn.get(k, row["clients"]) for k in MOMENTS))):
-            raise ValueError("its certificates do not have one number per client")
-        if (not drawn) != (content["claim"]["confidence"] is None) or (domain is None) != (not drawn):
-            raise ValueError("its confidence and its sampling do not belong together")
-
-
-def _check_ranges(content: Mapping[str, Any]) -> None:
-    """Only numbers that can be computed with; whether they prove anything is for :func:`wafl.verify` to say."""
-    _check_size(content)
-    if not content["clients"] or not content["certificates"]:
-        raise ValueError("it is about no client, or promises nothing")
-    confidence = content["claim"]["confidence"]
-    if confidence is not None and not 0.0 < confidence < 1.0:
-        raise ValueError(f"its confidence {confidence:g} must lie between 0 and 1")
-    for client in content["clients"]:
-        if client["examples"] < 1:
-            raise ValueError(f"a client has {client['examples']} examples: it must have at least 1")
-    for row in content["certificates"]:
-        if row["tolerance"] is not None and row["tolerance"] < 0.0:
-            raise ValueError(f"its tolerance {row['tolerance']:g} must not be negative")
-        if "sampling" in row and not 0.0 < row["sampling"]["level"] < 1.0:
-            raise ValueError(f"its level {row['sampling']['level']:g} must lie between 0 and 1")
-
-
-def _check_size(value: Any) -> None:
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:  # pyright: ignore[reportUnknownVariableType]
-            _check_size(each)
-    elif isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-        raise ValueError(f"a number in it is beyond {LARGEST_NUMBER:g}")
 
 
 def _version(name: str) -> str | None:

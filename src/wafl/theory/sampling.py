@@ -137,9 +137,11 @@ class Drawn:
         return cls(moments.ask(test, setting or {}, most, seed), centers, test.weights.tolist())
 
     @classmethod
-    def of_errors(cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0) -> Drawn:
+    def of_errors(
+        cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0, slack: float = 0.0
+    ) -> Drawn:
         """Of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
-        moments, setting = Moments(ErrorSurrogate(norm)), {"gamma": gamma}
+        moments, setting = Moments(ErrorSurrogate(norm, slack=slack)), {"gamma": gamma}
         centers = moments.ask(training, setting, 1.0, seed).means
         return cls(moments.ask(test, setting, 1.0, seed), centers, test.weights.tolist())
 

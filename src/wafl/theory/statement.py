@@ -29,15 +29,18 @@ def statement(content: Mapping[str, Any]) -> list[str]:
             f"{1.0 - claim['confidence']:.2g} the draw was so lucky that one of the numbers is too small. That they "
             "were drawn independently, and that the model had not seen them, is the word of whoever issued this."
         )
+    quantity, column = f"expected loss ({claim['loss'].replace('_', ' ')})", "expected loss"
+    if claim["metric"] == "error":
+        quantity = "error rate (the share of examples for which another answer has at least the score of the right one)"
+        column = "error rate"
     return [
         "# What this certificate promises",
         "",
         f"This model ({model['parameters']:,} parameters, SHA-256 {model['sha256'][:16]}...) was examined on {count:,} "
         f"examples of {number}{kept}. If it is used on other data that differ from {about} by no more than the "
-        f"distance on the left, then its expected loss ({claim['loss'].replace('_', ' ')}) is at most the number on "
-        "the right.",
+        f"distance on the left, then its {quantity} is at most the number on the right.",
         "",
-        "| distance at most | expected loss at most |",
+        f"| distance at most | {column} at most |",
         "| --- | --- |",
         *table,
         "",

@@ -57,6 +57,7 @@ class ErrorSurrogate:
 
     norm: float = 2
     power: int = 2
+    slack: float = 0.0
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0}
@@ -71,7 +72,7 @@ class ErrorSurrogate:
         outputs = problem.outputs(x)
         distance = torch.stack(
             [
-                distance_to_error(problem.linear[0][lane], outputs[lane], y[lane], self.norm)
+                distance_to_error(problem.linear[0][lane], outputs[lane], y[lane], self.norm, self.slack)
                 for lane in range(len(problem.params))
             ]
         )

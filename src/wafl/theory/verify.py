@@ -21,12 +21,13 @@ from wafl.theory.constant import Constant
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.labels import described
 from wafl.theory.mixture import Mixture
-from wafl.theory.promise import CHECKS, bound_of, client_digest, digest_of, read_file, surrogates, to_bytes
+from wafl.theory.promise import CHECKS, bound_of, client_digest, digest_of, to_bytes
+from wafl.theory.promise_reading import read_file
 from wafl.theory.proof import Proof
-from wafl.theory.rounding import allowance, magnitudes
+from wafl.theory.rounding import allowance, allowance_of_errors, magnitudes, slack_of_errors
 from wafl.theory.sampling import Domain, Moments, largest_surrogate
 from wafl.theory.statement import statement
-from wafl.theory.upper import report_for, setting_of
+from wafl.theory.upper import ErrorSurrogate, Report, report_for, setting_of
 from wafl.weights import uniform
 
 AGREE = 1e-9
@@ -111,6 +112,7 @@ class _Checker:
         self, content: Mapping[str, Any], model: Run | nn.Module | None, data: Federation | None, loss: Loss | None
     ) -> None:
         self._content, self._model, self._data = content, model, data
+        self._errors = content["claim"]["metric"] == "error"
         self._names: list[str] = [client["name"] for client in content["clients"]]
         norms = {norm_name(norm): norm for norm in NORMS}
         if content["claim"]["norm"] not in norms:
@@ -170,11 +172,14 @@ class _Checker:
         for row in self._content["certificates"]:
             if (row["proof"] == "duality") != (row["gamma"] is not None) or row["rounding"] < 0 or row["radius"] < 0:
                 return Line("values", "wrong", f"the row of radius {row['radius']:g} is not one that wafl writes")
+            if self._errors and row["proof"] != "duality":
+                return Line("values", "wrong", f"radius {row['radius']:g}: an error rate has no slope")
             # A search proves phi_gamma at every positive gamma, the curvature only above L_zz / 2.
-            floor = bend / 2.0 if row["tolerance"] is None else 0.0
+            floor = bend / 2.0 if row["tolerance"] is None and not self._errors else 0.0
             if row["gamma"] is not None and not row["gamma"] > floor:
                 return Line("values", "wrong", f"radius {row['radius']:g}: gamma is not above {floor:.4g}")
             proven = bound_of(row, weights, sizes, slope) + row["rounding"]
+            proven = min(proven, 1.0) if self._errors else proven
             if not proven <= row["value"]:
                 return Line("values", "wrong", f"radius {row['radius']:g}: {row['value']} is below {proven}, its proof")
         return Line("values", "recomputed", "each follows from gamma, the clients' numbers, L_z and the rounding")
@@ -189,6 +194,9 @@ class _Checker:
     def _constants(self) -> Line:
         if self._task is None:
             return _without("constants", "the model")
+        if self._errors:
+            linear = self._task[0].linear(self._task[1][None]) is not None
+            return _line("constants", linear, "a linear classifier needs none", "the model is not a linear classifier")
         task, params = self._task
         known = data_free_constants(task, params, self._content["claim"]["inputs"], self._norm)
         said: dict[str, Any] = self._content["constants"]
@@ -207,7 +215,12 @@ class _Checker:
         clients, (task, params) = self._content["clients"], self._task
         sizes, large = ([client[name] for client in clients] for name in ("examples", "magnitude"))
         for row in self._content["certificates"]:
-            least = allowance(task, params, sizes, max(large), row["radius"], self._norm, row["value"])
+            if self._errors:
+                needed = slack_of_errors(self._content["claim"]["inputs"], max(large))
+                if row["slack"] < needed * (1.0 - 1e-3):
+                    return Line("rounding", "wrong", f"a slack of {row['slack']:.2g} is below {needed:.2g}")
+            by_size = allowance(task, params, sizes, max(large), row["radius"], self._norm, row["value"])
+            least = allowance_of_errors(sizes) if self._errors else by_size
             if row["rounding"] < least * (1.0 - 1e-3):
                 return Line(
                     "rounding", "wrong", f"radius {row['radius']:g}: {row['rounding']:.2g} is below {least:.2g}"
@@ -244,24 +257,29 @@ class _Checker:
             rows = [row for row in self._content["certificates"] if row["proof"] == "duality"]
             pairs: Pairs = []
             for row in [row for row in rows if "sampling" not in row]:
-                values = surrogates(mixture, self._setting(row), self._norm)
+                report, setting = self._asked(row)
+                values = mixture.answers(report, [setting]).value[0].tolist()
                 pairs += [(row["clients"][there], values[here]) for here, there in places]
             pairs += [pair for row in self._content["certificates"] for pair in self._sampled(row, mixture, places)]
         worst = max((_apart(said, now) for said, now in pairs), default=0.0)
         return _line(name, worst <= AGREE, self._of_whom(), f"they differ by up to {worst:.2g} from what was computed")
 
-    def _setting(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """What clients were asked for a row that is proven by duality."""
+    def _asked(self, row: Mapping[str, Any]) -> tuple[Report | None, dict[str, float]]:
+        """What clients were asked for a row; None is the loss."""
+        if row["gamma"] is None:
+            return None, {}
+        if self._errors:
+            return ErrorSurrogate(self._norm, slack=row["slack"]), {"gamma": row["gamma"]}
         bend = self._content["constants"].get("L_zz", UNKNOWN)["value"]
-        return setting_of(row["gamma"], bend, row["tolerance"])
+        setting = setting_of(row["gamma"], bend, row["tolerance"])
+        return report_for(setting, self._norm), setting
 
     def _sampled(self, row: Mapping[str, Any], mixture: Mixture, places: list[tuple[int, int]]) -> Pairs:
         """What a row says about its sample: means and second moments, with what they are here."""
         if "sampling" not in row:
             return []
-        setting = {} if row["gamma"] is None else self._setting(row)
-        moments = Moments(None if row["gamma"] is None else report_for(setting, self._norm))
-        now = moments.ask(mixture, setting, row["sampling"]["most"])
+        report, setting = self._asked(row)
+        now = Moments(report).ask(mixture, setting, row["sampling"]["most"])
         pairs = [(row["clients"][there], now.means[here]) for here, there in places]
         return pairs + [(row["sampling"]["seconds"][there], now.seconds[here]) for here, there in places]
 
@@ -269,6 +287,9 @@ class _Checker:
         """No example can have a larger surrogate than a row says."""
         if self._task is None:
             return _without("range", "the model")
+        if self._errors:
+            least = min(row["sampling"]["most"] for row in self._content["certificates"])
+            return _line("range", least >= 1.0, "error rates lie in [0, 1]", f"{least:g} is below 1")
         said, slope = self._content["claim"]["domain"], self._content["constants"].get("L_z", UNKNOWN)["value"]
         low, high = said["box"]
         domain = Domain(tuple(said["shape"]), (low, high), said["num_classes"])
