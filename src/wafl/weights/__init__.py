@@ -15,14 +15,14 @@ from wafl.weights.rex import RiskVariance, rex
 from wafl.weights.slack import Slack, slack
 from wafl.weights.snapshot import Snapshot, snapshot
 from wafl.weights.term import Tilted, term
-from wafl.weights.transport import TransportWeights, barycenter, cover, mixture, nearest
+from wafl.weights.transport import TransportWeights, barycenter, bilevel, cover, mixture, nearest
 
 __all__ = [
     "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Damped", "Fixed", "Group", "Learned",
     "LearnedWeights", "LossQuery", "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot",
-    "StepSize", "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "by_examples", "chi2", "cover",
-    "cvar", "fixed", "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl", "rex",
-    "slack", "snapshot", "term", "uniform",
+    "StepSize", "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2",
+    "cover", "cvar", "fixed", "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl",
+    "rex", "slack", "snapshot", "term", "uniform",
 ]  # fmt: skip
 
 RULES = {

@@ -1,4 +1,4 @@
-"""The paper's weights for covering all clients: alternating minimization over the weights and a barycenter."""
+"""The paper's weights for covering all clients: its two programs over the weights and a barycenter, both trivial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wafl.core.extras import require
 from wafl.core.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
-from wafl.weights.transport.costs import check_size
+from wafl.weights.transport.costs import check_size, ground_cost, network_simplex
 from wafl.weights.transport.distances import exact_distance
 from wafl.weights.transport.result import TransportWeights
 
@@ -62,6 +62,60 @@ def barycenter(
         rule="barycenter",
         kind="exact",
         value=found[closest].value,
+        gap=0.0,
+        distances=tuple(each.value for each in found),
+        standard_errors=tuple(each.standard_error for each in found),
+    )
+
+
+def bilevel(
+    clients: Federation | Sequence[Any],
+    weights: Sequence[float],
+    *,
+    sample: int | None = 200,
+    seed: int = 0,
+    features: Features | None = None,
+) -> TransportWeights:
+    """``W_2^2(P_lambda, Q)``, where Q is the barycenter: the least ``sum_i lambda_i W_2^2(P_i, Q)`` at these weights.
+
+    The paper's appendix would minimize this over the weights, and relaxes it to :func:`wafl.weights.barycenter`,
+    because ``W_2^2(P_lambda, Q) <= sum_i lambda_i W_2^2(P_i, Q)``. The minimum is trivial, too: at ``lambda = e_i``
+    both P_lambda and Q are the client i itself, and the value is 0. A mixture of clients that differ is never its own
+    barycenter, whose points are means of the clients' points and so spread less: only single clients are minimizers.
+
+    Args:
+        clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        weights: lambda, one weight per client.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+
+    Returns:
+        The weights as they were given, and the ``value``; ``distances`` are ``W_2^2(P_i, Q)``. In more than one
+        dimension, POT's barycenter is a local solution.
+
+    >>> import numpy as np
+    >>> result = bilevel([np.array([[0.0], [1.0]]), np.array([[4.0], [7.0]])], [0.5, 0.5])
+    >>> round(result.value, 9), result.distances  # Q is 2 and 4
+    (3.5, (6.5, 6.5))
+    """
+    clouds = read_clients(clients, Sampling(sample, seed, features))
+    check_size(max(len(cloud) for cloud in clouds) * sum(len(cloud) for cloud in clouds))
+    shares = [float(weight) for weight in weights]
+    if len(shares) != len(clouds) or not (min(shares) >= 0 and abs(sum(shares) - 1.0) <= 1e-6):
+        raise ValueError(f"weights={shares} must be {len(clouds)} numbers of at least 0 that sum to 1, one per client")
+    center = _minimizer(clouds, shares, seed)
+    found = [exact_distance(cloud, center) for cloud in clouds]
+    masses = torch.cat(
+        [torch.full((len(cloud),), share / len(cloud)).double() for cloud, share in zip(clouds, shares, strict=True)]
+    )
+    mixed, even = Cloud(torch.cat([cloud.x for cloud in clouds]), None, len(masses)), torch.ones(len(center)).double()
+    _, value, _, _ = network_simplex(masses / masses.sum(), even / len(center), ground_cost(mixed, center).numpy())
+    return TransportWeights(
+        values=tuple(shares),
+        rule="bilevel",
+        kind="exact",
+        value=max(value, 0.0),
         gap=0.0,
         distances=tuple(each.value for each in found),
         standard_errors=tuple(each.standard_error for each in found),
