@@ -66,6 +66,7 @@ bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 -
 reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced --device cpu
     --work working
 leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --output board.json
+leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --done
     --work working
 flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2

@@ -75,6 +75,10 @@ def test_given_again_it_gives_the_same_bits_and_trains_nothing(tmp_path: Path, m
     assert make("two") == first
     monkeypatch.setattr(board, "_made", lambda *_: 1 / 0)
     assert make("one") == first
+    kept = board.finished(["turned-digits", "pols"], ["FedAvg", "WAFL", "AFL"], LITTLE, tmp_path / "one")
+    assert kept["results"] == json.loads(first)["results"]
+    assert kept["unfinished"] == {"turned-digits": ["AFL"], "pols": ["FedAvg", "WAFL", "AFL"]}
+    assert "Not made: AFL on turned-digits; FedAvg, WAFL, AFL on pols." in of_leaderboard(kept)
     text = of_leaderboard(json.loads(first))
     assert "| WAFL |" in text
     assert "attacked" in text

@@ -19,6 +19,9 @@ def leaderboard(
     splits: Annotated[int, typer.Option(min=2, help="Splits into seen and unseen clients.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Communication rounds of each run.")] = 40,
     model: Annotated[str, typer.Option(help="mlr, or mlp with one hidden layer.")] = "mlr",
+    done: Annotated[
+        bool, typer.Option("--done", help="Train nothing: the table of what the working folder has.")
+    ] = False,
     output: Annotated[Path, typer.Option(help="The numbers to write.")] = Path("leaderboard.json"),
     work: Annotated[Path, typer.Option(help="Where what is done is kept.")] = Path("runs/leaderboard"),
 ) -> None:
@@ -34,7 +37,7 @@ def leaderboard(
 
     from wafl.cli.terminal import make_console
     from wafl.core.files import write_whole
-    from wafl.evidence.leaderboard import TEN, Effort
+    from wafl.evidence.leaderboard import TEN, Effort, finished
     from wafl.evidence.leaderboard import leaderboard as make
     from wafl.evidence.natural import DATA
     from wafl.evidence.tables import of_leaderboard
@@ -44,7 +47,8 @@ def leaderboard(
             raise ValueError(f"--model {model} must be mlr or mlp")
         kind: Any = model
         effort = Effort(trials=trials, splits=splits, rounds=rounds, model=kind)
-        numbers = make(list(data or DATA), list(methods or TEN), effort, work, typer.echo)
+        what = list(data or DATA), list(methods or TEN), effort, work
+        numbers = finished(*what) if done else make(*what, typer.echo)
         write_whole(output, json.dumps(numbers, indent=1).encode())
         make_console().print(Markdown(of_leaderboard(numbers)))
     typer.echo(f"Numbers: {output}")

@@ -89,26 +89,76 @@ def leaderboard(
     Returns:
         What the table is made from; data sets that are not here are listed under ``absent``.
     """
+    _check_names(data, methods)
+    absent = {name: missing for name in data if (missing := DATA[name].missing) is not None}
+    for name, missing in absent.items():
+        say(f"{name}: left out, as {missing} is not here (`wafl data list`)")
+    results: dict[str, dict[str, Any]] = {}
+    for name in (name for name in data if name not in absent):
+        for method in methods:
+            say(f"{name}: {method}")
+            results.setdefault(name, {})[method] = _kept(DATA[name], method, effort, work)
+    return _numbers(effort, results, absent, {})
+
+
+def finished(data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path) -> dict[str, Any]:
+    """The same of what is in the working folder, which may have come from several machines; trains nothing.
+
+    Args:
+        data: names of :data:`wafl.evidence.natural.DATA`, which need not be here.
+        methods: names of :data:`wafl.METHODS`.
+        effort: how much was tried and trained.
+        work: where the results are.
+
+    Returns:
+        What the table is made from; what is not done is listed under ``unfinished``.
+    """
+    _check_names(data, methods)
+    places = {name: {method: _place(DATA[name], method, effort, work) for method in methods} for name in data}
+    results = {
+        name: {method: unsealed(path.read_bytes()) for method, path in paths.items() if path.is_file()}
+        for name, paths in places.items()
+    }
+    unfinished = {name: [method for method in methods if method not in found] for name, found in results.items()}
+    return _numbers(
+        effort,
+        {name: found for name, found in results.items() if found},
+        {},
+        {name: missing for name, missing in unfinished.items() if missing},
+    )
+
+
+def _check_names(data: Sequence[str], methods: Sequence[str]) -> None:
     for what, given, known in (("data", data, DATA), ("method", methods, METHODS)):
         for name in given:
             if name not in known:
                 raise ValueError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
-    absent = {name: missing for name in data if (missing := DATA[name].missing) is not None}
-    for name, missing in absent.items():
-        say(f"{name}: left out, as {missing} is not here (`wafl data list`)")
-    found: dict[str, dict[str, Any]] = {}
-    for name in (name for name in data if name not in absent):
-        for method in methods:
-            say(f"{name}: {method}")
-            found.setdefault(name, {})[method] = _kept(DATA[name], method, effort, work)
-    about = {name: DATA[name].what for name in found}
-    return {"effort": describe(effort), "what": about, "absent": absent, "results": found}
+
+
+def _numbers(
+    effort: Effort,
+    results: Mapping[str, Mapping[str, Any]],
+    absent: Mapping[str, str],
+    unfinished: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    about = {name: DATA[name].what for name in results}
+    return {
+        "effort": describe(effort),
+        "what": about,
+        "absent": absent,
+        "unfinished": unfinished,
+        "results": results,
+    }
+
+
+def _place(data: NaturalData, method: str, effort: Effort, work: Path) -> Path:
+    key = sha256(json.dumps([VERSION, data.name, method, describe(effort)]).encode()).hexdigest()[:12]
+    return work / f"{data.name}-{method}-{key}.json"
 
 
 def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[str, Any]:
     """What a method gave on a data set, from the working folder if it is there."""
-    key = sha256(json.dumps([VERSION, data.name, method, describe(effort)]).encode()).hexdigest()[:12]
-    path = work / f"{data.name}-{method}-{key}.json"
+    path = _place(data, method, effort, work)
     if path.is_file():
         return unsealed(path.read_bytes())
     with warnings.catch_warnings():

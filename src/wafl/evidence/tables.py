@@ -35,6 +35,9 @@ def of_leaderboard(numbers: Mapping[str, Any]) -> str:
     if numbers["absent"]:
         missing = ", ".join(f"{name} ({what})" for name, what in numbers["absent"].items())
         parts.append(f"Not here when this was made: {missing}.")
+    if numbers.get("unfinished"):
+        missing = "; ".join(f"{', '.join(methods)} on {name}" for name, methods in numbers["unfinished"].items())
+        parts.append(f"Not made: {missing}.")
     return "\n\n".join(parts)
 
 
@@ -64,8 +67,11 @@ def signed(mean: Mean) -> str:
 
 def _ranks(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Average ranks on unseen clients and on the worst tenth, over the data sets where every method has numbers."""
+    most = max((len(methods) for methods in results.values()), default=0)
     whole = {
-        name: methods for name, methods in results.items() if all(_values(row, "unseen") for row in methods.values())
+        name: methods
+        for name, methods in results.items()
+        if len(methods) == most and all(_values(row, "unseen") for row in methods.values())
     }
     if len(whole) < 2:
         return "Ranks need at least two data sets."
