@@ -43,9 +43,10 @@ def pages() -> dict[str, str]:
     numbers = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "reproduction").glob("*.json")
     }
-    board = json.loads((DOCS / "leaderboard.json").read_text(encoding="utf-8"))
     tables = {name: of_experiment(each) for name, each in numbers.items()}
-    tables |= {"leaderboard": of_leaderboard(board), "claims": claims(numbers), "made": how(numbers)}
+    tables |= {"claims": claims(numbers), "made": how(numbers)}
+    for path in DOCS.glob("leaderboard*.json"):
+        tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
 
 
