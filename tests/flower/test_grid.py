@@ -224,6 +224,18 @@ def test_every_method_gives_the_embedded_numbers(
     assert {seen.node for seen in grid.seen} == {host.number for host in grid.hosts}
 
 
+@pytest.mark.slow
+def test_the_methods_that_are_left_give_the_embedded_numbers(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """Those of the list of methods that the test above has no line for."""
+    left = sorted(set(wafl.METHODS) - {each["method"] for each in METHODS}, key=str.lower)
+    assert {"IRM", "SinkhornDRO", "TERM"} <= set(left)
+    experiment = only(*({"method": name} for name in left))
+    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
+    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
 def test_parts_that_cannot_be_compared_give_the_embedded_numbers(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
@@ -653,6 +665,20 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
             fakes.train(grid, experiment, folder)
         fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, folder)
         assert_same(folder, reference)
+
+
+def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+) -> None:
+    """The server asks the same clients again, and nobody may have joined."""
+    experiment, folder = only({"method": "WAFL", "shape": "clients", "rounds": 3}), tmp_path / "study"
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    interrupt(grid, 3)
+    with pytest.raises(KeyboardInterrupt):
+        fakes.train(grid, experiment, folder)
+    more = fakes.make_clients((*SIZES, 4))
+    fakes.train(fakes.make_grid(clock, tmp_path, more, [*UNEVEN, ["c06"]], experiment), experiment, folder)
+    assert_same(folder, embedded(clients, experiment, tmp_path / "embedded"))
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -210,12 +210,23 @@ def digits() -> wafl.Federation:
     return wafl.load_dataset("digits").partition(num_clients=8, labels_per_client=3, seed=0)
 
 
-@pytest.mark.parametrize("method", [wafl.QFFL(q=0.0), wafl.TERM(t=0.0), wafl.REx(beta=0.0)], ids=lambda m: m.name)
+NOWHERE = {
+    "qffl": lambda **options: wafl.weights.qffl(0.0, **options),
+    "term": lambda **options: wafl.weights.term(0.0, **options),
+    "rex": lambda **options: wafl.weights.rex(0.0, **options),
+    "cvar": lambda **options: wafl.weights.cvar(0.0, **options),
+    "kl": lambda **options: wafl.weights.kl(radius=0.0, **options),
+    "chi2": lambda **options: wafl.weights.chi2(0.0, **options),
+}
+
+
+@pytest.mark.parametrize("rule", NOWHERE)
 @pytest.mark.parametrize("center", [None, uniform()], ids=["by examples", "uniform"])
-def test_q_or_t_or_alpha_of_zero_is_fedavg(digits, method, center):
-    rule = method.client_weights if center is None else type(method.client_weights)(0.0, center=center)
+def test_a_rule_that_leans_nowhere_is_fedavg(digits, rule, center):
+    """q, t, beta or alpha of 0, or a ball of radius 0."""
+    chosen = NOWHERE[rule](**({} if center is None else {"center": center}))
     model = wafl.models.mlr(digits)
-    ours = wafl.fit(model, digits, method.with_options(client_weights=rule), **SCHEDULE)
+    ours = wafl.fit(model, digits, wafl.FedAvg(client_weights=chosen), **SCHEDULE)
     plain = wafl.fit(model, digits, wafl.FedAvg(client_weights=center), **SCHEDULE)
     for name, value in plain.params.items():
         torch.testing.assert_close(ours.params[name], value, rtol=0, atol=1e-6)
