@@ -17,7 +17,7 @@ from wafl.core.shaping import Shape
 from wafl.engine.clients import Roster
 from wafl.engine.spec import Spec
 from wafl.flower.node import Node
-from wafl.flower.wire import LARGEST, Reader, WireError, arrays, check_format, config_only, finite, read_array
+from wafl.flower.wire import Reader, WireError, arrays, check_format, config_only, finite, read_array
 from wafl.runs.plan import make_entry
 
 
@@ -43,7 +43,7 @@ class MeansQuery:
         read, count = Reader(reply, "reply"), len(self.names)
         labels = read.many("labels", int, None, 0, self.num_outputs - 1)
         places = read.many("places", int, len(labels), 0, count - 1)
-        counts = read.many("counts", int, len(labels), 1, LARGEST)
+        counts = read.many("counts", int, len(labels), 1, 10**12)
         if set(places) != set(range(count)) or len(set(zip(labels, places, strict=True))) != len(labels):
             raise WireError("means must be of one or more different classes of each client")
         means = finite("means", read_array(reply, "numbers", "means", (len(labels), self.features), torch.float64))
