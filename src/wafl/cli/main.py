@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": "Test saved runs on their clients' held-out data while a share of the clients is attacked.",
     "report": "Write one page that shows what studies found; it opens in any browser, from disk, without a network.",
     "serve": "Show studies in a browser while they run, on this machine only unless --host says otherwise.",
-    "theory": "Print the constants, certificates and bounds of saved runs, and draw the certificates.",
+    "theory": "Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.",
     "certify": "Write a certificate: how large the expected loss can be within each radius, as a file that anyone can "
     "check.",
     "verify": "Check a certificate: recompute what follows from the file, the model and the data, and say what is only "

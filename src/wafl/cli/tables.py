@@ -16,16 +16,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from wafl.core.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import Comparison
 from wafl.evaluation.generalization import PARTS, generalization
 from wafl.evaluation.score import Score, averaged
-from wafl.run import Run
 from wafl.runs.attendance import absences, privacies
 from wafl.runs.folder import StudyFolder
 from wafl.runs.study import diverged
-from wafl.theory import Bound, Certificates, Summary
 from wafl.theory.audit import Audit
 from wafl.theory.verify import Verification
 from wafl.tuning.result import Tuning, describe_setting
@@ -247,84 +244,10 @@ class _Shown:
         return f"{self(low)}-{self(high)}"
 
 
-def theory_of(name: str, run: Run, summary: Summary) -> Group:
-    """A run's constants, what follows from them, and every bound with its terms."""
-    return Group(_constants(name, summary), _consequences(run, summary), _bounds(summary))
-
-
-def _constants(name: str, summary: Summary) -> Table:
-    here, ball = summary.here, summary.ball
-    low, high = here.data_bounds
-    caption = f"Inputs in [{low:g}, {high:g}], which the adversary may leave by {here.reach:.3g}; " + (
-        "no bounded set of parameters: this model is not linear"
-        if ball is None
-        else f"parameters with norm at most {ball.params_radius:.4g}"
-    )
-    table = _plain_table(f"{name}: Lipschitz constants, {norm_name(here.norm)} ball", caption)
-    for column in ("here", "in the ball"):
-        table.add_column(column, justify="right")
-    table.add_column("")
-    for label in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
-        value = getattr(here, label)
-        widest = "" if ball is None else f"{getattr(ball, label):.4g}"
-        table.add_row(label, f"{value:.4g}", widest, f"{value.kind}: {value.why}")
-    return table
-
-
-def _consequences(run: Run, summary: Summary) -> str:
-    here, rate = summary.here, run.settings["schedule"]["learning_rate"]
-    own = f"gamma {summary.gamma:.4g}, learning rate {escape(str(rate))}"
-    if here.norm != 2 or not summary.gamma > here.concavity_limit:
-        return f"Concavity limit L_zz / 2 = {here.L_zz / 2.0:.4g}; {own}: the inner problem need not be concave.\n"
-    smoothness, cap = here.smoothness(summary.gamma), here.learning_rate_cap(summary.gamma)
-    return (
-        f"Concavity limit L_zz / 2 = {here.concavity_limit:.4g}; {own}. phi_gamma is {smoothness:.4g}-smooth in the "
-        f"parameters: the convergence theorem speaks of learning rates up to {cap:.3g}.\n"
-    )
-
-
-def _bounds(summary: Summary) -> Table:
-    table = _plain_table(
-        f"Bounds at gamma {summary.gamma:.4g}, radius {summary.radius:.4g}",
-        "paper: the paper's own statement, if it differs (wafl.theory says why).",
-    )
-    for column in ("value", "paper"):
-        table.add_column(column, justify="right")
-    table.add_column("terms, or the precondition that fails")
-    for bound in summary.bounds:
-        if isinstance(bound, Bound):
-            paper = "" if bound.paper is None else f"{bound.paper:.4g}"
-            shown = sorted(bound.terms.items(), key=lambda term: -term[1])[:5]
-            terms = ", ".join(f"{label} {value:.3g}" for label, value in shown)
-            table.add_row(bound.name, f"{bound.value:.4g}", paper, terms)
-        else:
-            table.add_row(bound.name, "-", "", f"[yellow]{escape(bound.reason)}[/]")
-    return table
-
-
-def certificates(name: str, certificates: Certificates) -> Table:
-    """One row per radius: what is certified, what is reached, and the gap between them."""
-    label = "proven" if certificates.proven else "an estimate: no bound on L_zz is known for this model"
-    simple = "proven" if certificates.simple_proven else "an estimate"
-    errors = certificates.metric == "error"
-    cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
-    table = _plain_table(
-        f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
-        f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
-    )
-    for column in ("reached", "certified", "at gamma", "simple", "gap"):
-        table.add_column(column, justify="right")
-    for row in certificates.rows:
-        reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))
-        table.add_row(f"{row.radius:g}", reached, f"{row.value:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
-    return table
-
-
 def verification(file: Path, found: Verification) -> Table:
     """One row per line of a certificate: recomputed, attested or wrong."""
     signed = "signed by the owner of the key" if found.signed else "no signature was checked"
-    table = _plain_table(f"{file}: {signed}", "attested: on the word of whoever issued the file.")
+    table = plain_table(f"{file}: {signed}", "attested: on the word of whoever issued the file.")
     table.add_column("found")
     table.add_column("")
     colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
@@ -335,7 +258,7 @@ def verification(file: Path, found: Verification) -> Table:
 
 def audited(file: Path, found: Audit) -> Table:
     """One row per label of a site: its distance next to that of a resample, what is certified and what is measured."""
-    table = _plain_table(
+    table = plain_table(
         f"{file}: {found.norm} distance from the federation, {found.unit}",
         "resample: the farthest of 19 draws of about as many of the federation's own examples; certified: at least the "
         "expected loss; measured: the mean loss of these examples.",
@@ -352,7 +275,7 @@ def audited(file: Path, found: Audit) -> Table:
     return table
 
 
-def _plain_table(title: str, caption: str) -> Table:
+def plain_table(title: str, caption: str) -> Table:
     table = Table(
         title=escape(title),
         title_justify="left",
@@ -410,7 +333,7 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
 def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
     """One row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
     aim = f"to {target}" if target else "of the mixture to it"
-    table = _plain_table(
+    table = plain_table(
         f"Client weights: W_2 in {clients.unit}",
         f"W_2 {aim} on {sample} points each, ± its standard error over draws; fewer points make it larger.",
     )

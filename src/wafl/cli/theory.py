@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wafl.cli.shared import DataDir, Trust, clients_of, load_runs, parse_norm, parse_numbers, reading
+from wafl.cli.shared import DataDir, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.theory import Certificates, Concentration
@@ -61,22 +61,24 @@ def theory(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Print the constants, certificates and bounds of saved runs, and draw the certificates.
+    """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.
 
-    A certificate holds for every distribution within the radius of the clients' training examples; the bounds carry it
-    over to the distributions that these came from. A bound that does not apply says which precondition fails.
+    First what is promised at the middle one of --radii: for data near the training examples, near the distributions
+    that these came from, for all clients and for the next. Then certificates at every radius, the constants, and
+    bounds that explain more than they promise. What does not apply says which precondition fails.
     """
     from typing import Any, cast
 
-    from wafl.cli.tables import certificates, theory_of
     from wafl.cli.terminal import make_console
+    from wafl.cli.theory_tables import certificates, promises, theory_of
     from wafl.theory import certify, summarize
     from wafl.theory.certificates import plot_certificates
+    from wafl.theory.promised import promised
 
     console = make_console()
     with reading(trust):
         runs = load_runs(run)
-        clients = clients_of(runs, run, data_dir)
+        clients, unseen = seen_and_unseen(runs, run, data_dir)
         sizes, ground = parse_numbers("radii", radii), parse_norm(norm)
         concentration = _concentration(c1, c2, alpha, clients.train.shape)
         found: dict[str, Certificates] = {}
@@ -96,8 +98,11 @@ def theory(
                 barycenter_distance=barycenter_distance,
             )
             found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric))
-            console.print(theory_of(name, each, summary))
+            place = len(sizes) // 2
+            said = promised(each, clients, unseen, found[name], place, delta)
+            console.print(promises(name, found[name], sizes[place], said))
             console.print(certificates(name, found[name]))
+            console.print(theory_of(name, each, summary))
         folder = output or run
         folder.mkdir(parents=True, exist_ok=True)
         plot_certificates(found, folder / "certificates.png")

@@ -1,0 +1,106 @@
+"""What the theory says about a run, as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from wafl.cli.tables import plain_table
+from wafl.core.norms import norm_name
+from wafl.run import Run
+from wafl.theory import Bound, Certificates, Summary
+from wafl.theory.promised import Promised
+
+
+def promises(name: str, certificates: Certificates, radius: float, found: Sequence[Promised]) -> Table:
+    """One row per promise: to whom, with which probability, and how loose it is."""
+    what = "error rate" if certificates.metric == "error" else "expected loss"
+    table = plain_table(
+        f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
+        f"at most: the {what}; probability: over the draw of examples and clients.",
+    )
+    table.add_column("at most", justify="right")
+    table.add_column("probability", justify="right")
+    table.add_column("how loose, or why there is no promise")
+    for each in found:
+        why = escape(each.why) if each.value is not None else f"[yellow]{escape(each.why)}[/]"
+        value = "-" if each.value is None else f"{each.value:.4f}"
+        table.add_row(each.whom, value, f"{each.probability:g}", why)
+    return table
+
+
+def theory_of(name: str, run: Run, summary: Summary) -> Group:
+    """A run's constants, what follows from them, and every bound with its terms."""
+    return Group(_constants(name, summary), _consequences(run, summary), _bounds(summary))
+
+
+def _constants(name: str, summary: Summary) -> Table:
+    here, ball = summary.here, summary.ball
+    low, high = here.data_bounds
+    caption = f"Inputs in [{low:g}, {high:g}], which the adversary may leave by {here.reach:.3g}; " + (
+        "no bounded set of parameters: this model is not linear"
+        if ball is None
+        else f"parameters with norm at most {ball.params_radius:.4g}"
+    )
+    table = plain_table(f"{name}: Lipschitz constants, {norm_name(here.norm)} ball", caption)
+    for column in ("here", "in the ball"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for label in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
+        value = getattr(here, label)
+        widest = "" if ball is None else f"{getattr(ball, label):.4g}"
+        table.add_row(label, f"{value:.4g}", widest, f"{value.kind}: {value.why}")
+    return table
+
+
+def _consequences(run: Run, summary: Summary) -> str:
+    here, rate = summary.here, run.settings["schedule"]["learning_rate"]
+    own = f"gamma {summary.gamma:.4g}, learning rate {escape(str(rate))}"
+    if here.norm != 2 or not summary.gamma > here.concavity_limit:
+        return f"Concavity limit L_zz / 2 = {here.L_zz / 2.0:.4g}; {own}: the inner problem need not be concave.\n"
+    smoothness, cap = here.smoothness(summary.gamma), here.learning_rate_cap(summary.gamma)
+    return (
+        f"Concavity limit L_zz / 2 = {here.concavity_limit:.4g}; {own}. phi_gamma is {smoothness:.4g}-smooth in the "
+        f"parameters: the convergence theorem speaks of learning rates up to {cap:.3g}.\n"
+    )
+
+
+def _bounds(summary: Summary) -> Table:
+    table = plain_table(
+        f"Bounds at gamma {summary.gamma:.4g}, radius {summary.radius:.4g}",
+        "paper: the paper's own statement, if it differs (wafl.theory says why).",
+    )
+    for column in ("value", "paper"):
+        table.add_column(column, justify="right")
+    table.add_column("terms, or the precondition that fails")
+    for bound in summary.bounds:
+        if isinstance(bound, Bound):
+            paper = "" if bound.paper is None else f"{bound.paper:.4g}"
+            shown = sorted(bound.terms.items(), key=lambda term: -term[1])[:5]
+            terms = ", ".join(f"{label} {value:.3g}" for label, value in shown)
+            table.add_row(bound.name, f"{bound.value:.4g}", paper, terms)
+        else:
+            table.add_row(bound.name, "-", "", f"[yellow]{escape(bound.reason)}[/]")
+    return table
+
+
+def certificates(name: str, certificates: Certificates) -> Table:
+    """One row per radius: what is certified, what is reached, and the gap between them."""
+    label = "proven" if certificates.proven else "an estimate: no bound on L_zz is known for this model"
+    simple = "proven" if certificates.simple_proven else "an estimate"
+    errors = certificates.metric == "error"
+    cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
+    table = plain_table(
+        f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
+        f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
+        f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
+    )
+    for column in ("reached", "certified", "at gamma", "simple", "gap"):
+        table.add_column(column, justify="right")
+    for row in certificates.rows:
+        reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))
+        table.add_row(f"{row.radius:g}", reached, f"{row.value:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
+    return table
