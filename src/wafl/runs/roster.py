@@ -95,7 +95,9 @@ class Remembered:
         return torch.device("cpu")
 
     def shape_of_clients(self) -> Shape:
-        raise FolderError("the clients of this study are on nodes, which do not tell how they differ")
+        raise FolderError(
+            "the clients of this study are on nodes: only a server that reaches them knows how they differ"
+        )
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
         """Nodes check what fits their examples."""
