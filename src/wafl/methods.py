@@ -461,7 +461,10 @@ class IRM(Invariant, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
-    """FedAvg with short representations of the class alone (see :class:`wafl.adversaries.SimpleRepresentation`)."""
+    """FedAvg with a price for representations that are long or tell more than the class.
+
+    See :class:`wafl.adversaries.SimpleRepresentation`.
+    """
 
     about: ClassVar = About(
         'Nguyen, Torr and Lim, "FedSR: A simple and effective domain generalization method for federated learning", '

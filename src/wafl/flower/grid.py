@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wafl.adversaries import Adversary, Wasserstein
 from wafl.algorithms import Query, Reply
-from wafl.algorithms.admission import Exclusion, Tolerance
+from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.caps import Caps
 from wafl.attacks import Attack
 from wafl.core.bounds import within
@@ -30,7 +30,7 @@ from wafl.engine.faults import without
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
 from wafl.engine.survey import SurveyReplies
-from wafl.engine.tolerant import Arrivals, Tolerant
+from wafl.engine.tolerant import Tolerant
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
@@ -41,6 +41,7 @@ from wafl.flower.node import Part, Tested
 from wafl.flower.post import POLL, Post
 from wafl.flower.queries import CutsQuery, MidpointsQuery, SurveyQuery, TestQuery
 from wafl.flower.refusals import check_refusal
+from wafl.flower.source import Nodes
 from wafl.flower.training import check_strict
 from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
 from wafl.run import Run
@@ -123,7 +124,7 @@ class GridClients:
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         entry, first = self._entry(specs), next(iter(specs.values()))
         shape = self._shape.matrix if self._entries[entry][next(iter(specs))].asks_shape else None
-        return Tolerant(_Nodes(self, entry, first.needs_sizes, shape), self.tolerance, self._caps)
+        return Tolerant(Nodes(self, entry, first.needs_sizes, shape), self.tolerance, self._caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""
@@ -404,34 +405,3 @@ class GridClients:
 def _alike(one: Spec, other: Spec) -> bool:
     """Equal except for a user's own parts, which were made twice and may not be comparable."""
     return (one.method.name, one.schedule, one.point) == (other.method.name, other.schedule, other.point)
-
-
-class _Nodes:
-    """A source of replies: the nodes that hold the clients asked."""
-
-    def __init__(self, clients: GridClients, entry: str, needs_sizes: bool, shape: Tensor | None) -> None:
-        self._clients, self._entry, self._needs_sizes, self._shape = clients, entry, needs_sizes, shape
-
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        if attempt > 0:
-            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
-        # A node that was silent once may be about to reconnect: the second attempt waits for it.
-        replies, sent, missing = self._clients.ask_nodes(
-            queries, runs, self._entry, self._needs_sizes, self._shape, everyone=attempt > 0
-        )
-        for client, why in missing.items():
-            log(WARNING, "round %d: %s: %s", queries[0].round, self._clients.roster.names[client], why)
-        arrived: dict[int, list[Reply]] = {run: [] for run in runs}
-        for node, asked in sent.items():
-            for run, part in zip(asked.runs, replies.get(node, [[]] * len(asked.runs)), strict=True):
-                arrived[run] += part
-        return [
-            Arrivals(
-                arrived[run], [Exclusion(client, missing[client]) for client in query.clients if client in missing]
-            )
-            for run, query in zip(runs, queries, strict=True)
-        ]
-
-    def undo(self, runs: Sequence[int]) -> None:
-        """Nothing to do: a node that is asked for a round again begins with what it kept before that round."""
-        log(INFO, "too few replies for %d of the runs", len(runs))
