@@ -243,6 +243,19 @@ def test_results_are_the_evaluation_of_the_saved_models(whole: Path) -> None:
             assert row["attacked"][f"{share:g}"]["seeds"] == [100 * (score.accuracy or 0.0) for score in moved]
 
 
+def test_results_say_which_radius_each_seed_chose_and_why(tmp_path: Path) -> None:
+    methods = [{"method": "WAFL", "radius": "auto"}]
+    schedule = {**BASE["schedule"], "rounds": 2, "local_steps": 1}
+    results = make(tmp_path / "study", methods=methods, schedule=schedule, attack={"kind": "none"}).run()
+    chosen = results["methods"]["WAFL"]["chosen"]
+    assert list(chosen) == ["3", "1"]
+    for folder, seed in (("wafl", "3"), ("wafl/seed-1", "1")):
+        run = wafl.load_run(tmp_path / "study" / folder)
+        assert run.settings["method"]["adversary"]["radius"] == chosen[seed]["radius"]
+        assert chosen[seed]["why"].startswith(f"radius {chosen[seed]['radius']:g} was chosen among ")
+    assert StudyFolder(tmp_path / "study").experiment().methods[0].radius == "auto"  # type: ignore[attr-defined]
+
+
 def test_the_saved_config_run_again_gives_the_same_bits(whole: Path, tmp_path: Path) -> None:
     result = invoke("run", whole / "config.toml", "--output", tmp_path, "--name", "again")
     assert result.exit_code == 0, result.output
