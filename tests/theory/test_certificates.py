@@ -244,7 +244,7 @@ def test_no_ascent_in_the_ball_finds_a_larger_loss(name, norm):
     for row in found.rows:
         climbed = theory.climbed_shift(case, row.radius, norm)
         assert found.loss <= climbed <= row.best * (1.0 + 1e-9)
-        assert row.gamma > (0.0 if name == "mlr" else found.L_zz / 2.0)
+        assert row.gamma > (found.L_zz / 2.0 if row.tolerance is None else 0.0)
         if row.achieved is not None:
             assert climbed * (1.0 - 1e-3) <= row.achieved <= row.best * (1.0 + 1e-9)
             assert row.gap == row.best - row.achieved
@@ -361,13 +361,16 @@ def test_the_certificate_is_the_minimum_of_the_dual(seed):
 
 
 @pytest.mark.parametrize("norm", [1, math.inf])
-def test_a_networks_certificate_for_norms_other_than_l2_is_quadratic_in_the_radius(norm):
-    """The minimum of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form."""
+def test_a_networks_certificate_for_norms_other_than_l2_is_at_most_quadratic_in_the_radius(norm):
+    """The minimum of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form, or less."""
     case, found = a_case("tanh"), certified("tanh", norm)
     steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
     for row in found.rows:
         expected = case.mean() + steep * row.radius + found.L_zz * row.radius**2 / 2.0
-        assert row.value == pytest.approx(expected, rel=1e-7)
+        assert row.value <= expected * (1.0 + 1e-7)
+        if row.tolerance is None:
+            assert row.value == pytest.approx(expected, rel=1e-7)
+    assert found.rows[0].tolerance is None, "in a small ball the curvature proves more"
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -602,7 +605,7 @@ def test_certificates_never_decrease_as_the_radius_grows(name, norm):
     assert found[2].value - case.mean() == pytest.approx(1e-6 * steep, rel=1e-3)
     for row in found.rows:
         assert math.isfinite(row.value)
-        assert row.gamma > (0.0 if name == "mlr" else found.L_zz / 2.0)
+        assert row.gamma > (found.L_zz / 2.0 if row.tolerance is None else 0.0)
         if row.achieved is not None:
             assert case.mean() * (1.0 - 1e-9) <= row.achieved <= row.best * (1.0 + 1e-9)
 
@@ -653,7 +656,7 @@ def test_certificates_say_whether_they_are_proven():
     assert trusted.L_zz == 2.0
     relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     kinked = certificates_of(replace(case, model=relu), [0.1], math.inf, achieved=False)
-    assert not kinked.proven
+    assert kinked.proven, "along its margins"
     assert kinked.simple_proven
     assert certified("tanh", 2).proven
     assert "certified is proven" in str(certified("tanh", 2))

@@ -45,7 +45,7 @@ def test_at_a_layer_it_is_the_certificate_of_the_head_on_features_and_proven(par
     by_hand = wafl.Federation.from_arrays([tuple(each) for each in features], num_classes=3)
     assert_same(found, wafl.certify(net[3], by_hand, radii=[0.1, 0.5], part=part))
     assert found.proven, "a linear head"
-    assert not wafl.certify(net, clients, radii=[0.1], part=part).proven, "of a network with ReLU it is an estimate"
+    assert not wafl.certify(net, clients, radii=[0.1], part=part).L_zz.proven, "a network with ReLU has none"
     assert "output of layer '2'" in found.unit
     assert all(row.achieved is not None and row.achieved <= row.best + 1e-9 for row in found.rows)
 

@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +39,7 @@ from wafl.theory.certificates import (
 from wafl.theory.constant import Constant
 from wafl.theory.constants import data_free_constants, task_of
 from wafl.theory.mixture import Means
+from wafl.theory.networks import knows_margins
 from wafl.theory.sampling import Domain
 from wafl.theory.upper import Report
 
@@ -77,12 +78,12 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
 
     roster = clients.roster
     known = data_free_constants(task, params, math.prod(roster.input_shape), norm)
-    if len(known) < 2 and question.metric == "loss":
+    if len(known) < 2 and question.metric == "loss" and not knows_margins(task):
         raise ConfigError(
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
-    asked = Question(norm, metric=question.metric, finite_above=finite_above(task, bent))
+    asked = replace(question, finite_above=finite_above(task, bent), by_margins=knows_margins(task))
     found = certificates_of(means, radii, asked, roster.unit, steep, bent)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)

@@ -217,8 +217,8 @@ def _report(read: Reader, *, linear: bool) -> Report:
     """What the query asks for in addition to the loss."""
     name, norm = read.one("report", str), float(read.one("norm", str))
     check_norm(norm)
-    if name not in REPORTS or (name != "smooth" and not linear):
-        raise WireError(f"report={name!r} must be one of {', '.join(REPORTS if linear else ('smooth',))}")
+    if name not in REPORTS or (name == "error" and not linear):
+        raise WireError(f"report={name!r} must be one of {', '.join(REPORTS if linear else ('smooth', 'linear'))}")
     return REPORTS[name](norm)
 
 

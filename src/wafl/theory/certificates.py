@@ -33,15 +33,15 @@ from wafl.run import Run
 from wafl.theory import elsewhere
 from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
-from wafl.theory.dual import CLOSE, Surrogate, minimize_dual, search_dual
-from wafl.theory.mixture import Asked, Means, Mixture
+from wafl.theory.dual import CLOSE, Surrogate, search_dual
+from wafl.theory.mixture import Asked, Mixture
+from wafl.theory.networks import AskMeans, knows_margins, prove_network, rounded, surrogates_of
 from wafl.theory.phi import is_known
 from wafl.theory.sampling import Domain, Drawn
-from wafl.theory.upper import ErrorSurrogate, LinearSurrogate, Report, UpperBound, setting_of
+from wafl.theory.upper import ErrorSurrogate, SearchedSurrogate, setting_of
 from wafl.weights import ClientWeights, fixed
 
 Metric = Literal["loss", "error"]
-AskMeans = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
 LEAST_SHARE = 0.1
 LARGEST = 1e300
 """A gamma at which nothing moves."""
@@ -96,7 +96,8 @@ class Certificates:
 
     @property
     def proven(self) -> bool:
-        return self.metric == "error" or self.power == 1 or self.L_zz.proven
+        searched = all(row.radius == 0 or row.tolerance is not None for row in self.rows)
+        return self.metric == "error" or self.power == 1 or self.L_zz.proven or searched
 
     @property
     def simple_proven(self) -> bool:
@@ -288,16 +289,13 @@ def certify(
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
 
     def reach(radius: float) -> float | None:
-        looks = achieved and metric == "loss"
-        return (
-            mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
-            if looks
-            else None
-        )
+        if not achieved or metric == "error":
+            return None
+        return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
-    bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
     limit = finite_above(mixture.task, bent) if curvature is None else None
-    asked = (wanted, Question(norm, power, metric, gap, limit), clients.unit, known["L_z"], bent)
+    question = Question(norm, power, metric, gap, limit, not linear and knows_margins(mixture.task))
+    asked = (wanted, question, clients.unit, known["L_z"], bent)
     if confidence is None:
         found = certificates_of(partial(mixture.means, seed=seed), *asked, achieved=reach)
         return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
@@ -360,7 +358,8 @@ def _beyond(
 class Question:
     """What is certified: see :func:`certify`.
 
-    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite.
+    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
+    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.margins`).
     """
 
     norm: float = 2
@@ -368,6 +367,7 @@ class Question:
     metric: Metric = "loss"
     gap: float = 0.02
     finite_above: float | None = None
+    by_margins: bool = False
 
 
 def finite_above(task: Task, bent: Constant) -> float | None:
@@ -404,42 +404,24 @@ def certificates_of(
     elif question.finite_above is not None:
         rows = _tight(means, radii, question, question.finite_above, clean, simple)
     else:
-        rows = _smooth(means, radii, question, bent, clean, simple, achieved)
+        found = prove_network(means, radii, question.norm, question.gap, steep, bent, question.by_margins, clean)
+        rows = [
+            Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
+            for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
+        ]
     return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, power=question.power)
-
-
-def _smooth(
-    means: AskMeans,
-    radii: Sequence[float],
-    question: Question,
-    bent: Constant,
-    clean: float,
-    simple: Sequence[float],
-    achieved: Callable[[float], float | None],
-) -> list[Certificate]:
-    """For gamma above ``L_zz / 2``, where the inner problem is concave or nearly so."""
-
-    def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        settings = [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas]
-        return _surrogates(means(UpperBound(question.norm), settings))
-
-    found = minimize_dual(ask, radii, bent / 2.0, clean)
-    return [
-        Certificate(radius, value, gamma, cruder, achieved(radius))
-        for radius, (value, gamma), cruder in zip(radii, found, simple, strict=True)
-    ]
 
 
 def _tight(
     means: AskMeans, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
 ) -> list[Certificate]:
     """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
-    report = LinearSurrogate(question.norm)
+    report = SearchedSurrogate(question.norm)
     exact = clean if clean > 0 else 1.0
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
         settings = [{"gamma": gamma, "proven": 0.0, "tolerance": question.gap * exact} for gamma in gammas]
-        return _surrogates(means(report, settings))
+        return surrogates_of(means(report, settings))
 
     close = CLOSE if limit > 0 else min(question.gap / 10.0, 0.01)  # a closed form costs nothing
     dual = search_dual(ask, radii, limit, close)
@@ -449,8 +431,8 @@ def _tight(
         value, gamma = dual.least(radius)
         # Rounded, so that the last digits of a mean do not decide how a search ends. The gap is relative to what the
         # radius adds to the loss, unless that is very little.
-        allowed = _rounded(question.gap * max(value - clean, LEAST_SHARE * value), 3)
-        settings.append(setting_of(gamma if limit > 0 else _rounded(gamma, 6), limit, allowed))
+        allowed = rounded(question.gap * max(value - clean, LEAST_SHARE * value), 3)
+        settings.append(setting_of(gamma if limit > 0 else rounded(gamma, 6), limit, allowed))
     proven = means(report, settings).value if settings else []
     lines = [(each["gamma"], value, each["tolerance"]) for each, value in zip(settings, proven, strict=True)]
     rows: list[Certificate] = []
@@ -468,7 +450,7 @@ def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> t
     report, power = ErrorSurrogate(question.norm, question.power), question.power
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        return _surrogates(means(report, [{"gamma": gamma} for gamma in gammas]))
+        return surrogates_of(means(report, [{"gamma": gamma} for gamma in gammas]))
 
     clean = ask([LARGEST])[0].value
     budgets = [radius ** (power / 2.0) for radius in radii]  # the search squares them
@@ -479,14 +461,6 @@ def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> t
         reached = dual.reached(budget) if radius > 0 else clean
         rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, min(reached, value, 1.0)))
     return clean, rows
-
-
-def _rounded(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
-
-
-def _surrogates(found: Means) -> list[Surrogate]:
-    return [Surrogate(value, cost) for value, cost in zip(found.value, found.cost, strict=True)]
 
 
 def check_question(metric: str, power: int, gap: float) -> None:

@@ -52,15 +52,26 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
     >>> loss_steepness(net, CrossEntropy()).bend < math.inf
     True
     """
+    found = last_layer(model)
+    if found is None:
+        return None
+    weight, before = found
+    steep, bent = loss.slopes(weight[None]), loss.curvature(weight[None])
+    if steep is None:
+        return None
+    slope, bend = before.slope, before.bend
+    widest, curvature = float(steep.max()), math.inf if bent is None else float(bent[0])
+    curved = 0.0 if slope == 0.0 else curvature * slope**2
+    return Steepness(widest * slope, curved + (0.0 if widest == 0.0 else widest * bend))
+
+
+def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
+    """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
     layers = _layers(model)
     last = layers[-1] if layers else None
     if layers is None or not isinstance(last, nn.Linear) or type(last) is not nn.Linear:
         return None
     if not all(is_plain(layer, type(layer)) for layer in layers):
-        return None
-    weight = last.weight.detach().double()[None]
-    steep, bent = loss.slopes(weight), loss.curvature(weight)
-    if steep is None:
         return None
     slope, bend = 1.0, 0.0
     for layer in layers[:-1]:
@@ -70,9 +81,7 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
         first, second = step
         kink = 0.0 if slope == 0.0 else second * slope**2
         slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
-    widest, curvature = float(steep.max()), math.inf if bent is None else float(bent[0])
-    curved = 0.0 if slope == 0.0 else curvature * slope**2
-    return Steepness(widest * slope, curved + (0.0 if widest == 0.0 else widest * bend))
+    return last.weight.detach().double(), Steepness(slope, bend)
 
 
 def _layers(model: nn.Module) -> list[nn.Module] | None:

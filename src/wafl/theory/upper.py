@@ -13,15 +13,18 @@ from wafl.adversaries.base import lane_scalar
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.norms import dual, power_norm
 from wafl.core.task import Problem
+from wafl.theory.margins import along_margins, margin_slopes
 from wafl.theory.phi import LinearPhi, distance_to_error
 
 
 @dataclass(frozen=True)
-class LinearSurrogate:
-    """phi_gamma of a linear model with cross-entropy or squared error (:class:`wafl.theory.phi.LinearPhi`).
+class SearchedSurrogate:
+    """phi_gamma by a search, at every gamma.
 
-    From above if ``proven`` is 1, at most ``tolerance`` too high for each example unless the search would become too
-    long; otherwise what an ascent reaches. The cost is that of the ascent's moves.
+    Of a linear model with cross-entropy or squared error (:class:`wafl.theory.phi.LinearPhi`): from above if ``proven``
+    is 1, at most ``tolerance`` too high for each example unless the search would become too long; otherwise what an
+    ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known: from above, along the
+    distance (:mod:`wafl.theory.margins`), and the cost is that of the distance.
     """
 
     norm: float = 2
@@ -34,7 +37,6 @@ class LinearSurrogate:
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         state = state or AdversaryState()
-        assert problem.linear is not None
         numbers = [lane_scalar(state, name, value, problem.params) for name, value in self.scalars().items()]
         outputs, value = problem.outputs(x), problem.params.new_zeros(y.shape[:2])
         cost = torch.zeros_like(value)
@@ -42,6 +44,13 @@ class LinearSurrogate:
         for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
+            if problem.linear is None:
+                features = dense(x)[0, 0].numel()
+                slopes = margin_slopes(problem.task, problem.params[lanes[0]], self.norm, features)
+                if slopes is None:
+                    raise ValueError("this network has a layer of which no Lipschitz constant is known")
+                value[here], cost[here] = along_margins(slopes, outputs[here], y[here], gamma, tolerance)
+                continue
             phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
             if proven:
                 found = phi.bounds(outputs[here], y[here], gamma, tolerance)
@@ -151,10 +160,10 @@ def _slope_and_cost(
     return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
 
 
-Report = UpperBound | LinearSurrogate | ErrorSurrogate
-REPORTS: dict[str, type[UpperBound] | type[LinearSurrogate] | type[ErrorSurrogate]] = {
+Report = UpperBound | SearchedSurrogate | ErrorSurrogate
+REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate]] = {
     "smooth": UpperBound,
-    "linear": LinearSurrogate,
+    "linear": SearchedSurrogate,
     "error": ErrorSurrogate,
 }
 """What a client may be asked for, by the name that travels."""
@@ -167,6 +176,6 @@ def setting_of(gamma: float, curvature: float, tolerance: float | None) -> dict[
     return {"gamma": gamma, "proven": 1.0, "tolerance": tolerance}
 
 
-def report_for(setting: Mapping[str, float], norm: float) -> UpperBound | LinearSurrogate:
+def report_for(setting: Mapping[str, float], norm: float) -> UpperBound | SearchedSurrogate:
     """The report that a setting is for."""
-    return UpperBound(norm) if "curvature" in setting else LinearSurrogate(norm)
+    return UpperBound(norm) if "curvature" in setting else SearchedSurrogate(norm)
