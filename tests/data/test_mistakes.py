@@ -368,6 +368,7 @@ def pairs(*items: Any) -> Any:
     [
         (TensorDataset(torch.zeros(2, 1), torch.zeros(2)), "datasets is a TensorDataset: pass a list with one"),
         ({"a": pairs((1, 2))}, "datasets is a dict: pass a list with one data set per client"),
+        (type("Parts", (), {"load_partition": None})(), r"datasets is a Parts: .*, \[it.load_partition\(i\) for i"),
         ([7], "client 0 is a int: it must be a data set, or a pair"),
         ([{"train": pairs((1, 2)), "validation": pairs((1, 2))}], "client 0 has the parts train, validation: "),
         ([pairs()], "client 0: the data set is empty"),

@@ -30,9 +30,7 @@ def theory(
     gamma: Annotated[
         float | None, typer.Option(help="Bounds: the price of transport. Default: that of the run.")
     ] = None,
-    radius: Annotated[
-        float | None, typer.Option(help="Bounds: the radius of the ball. Default: L_z / gamma, the least.")
-    ] = None,
+    radius: Annotated[float | None, typer.Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
     params_radius: Annotated[
         float | None, typer.Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
     ] = None,

@@ -72,7 +72,8 @@ def read_datasets(
     Clients that name their classes differently are matched by these names, not by their numbers.
     """
     if is_dataset(datasets) or isinstance(datasets, str | Mapping) or not isinstance(datasets, Iterable):
-        raise ValueError(f"datasets is a {type(datasets).__name__}: pass a list with one data set per client")
+        hint = ", [it.load_partition(i) for i in range(n)]" if hasattr(datasets, "load_partition") else ""
+        raise ValueError(f"datasets is a {type(datasets).__name__}: pass a list with one data set per client{hint}")
     clients = [_parts(client, item) for client, item in enumerate(cast("Iterable[Any]", datasets))]
     known = [[class_names(part, columns) for part in parts] for parts in clients]
     distinct = {names for row in known for names in row} if classes is None else {None}

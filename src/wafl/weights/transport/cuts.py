@@ -181,7 +181,10 @@ class _Model:
         wanted = (level - self._costs - slopes @ best) / unit
         system = np.vstack([slopes.T, wanted])
         aim = np.append(np.zeros(len(best)), 1.0)
-        shares, _ = nnls(system, aim, maxiter=30 * system.shape[1])
+        try:
+            shares, _ = nnls(system, aim, maxiter=30 * system.shape[1])
+        except RuntimeError:  # it gave up
+            return None
         *step, last = system @ shares - aim
         found = best - np.array(step) / last * unit if last < 0 else best
         missed = level - (self._costs + slopes @ found).min()
