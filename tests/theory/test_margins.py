@@ -93,3 +93,14 @@ def test_other_losses_and_layers_have_no_margins() -> None:
     assert margin_slopes(regression, regression.initial(), 2, 2) is None
     unknown = make_task(nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 3)))
     assert margin_slopes(unknown, unknown.initial(), 2, 2) is None
+
+
+def test_an_estimated_curvature_is_never_published() -> None:
+    """Certificates along the margins are proven although L_zz is not: what needs L_zz is left out."""
+    model, x, y = drawn("relu")
+    clients = wafl.Federation.from_arrays([(x.numpy(), y.numpy())], test_fraction=0.0, num_classes=3)
+    content = wafl.issue(model, clients, radii=[0.3], points=2).content
+    assert list(content["constants"]) == ["L_z"]
+    assert content["labels"]["gammas"] == []
+    assert [row["proof"] for row in content["certificates"]] == ["duality"]
+    assert wafl.certify(model, clients, radii=[0.3], achieved=False).L_zz.kind == "estimate"
