@@ -164,6 +164,7 @@ FLAGS = {
     "threshold": ("FedGMA", ["0.5"], 0.5), "share": ("FedPGM", ["0.5"], 0.5),
     "shape": ("WAFL", [",".join(["2"] * 64)], repr(Shape([2.0] * 64))),
     "noise": ("SinkhornDRO", ["0.5"], 0.5), "samples": ("SinkhornDRO", ["3"], 3),
+    "l2": ("FedSR", ["0.5"], 0.5), "cmi": ("FedSR", ["0.5"], 0.5),
 }
 # fmt: on
 
