@@ -114,14 +114,15 @@ class Search:
         example = torch.arange(count, device=self.a.device)
         sizes = self.ball.distances[self.y]
         start = (self.a + sizes.square() / (4.0 * self.gamma)).softmax(-1)
-        return self._bounded(example, corners, sizes, start, FIRST_STEPS)
+        kept = self._kept(self.y.repeat_interleave(classes), corners.reshape(-1, classes)).view(count, classes)
+        return self._bounded(example, corners, sizes, sizes.square() / (4.0 * self.gamma) - kept, start, FIRST_STEPS)
 
     def cut(self, parts: Parts) -> Parts:
         """Both halves of each part, across the edge that the interpolation misses most."""
         weights, classes = parts.weights, self.a.shape[1]
         gram = self.kept.rest if self.ball.norm == 2 else self.ball.gram
-        seen = torch.matmul(gram, parts.vertices)
-        inner = torch.bmm(parts.vertices.mT, seen)
+        seen = (parts.vertices.mT.reshape(-1, classes) @ gram).view_as(parts.vertices)
+        inner = torch.bmm(seen, parts.vertices)
         own = inner.diagonal(dim1=1, dim2=2)
         apart = own[:, :, None] + own[:, None, :] - 2.0 * inner
         edge = (weights[:, :, None] * weights[:, None, :] * apart).flatten(1).argmax(-1)
@@ -130,20 +131,25 @@ class Search:
         first, second = weights[rows, one], weights[rows, other]
         share = (first / (first + second)).clamp(0.2, 0.8)[:, None]
         middle = share * parts.vertices[rows, :, one] + (1.0 - share) * parts.vertices[rows, :, other]
-        size = self.ball.size(self.y[parts.example], middle)
-        vertices, sizes = parts.vertices.repeat(2, 1, 1), parts.sizes.repeat(2, 1)
+        labels = self.y[parts.example]
+        size = self.ball.size(labels, middle)
+        level = size.square() / (4.0 * self.gamma) - self._kept(labels, middle)
+        vertices, sizes, levels = parts.vertices.repeat(2, 1, 1), parts.sizes.repeat(2, 1), parts.level.repeat(2, 1)
         replaced, twice = torch.cat([other, one]), torch.arange(2 * len(parts), device=edge.device)
         vertices[twice, :, replaced] = middle.repeat(2, 1)
-        sizes[twice, replaced] = size.repeat(2)
+        sizes[twice, replaced], levels[twice, replaced] = size.repeat(2), level.repeat(2)
         start = weights + 1e-3
         start = (start / start.sum(-1, keepdim=True)).repeat(2, 1)
-        halves = self._bounded(parts.example.repeat(2), vertices, sizes, start, STEPS)
+        halves = self._bounded(parts.example.repeat(2), vertices, sizes, levels, start, STEPS)
         return replace(halves, bound=torch.minimum(halves.bound, parts.bound.repeat(2)))
 
-    def _bounded(self, example: Tensor, vertices: Tensor, sizes: Tensor, weights: Tensor, steps: int) -> Parts:
+    def _bounded(
+        self, example: Tensor, vertices: Tensor, sizes: Tensor, level: Tensor, weights: Tensor, steps: int
+    ) -> Parts:
+        """For l2, ``level`` is what is interpolated; for other norms it depends on the part, and is found here."""
         squares = sizes.square() / (4.0 * self.gamma)
         if self.ball.norm == 2:
-            level, ray = squares - self._kept(example, vertices), torch.zeros_like(sizes)
+            ray = torch.zeros_like(sizes)
         else:
             share = _concave_share(vertices, sizes, weights, self.gamma)[:, None]
             level, ray = (1.0 - share) * squares, (share / (4.0 * self.gamma)).sqrt() * sizes
@@ -175,11 +181,10 @@ class Search:
         inside = torch.bmm(parts.vertices.mT, slope[..., None])[..., 0]
         return value, inside + parts.level + 2.0 * ray * parts.ray
 
-    def _kept(self, example: Tensor, vertices: Tensor) -> Tensor:
-        lean = vertices.clone()
-        rows = torch.arange(len(example), device=example.device)
-        lean[rows, self.y[example]] -= 1.0
-        return (lean * torch.matmul(self.kept.quadratic, lean)).sum(1) / (4.0 * self.gamma)
+    def _kept(self, labels: Tensor, points: Tensor) -> Tensor:
+        """The quadratic that is kept, at one point for each label."""
+        lean = points.scatter_add(-1, labels[:, None], -torch.ones_like(points[:, :1]))
+        return ((lean @ self.kept.quadratic) * lean).sum(-1) / (4.0 * self.gamma)
 
 
 def _by_tangent(value: Tensor, slope: Tensor, weights: Tensor) -> Tensor:
