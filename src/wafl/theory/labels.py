@@ -29,6 +29,8 @@ RESAMPLES = 19
 """One more resample is no farther than the farthest of these with probability 19/20."""
 GAMMAS = 12
 """At how many gammas the surrogate of each label is published."""
+FARTHEST = 20.0
+"""Gammas go down to the slope over so many times the largest radius."""
 CHUNK = 4096
 
 LABEL: dict[str, Any] = {
@@ -132,15 +134,17 @@ def _subset_distance(cell: Cell, rows: list[int], points: Tensor, weights: Tenso
     return distance(cell.x[rows], share / share.sum(), points, weights, norm)
 
 
-def gammas_for(slope: float, curvature: float, radii: Sequence[float]) -> list[float]:
-    """Where the surrogates are published: from just above ``L_zz / 2`` to the gamma of the smallest radius.
+def gammas_for(slope: float, limit: float, radii: Sequence[float]) -> list[float]:
+    """Where the surrogates are published: up to the gamma of the smallest radius.
 
-    Nowhere if L_zz is not known: then there is only the slope.
+    From just above ``L_zz / 2``, if that limits gamma; otherwise from the gamma of ten times the largest radius: labels
+    may be farther than any radius. Nowhere if L_zz is needed and unknown: then there is only the slope.
     """
-    if not math.isfinite(curvature):
+    asked = [radius for radius in radii if radius > 0] or [1.0]
+    if not math.isfinite(limit) or not slope > 0:
         return []
-    least = 0.5 * curvature * (1.0 + 1e-3) if curvature > 0 else 1e-9
-    most = max(slope / min([radius for radius in radii if radius > 0] or [1.0]), 2.0 * least)
+    least = limit * (1.0 + 1e-3) if limit > 0 else slope / (FARTHEST * max(asked))
+    most = max(slope / min(asked), 2.0 * least)
     return [least * (most / least) ** (place / (GAMMAS - 1)) for place in range(GAMMAS)]
 
 
@@ -148,7 +152,7 @@ def publish(
     mixture: Mixture, proof: Proof, slope: float, radii: Sequence[float], points: int, rounding: float, seed: int = 0
 ) -> dict[str, Any]:
     """Everything above, as plain values; ``rounding`` is added upwards to what is certified."""
-    gammas, cells = gammas_for(slope, proof.curvature, radii), cells_of(mixture)
+    gammas, cells = gammas_for(slope, proof.limit, radii), cells_of(mixture)
     chosen = {label: centers(cell, points, seed) for label, cell in cells.items()}
     found = described(mixture, proof, gammas, chosen, rounding)
     for each in found:

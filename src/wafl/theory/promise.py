@@ -160,7 +160,7 @@ def issue(
         for place, (name, weight, size) in enumerate(zip(clients.names, weights, sizes, strict=True))
     ]
     most = max(row["rounding"] for row in rows)
-    proof, slope = Proof(norm, float(found.L_zz) if found.L_zz.proven else math.inf), float(found.L_z)
+    proof, slope = Proof.of(mixture.task, norm, float(found.L_zz) if found.L_zz.proven else math.inf), float(found.L_z)
     labels = {} if points is None else {"labels": publish(mixture, proof, slope, radii, points, most)}
     content: dict[str, Any] = {
         "format": FORMAT,

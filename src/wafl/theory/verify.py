@@ -315,10 +315,10 @@ class _Checker:
         if missing:
             return Line("labels", "wrong", f"labels {sorted(missing)} are only in one of certificate and data")
         pairs: Pairs = []
-        proof = Proof(self._norm, self._content["constants"].get("L_zz", UNKNOWN)["value"])
+        proof = Proof.of(mixture.task, self._norm, self._content["constants"].get("L_zz", UNKNOWN)["value"])
         gammas: list[float] = self._content["labels"]["gammas"]
-        if not all(2.0 * gamma > proof.curvature for gamma in gammas):
-            return Line("labels", "wrong", f"gamma is not above L_zz / 2 = {proof.curvature / 2.0:.4g}")
+        if not all(gamma > proof.limit for gamma in gammas):
+            return Line("labels", "wrong", f"gamma is not above {proof.limit:.4g}")
         for now in described(mixture, proof, gammas, points, 0.0):
             then = said[now["label"]]
             pairs += [(then[name], now[name]) for name in ("share", "spread", "loss", "examples")]
