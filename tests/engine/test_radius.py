@@ -23,7 +23,7 @@ def clients() -> wafl.Federation:
 
 
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("norm", [2, 1, math.inf])
 def test_the_radius_is_reached_at_every_scale_and_the_model_survives(clients: wafl.Federation, norm: float) -> None:
     runs = wafl.sweep(
         wafl.models.mlr(clients), clients, wafl.WAFL(radius=1.0, norm=norm), {"radius": RADII},
