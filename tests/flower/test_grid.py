@@ -234,9 +234,10 @@ def test_the_methods_that_are_left_give_the_embedded_numbers(
     clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
 ) -> None:
     """Those of the list of methods that the test above has no line for."""
-    left = sorted(set(wafl.METHODS) - {each["method"] for each in (*METHODS, *OTHERS)}, key=str.lower)
-    assert {"IRM", "SinkhornDRO", "TERM"} <= set(left)
-    experiment = only(*OTHERS, *({"method": name} for name in left))
+    left = set(wafl.METHODS) - {each["method"] for each in (*METHODS, *OTHERS)}
+    assert {"IRM", "SinkhornDRO", "TERM"} <= left
+    methods = [*OTHERS, *({"method": name} for name in left)]
+    experiment = only(*sorted(methods, key=lambda each: each.get("name", each["method"]).lower()))
     fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
     assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
 
