@@ -61,8 +61,8 @@ def test_the_shift_spends_its_radius_in_float32():
 
 
 def test_a_shift_with_bounds_stays_in_the_box():
-    rng, weight, bias, _, share = population(1)
-    x, y = rng.uniform(size=(40, 4)), rng.integers(3, size=40)
+    rng, weight, bias, _, share = population(1, size=10)
+    x, y = rng.uniform(size=(10, 4)), rng.integers(3, size=10)
     for norm in NORMS:
         for radius in (0.3, 50.0):
             moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm, bounds=(0.0, 1.0))

@@ -220,6 +220,7 @@ def test_wafl_with_learned_weights_moves_them_away_from_equal(few: wafl.Federati
     assert run.history.column("client_weights")[0] == pytest.approx([1 / 7] * 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_radius_is_reached_on_all_the_data(digits: wafl.Federation, seed: int):
     run = wafl.fit(
