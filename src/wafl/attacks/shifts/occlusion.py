@@ -30,7 +30,8 @@ class Occlusion(Shift):
 
         def covered(places: Tensor, key: Key) -> Tensor:
             images = x[places]
-            top, left = (uniform(key, PURPOSE, 2) * torch.tensor([height - side + 1, width - side + 1])).long().mT
+            room = torch.tensor([height - side + 1, width - side + 1], device=x.device)
+            top, left = (uniform(key, PURPOSE, 2) * room).long().mT
             lines = (down >= top[:, None]) & (down < top[:, None] + side)
             columns = (right >= left[:, None]) & (right < left[:, None] + side)
             square = (lines[:, :, None] & columns[:, None, :]).view(-1, *(1,) * (x.ndim - 3), height, width)
