@@ -29,6 +29,7 @@ from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.engine.watch import TOO_FAR
 from wafl.evaluation.evaluate import evaluate
+from wafl.evaluation.score import worst_count
 from wafl.run import Run
 from wafl.schedule import Schedule
 
@@ -139,8 +140,7 @@ def _score(signed: Tensor) -> Tensor:
 
 def _parts(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
     """The mean over clients, and over the worst tenth of them, at least one: ``[R]`` each."""
-    count = max(1, math.ceil(0.1 * values.shape[1] - 1e-9))
-    worst = values.topk(count, dim=1, largest=not larger_is_better).values
+    worst = values.topk(worst_count(0.1, values.shape[1]), dim=1, largest=not larger_is_better).values
     return values.mean(1), worst.mean(1)
 
 

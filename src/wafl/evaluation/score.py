@@ -19,6 +19,15 @@ from wafl.core.random import Key, Purpose, bits
 from wafl.plotting import measure_by_client
 
 
+def worst_count(share: float, num_clients: int) -> int:
+    """How many clients the worst ``share`` of them are: at least one.
+
+    >>> worst_count(0.1, 7), worst_count(0.1, 30)
+    (1, 3)
+    """
+    return max(1, math.ceil(share * num_clients - 1e-9))
+
+
 @dataclass(frozen=True)
 class ClientScore:
     """One client's test result; ``accuracy`` is None for a regression, ``weight`` is its share of all test examples."""
@@ -96,7 +105,7 @@ class Score:
         """The mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one client."""
         if not 0 < share <= 1:
             raise ValueError(f"share={share} must lie in (0, 1]")
-        count = max(1, math.ceil(share * len(self.per_client) - 1e-9))
+        count = worst_count(share, len(self.per_client))
         if self._accuracies is None:
             return float(self._losses.sort(descending=True).values[:count].mean())
         return float(self._accuracies.sort().values[:count].mean())
