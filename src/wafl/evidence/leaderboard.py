@@ -36,7 +36,7 @@ from wafl.methods import METHODS, Method
 from wafl.run import Run
 from wafl.tuning.candidate import Candidate
 from wafl.tuning.result import Best
-from wafl.tuning.space import Given, Space, make_space
+from wafl.tuning.space import Given, make_space
 from wafl.tuning.tune import tune
 from wafl.weights.base import asks_everyone
 
@@ -172,16 +172,7 @@ def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[st
 def _made(data: NaturalData, name: str, effort: Effort) -> dict[str, Any]:
     best = _tuned(data, name, effort)
     rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
-    options = {option: best.method.declared()[option][1] for option in _own(name, data)}
-    setting = {**options, "learning_rate": best.schedule["learning_rate"]}
-    return {"setting": describe(setting), "why": best.why, "splits": rows}
-
-
-def _own(name: str, data: NaturalData) -> Space:
-    """What is searched of a method, besides its learning rate."""
-    method, features = METHODS[name](), math.prod(data.tuners().input_shape)
-    space = make_space(Candidate(name, method, {}), {}, features)
-    return {option: dimension for option, dimension in space.items() if option in method.declared()}
+    return {"setting": describe(best.setting), "why": best.why, "splits": rows}
 
 
 def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
@@ -190,10 +181,10 @@ def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
     Few trials over everything at once would judge a method by the rates it happened to get. So all try the same rates,
     with options that do little; a method without options searches its rate once more, around the best.
     """
-    tuners, plain, own = data.tuners(), METHODS[name](), _own(name, data)
-    gentle = plain.with_options(
-        **{option: dimension.gentlest(plain.declared()[option][1]) for option, dimension in own.items()}
-    )
+    tuners, plain = data.tuners(), METHODS[name]()
+    space = make_space(Candidate(name, plain, {}), {}, math.prod(tuners.input_shape))
+    own = {option: value for option, (_, value) in plain.declared().items() if option in space}
+    gentle = plain.with_options(**{option: space[option].gentlest(value) for option, value in own.items()})
 
     def search(method: Method, schedule: Mapping[str, Any], space: Given) -> Best:
         way = "clients" if tuners.num_clients > 2 else "examples"
@@ -204,13 +195,14 @@ def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
         return tuning.best[name]
 
     schedule = _schedule(plain, data, effort)
-    first = search(gentle, schedule, {"learning_rate": RATES[: effort.trials // 2], **{option: [] for option in own}})
-    rate = first.schedule["learning_rate"]
+    best = search(gentle, schedule, {"learning_rate": RATES[: effort.trials // 2], **{option: [] for option in own}})
+    rate = best.schedule["learning_rate"]
     with suppress(DivergedError):
         other = {"learning_rate": [] if own else (rate / 2.0, 2.0 * rate)}
         second = search(plain, {**schedule, "learning_rate": rate}, other)
-        return second if second.value > first.value else first
-    return first
+        best = second if second.value > best.value else best
+    options = {option: best.method.declared()[option][1] for option in own}
+    return replace(best, setting={**options, "learning_rate": best.schedule["learning_rate"]})
 
 
 def _schedule(method: Method, data: NaturalData, effort: Effort) -> dict[str, Any]:
