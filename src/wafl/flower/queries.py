@@ -248,17 +248,11 @@ class MidpointsQuery:
 
 
 def midpoints(node: Node, content: RecordDict) -> RecordDict:
-    read, train = Reader(content, "query"), node.site.federation.train
-    names = read.different("names")
-    numbers = read.many("numbers", int, len(names), 0, LARGEST)
-    points, seed = read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST)
-    rows = node.rows(dict(enumerate(names)))
-    shape = (len(names), points, math.prod(train.shape))
+    read = Reader(content, "query")
+    drawn, points = _drawn(node, read)
+    shape = (len(drawn), points, math.prod(node.site.federation.input_shape))
     references = finite("references", read_array(content, "params", "references", shape, torch.float64))
-    found: list[tuple[Tensor, float]] = []
-    for place, number in enumerate(numbers):
-        cloud = read_client(train.of(rows[place]), number, Sampling(points, seed))
-        found.append(Side(cloud.x).midpoints(references[place]))
+    found = [Side(x).midpoints(reference) for x, reference in zip(drawn, references, strict=True)]
     reply = config_only("reply", lengths=[length for _, length in found])
     reply["numbers"] = arrays(midpoints=torch.stack([points for points, _ in found]))
     return reply
@@ -294,22 +288,25 @@ class CutsQuery:
 
 
 def cuts(node: Node, content: RecordDict) -> RecordDict:
-    read, train = Reader(content, "query"), node.site.federation.train
-    names = read.different("names")
-    numbers = read.many("numbers", int, len(names), 0, LARGEST)
-    points, count = read.one("points", int, 1, 10**6), read.one("count", int, 1, MOST_POINTS)
-    seed = read.one("seed", int, 0, LARGEST)
-    rows = node.rows(dict(enumerate(names)))
-    shape = (count, math.prod(train.shape))
+    read = Reader(content, "query")
+    count = read.one("count", int, 1, MOST_POINTS)
+    drawn, _ = _drawn(node, read)
+    shape = (count, math.prod(node.site.federation.input_shape))
     target = finite("target", read_array(content, "params", "target", shape, torch.float64))
     g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
-    clouds = [
-        read_client(train.of(rows[place]), number, Sampling(points, seed)) for place, number in enumerate(numbers)
-    ]
-    means, shares = Here([cloud.x for cloud in clouds], target).cuts(g)
+    means, shares = Here(drawn, target).cuts(g)
     reply = config_only("reply")
     reply["numbers"] = arrays(means=means, shares=shares)
     return reply
+
+
+def _drawn(node: Node, read: Reader) -> tuple[list[Tensor], int]:
+    """Of each client that a query names, the examples that its number and the seed draw; and how many are asked for."""
+    names = read.different("names")
+    numbers = read.many("numbers", int, len(names), 0, LARGEST)
+    sampling = Sampling(points := read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
+    rows, train = node.rows(dict(enumerate(names))), node.site.federation.train
+    return [read_client(train.of(rows[place]), number, sampling).x for place, number in enumerate(numbers)], points
 
 
 HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
