@@ -41,7 +41,7 @@ from wafl.flower.node import Part, Tested
 from wafl.flower.post import POLL, Post
 from wafl.flower.queries import CutsQuery, MidpointsQuery, SurveyQuery, TestQuery
 from wafl.flower.refusals import check_refusal
-from wafl.flower.source import Nodes
+from wafl.flower.source import Asked, Nodes
 from wafl.flower.training import check_strict
 from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
 from wafl.run import Run
@@ -124,7 +124,8 @@ class GridClients:
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         entry, first = self._entry(specs), next(iter(specs.values()))
         shape = self._shape.matrix if self._entries[entry][next(iter(specs))].asks_shape else None
-        return Tolerant(Nodes(self, entry, first.needs_sizes, shape), self.tolerance, self._caps)
+        ask = partial(self._ask_nodes, entry, first.needs_sizes, shape)
+        return Tolerant(Nodes(ask), self.tolerance, self._caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""
@@ -348,17 +349,16 @@ class GridClients:
             self._census.look()
         return homes
 
-    def ask_nodes(
+    def _ask_nodes(
         self,
-        queries: Sequence[Query],
-        runs: Sequence[int],
         entry: str,
         needs_sizes: bool,
-        shape: Tensor | None = None,
-        *,
+        shape: Tensor | None,
+        queries: Sequence[Query],
+        runs: Sequence[int],
         everyone: bool,
-    ) -> tuple[dict[int, list[list[Reply]]], dict[int, NodeQuery], dict[int, str]]:
-        """By node, its replies and what it was asked; and by client, why there is no reply."""
+    ) -> Asked:
+        """Ask the nodes of these clients; with ``everyone``, wait for all of them."""
         names = self.roster.names
         asked = sorted({client for query in queries for client in query.clients})
         homes = self.reachable([names[client] for client in asked], everyone=everyone)
@@ -399,6 +399,8 @@ class GridClients:
                 replies[node] = decode_replies(self._heard(node, reply), sent[node])
             except WireError as error:
                 missing.update(dict.fromkeys(sent[node].names, str(error)))
+        for client, why in missing.items():
+            log(WARNING, "%s: %s: %s", group, names[client], why)
         return replies, sent, missing
 
 
