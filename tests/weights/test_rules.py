@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 import wafl
 from tests.oracles import reference
@@ -22,13 +21,10 @@ from wafl.weights import (
     agnostic,
     by_examples,
     fixed,
-    project_to_simplex,
     snapshot,
     uniform,
 )
 from wafl.weights.base import needs_sizes, uniform_cohort
-
-vectors = st.lists(st.floats(-100, 100), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize(
@@ -270,76 +266,6 @@ def test_afl_refuses_a_schedule_with_local_steps_or_sampling(work, message):
         return
     with pytest.raises(ValueError, match=message):
         agnostic().check(schedule, 7)
-
-
-# -- The projection onto the simplex --------------------------------------------------------------------------
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.floats(-3, 3), min_size=2, max_size=6))
-def test_the_projection_agrees_with_a_general_solver(values):
-    v = np.array(values)
-    solved = minimize(
-        lambda p: ((p - v) ** 2).sum(),
-        np.full(len(v), 1 / len(v)),
-        jac=lambda p: 2 * (p - v),
-        bounds=[(0, 1)] * len(v),
-        constraints={"type": "eq", "fun": lambda p: p.sum() - 1, "jac": lambda p: np.ones_like(p)},
-        method="SLSQP",
-        options={"ftol": 1e-14, "maxiter": 300},
-    )
-    ours = project_to_simplex(torch.tensor(values, dtype=torch.float64)).numpy()
-    assert ((ours - v) ** 2).sum() <= solved.fun + 1e-9
-    np.testing.assert_allclose(ours, solved.x, atol=1e-5)
-
-
-@settings(max_examples=200, deadline=None)
-@given(vectors)
-def test_the_projection_is_the_nearest_point_of_the_simplex(values):
-    """p is nearest to v exactly if no vertex q of the simplex has ``<v - p, q - p> > 0``."""
-    v = torch.tensor(values, dtype=torch.float64)
-    p = project_to_simplex(v)
-    assert float(p.min()) >= 0
-    assert float(p.sum()) == pytest.approx(1, abs=1e-12)
-    pull = v - p
-    assert float((pull - pull @ p).max()) <= 1e-9
-
-
-@settings(max_examples=50, deadline=None)
-@given(vectors)
-def test_the_projection_leaves_points_of_the_simplex_alone(values):
-    weights = torch.tensor(values, dtype=torch.float64).softmax(0)
-    torch.testing.assert_close(project_to_simplex(weights), weights, atol=1e-14, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("values", "wanted"),
-    [
-        ([5.0], [1.0]),
-        ([-7.0], [1.0]),
-        ([0.9, 0.5], [0.7, 0.3]),
-        ([0.0, 0.0, 0.0, 0.0], [0.25] * 4),
-        ([10.0, 0.0, 0.0], [1.0, 0.0, 0.0]),
-        ([1.0, 1.0, -9.0], [0.5, 0.5, 0.0]),
-    ],
-)
-def test_the_projection_of_small_vectors_is_the_one_by_hand(values, wanted):
-    ours = project_to_simplex(torch.tensor(values, dtype=torch.float64))
-    assert ours.tolist() == pytest.approx(wanted, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("values", "wanted"),
-    [
-        ([1e17, 0.0], [1.0, 0.0]),
-        ([-1e17, 0.25, 0.25], [0.0, 0.5, 0.5]),
-        ([2.0**40 + 0.5, 2.0**40 + 0.25, 2.0**40], [7 / 12, 4 / 12, 1 / 12]),
-    ],
-)
-def test_the_projection_of_large_values_loses_no_digits(values, wanted):
-    """These inputs are exact in float64, so the answer must not depend on their size."""
-    ours = project_to_simplex(torch.tensor(values, dtype=torch.float64))
-    assert ours.tolist() == pytest.approx(wanted, abs=1e-12)
 
 
 # -- In training ----------------------------------------------------------------------------------------------

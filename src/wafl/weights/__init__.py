@@ -7,11 +7,12 @@ from wafl.weights.cvar import CVaR, cvar
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform
 from wafl.weights.group import Group, group_dro
 from wafl.weights.kl import KL, kl
-from wafl.weights.learned import Learned, StepSize, project_to_simplex
+from wafl.weights.learned import Learned, StepSize
 from wafl.weights.primal_dual import PrimalDual, primal_dual
 from wafl.weights.qffl import QFair, qffl
 from wafl.weights.reweighted import Reweighted
 from wafl.weights.rex import RiskVariance, rex
+from wafl.weights.simplex import project_to_simplex
 from wafl.weights.slack import Slack, slack
 from wafl.weights.snapshot import Snapshot, snapshot
 from wafl.weights.term import Tilted, term

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -142,7 +143,12 @@ def uniform_cohort(round: Round, purpose: Purpose = Purpose.COHORT) -> tuple[int
     """
     if round.cohort == round.num_clients:
         return tuple(range(round.num_clients))
-    return tuple(sorted(first(round.seed, purpose, round.num_clients, round.cohort, round.number)))
+    return _drawn(round.seed, purpose, round.num_clients, round.cohort, round.number)
+
+
+@lru_cache(maxsize=2)  # a round asks for its cohorts more than once
+def _drawn(seed: int, purpose: Purpose, num_clients: int, cohort: int, number: int) -> tuple[int, ...]:
+    return tuple(sorted(first(seed, purpose, num_clients, cohort, number)))
 
 
 def needs_sizes(rule: ClientWeights, local_steps: int | None) -> bool:

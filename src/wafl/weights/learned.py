@@ -1,4 +1,4 @@
-"""What the rules that climb the clients' losses share: a step size and the projection onto the simplex."""
+"""What the rules that climb the clients' losses share: a step size, and a step that ends in the simplex."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wafl.core.checks import check_positive
 from wafl.core.options import EachRound, NotNegative, Positive, Tunable, check_options
 from wafl.schedule import Schedule
 from wafl.weights.base import Cohort, LossQuery, Round, normalized, uniform_cohort
+from wafl.weights.simplex import project_in_place
 
 StepSize = float | Callable[[int], float]
 Climb = Annotated[StepSize, EachRound(Positive()), Tunable(30.0), "How fast the client weights climb the losses."]
@@ -69,34 +70,3 @@ class Learned:
         step = self.step_size(round)
         check_positive(f"round {round}: weights_step", step)
         return step
-
-
-def project_to_simplex(values: Tensor) -> Tensor:
-    """The nearest point of the probability simplex.
-
-    By Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n" (Journal
-    of Optimization Theory and Applications, 1986), which needs no sorting: a few looks at each of a million numbers.
-
-    Args:
-        values: any vector.
-
-    >>> project_to_simplex(torch.tensor([0.9, 0.5]))
-    tensor([0.7000, 0.3000])
-    """
-    return project_in_place(values.clone())
-
-
-def project_in_place(values: Tensor) -> Tensor:
-    """The same, written over the values."""
-    values -= values.max()  # changes no projection, and keeps large values exact
-    staying = _above(values, -1.0)  # what stays is less than 1 below the largest
-    while True:
-        threshold = float(staying.sum() - 1.0) / len(staying)
-        fewer = _above(staying, threshold)
-        if len(fewer) == len(staying):
-            return values.sub_(threshold).clamp_min_(0.0)
-        staying = fewer
-
-
-def _above(values: Tensor, threshold: float) -> Tensor:
-    return values if float(values.min()) > threshold else values[values > threshold]

@@ -17,7 +17,8 @@ from torch import Tensor
 from wafl.core.options import Range
 from wafl.schedule import Schedule
 from wafl.weights.base import Cohort, LossQuery, Round
-from wafl.weights.learned import Evenness, Learned, StepSize, project_to_simplex
+from wafl.weights.learned import Evenness, Learned, StepSize
+from wafl.weights.simplex import project_to_simplex
 
 Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."]
 """The option of the rule and of Scaff-PD."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from wafl.core.random import Key, Purpose, bits, uniform
 from wafl.weights.base import Cohort, LossQuery, Round, uniform_cohort
-from wafl.weights.learned import Climb, Evenness, Learned, StepSize, project_in_place
+from wafl.weights.learned import Climb, Evenness, Learned, StepSize
+from wafl.weights.simplex import project_in_place
 
 
 @dataclass(frozen=True)

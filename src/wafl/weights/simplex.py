@@ -1,0 +1,82 @@
+"""The projection onto the probability simplex, in a few looks at each of a million values.
+
+By Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n" (Journal of
+Optimization Theory and Applications, 1986), which needs no sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+ROW = 256
+"""How many values are passed over together if none of them is large."""
+
+
+def project_to_simplex(values: Tensor) -> Tensor:
+    """The nearest point of the probability simplex.
+
+    Args:
+        values: any vector.
+
+    >>> project_to_simplex(torch.tensor([0.9, 0.5]))
+    tensor([0.7000, 0.3000])
+    """
+    return project_in_place(values.clone())
+
+
+def project_in_place(values: Tensor) -> Tensor:
+    """The same, written over the values."""
+    rows = _Rows(values)
+    highest = torch.cat([rows.tops, rows.rest]).amax()
+    near = rows.above(-1.0, highest)  # what stays is less than 1 below the largest
+    if near is not None:
+        return rows.change(near, project_in_place)
+    values -= highest  # changes no projection, and keeps large values exact
+    rows.tops -= highest
+    lowest = float(values.amin())
+    staying = values if lowest > -1.0 else values[values > -1.0]
+    while True:
+        threshold = float(staying.sum() - 1.0) / len(staying)
+        if lowest > threshold:
+            return values.sub_(threshold)
+        few = rows.above(threshold)
+        fewer = staying if few is None or staying is not values else rows.pick(few)
+        fewer = fewer[fewer > threshold]
+        if len(fewer) == len(staying):
+            break
+        staying = fewer
+    if few is None:
+        return values.sub_(threshold).clamp_min_(0.0)
+    return rows.change(few, lambda part: part.sub_(threshold).clamp_min_(0.0))
+
+
+class _Rows:
+    """A table of the values, to find the few large ones of a million by the largest of each row.
+
+    Those that do not fill a row, the rest, go with whatever rows are picked.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._values, whole = values, len(values) // ROW * ROW
+        self._table, self.rest = values[:whole].view(-1, ROW), values[whole:]
+        self.tops = self._table.amax(1)
+
+    def above(self, threshold: float, origin: Tensor | float = 0.0) -> Tensor | None:
+        """The rows with a value that is above the threshold, as seen from the origin; None if they are many."""
+        if len(self._table) == 0:
+            return None
+        found = (~(self.tops - origin <= threshold)).nonzero()[:, 0]  # NaN is never passed over
+        return found if 4 * len(found) < len(self._table) else None
+
+    def pick(self, rows: Tensor) -> Tensor:
+        return torch.cat([self._table[rows].flatten(), self.rest])
+
+    def change(self, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Write over the rows, and the rest, what becomes of them, and 0 over all others; returns all values."""
+        part, count = change(self.pick(rows)), len(rows) * ROW
+        self._table.zero_()[rows] = part[:count].view(-1, ROW)
+        self.rest.copy_(part[count:])
+        return self._values
