@@ -26,7 +26,7 @@ import options
 import wafl
 from wafl.algorithms import Query
 from wafl.core.random import Key, Purpose, uniform
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
 from wafl.flower.ops.app import write_app

@@ -24,7 +24,7 @@ import options
 import wafl
 from wafl.core.precision import BFLOAT16, computing, laid_out, layers
 from wafl.core.random import Key
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine.captured import Captured
 from wafl.engine.client_task import ClientTask, LaneInput
 from wafl.engine.local import local_update

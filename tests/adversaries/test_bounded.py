@@ -15,7 +15,8 @@ from tests.oracles import adversary as oracles
 from wafl import FGSM, PGD
 from wafl.adversaries import AdversaryState, ProjectedAscent, fgsm, pgm
 from wafl.core.random import Key
-from wafl.core.task import Problem, make_task
+from wafl.core.structured import make_task
+from wafl.core.task import Problem
 
 NORMS = (2, math.inf)
 

@@ -16,7 +16,8 @@ from wafl import robust_loss
 from wafl.adversaries import AdversaryState, wasserstein
 from wafl.core.losses import output_loss
 from wafl.core.random import Key
-from wafl.core.task import Problem, make_task
+from wafl.core.structured import make_task
+from wafl.core.task import Problem
 from wafl.models import CNN
 
 NORMS = (1, 2, math.inf)

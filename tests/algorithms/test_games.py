@@ -13,7 +13,7 @@ from torch import nn
 
 import wafl
 from wafl.algorithms import Algorithm, Replies
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
 from wafl.schedule import Schedule

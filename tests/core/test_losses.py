@@ -15,7 +15,7 @@ from torch.nn import functional
 import wafl
 from tests.oracles import adversary as oracles
 from wafl.core.losses import CrossEntropy, CustomLoss, OutputLoss, SquaredError, output_loss
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine.watch import concavity_limit, lowest_gamma
 
 LOSSES = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}

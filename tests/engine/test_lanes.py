@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import wafl
 from wafl.algorithms import Query, Replies
 from wafl.core.inputs import Inputs
-from wafl.core.task import LayeredTask, LinearTask, Masks, Task, make_task
+from wafl.core.structured import LayeredTask, LinearTask, make_task
+from wafl.core.task import Masks, Task
 from wafl.engine.batches import room_for
 from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes

@@ -6,7 +6,7 @@ from torch import nn
 
 import wafl
 from wafl.core.random import Key
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine import memory
 from wafl.engine.client_task import ClientTask, LaneInput
 from wafl.engine.memory import lanes_that_fit

@@ -13,7 +13,7 @@ from torch import nn
 
 import wafl
 from wafl.algorithms import Query, Replies
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine.watch import Watch
 from wafl.history import History, Record
 

@@ -31,7 +31,7 @@ from wafl.adversaries import Wasserstein, wasserstein
 from wafl.core.errors import TooFewRepliesError
 from wafl.core.options import options_of
 from wafl.core.random import Key
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.data.examples import Examples
 from wafl.engine.batches import draw_batches
 from wafl.engine.client_task import ClientTask, LaneInput

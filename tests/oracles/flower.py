@@ -10,7 +10,7 @@ from torch import Tensor
 
 import wafl
 from wafl.algorithms import Algorithm
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.engine.client_task import ClientTask
 from wafl.engine.faults import without
 from wafl.engine.lanes import Lanes

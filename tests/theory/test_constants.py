@@ -16,7 +16,7 @@ from tests.oracles import adversary as oracles
 from tests.oracles import theory
 from wafl.core.errors import PreconditionError
 from wafl.core.losses import CrossEntropy, SquaredError
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.theory import Constant, constants, estimates
 from wafl.theory.layers import ACTIVATIONS, loss_steepness
 

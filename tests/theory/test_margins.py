@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from wafl.core.task import make_task
+from wafl.core.structured import make_task
 from wafl.theory.margins import along_margins, margin_slopes
 
 RADII = [0.0, 0.05, 0.3, 1.0, 4.0]

@@ -14,7 +14,8 @@ from wafl.core.checks import check_seed
 from wafl.core.cost import check_ascent
 from wafl.core.fitness import check_fitness
 from wafl.core.random import Key
-from wafl.core.task import Loss, Problem, make_task
+from wafl.core.structured import make_task
+from wafl.core.task import Loss, Problem
 
 
 class Trained(Protocol):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from wafl.core.dropout import Site, recorded
 from wafl.core.random import Key
-from wafl.core.task import LinearTask, Problem, Task, Traits
+from wafl.core.structured import LinearTask
+from wafl.core.task import Problem, Task, Traits
 
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 """What models raise for inputs that do not suit them."""

@@ -8,11 +8,11 @@ parameters in one run.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +20,12 @@ from torch.func import functional_call, grad, vmap
 
 from wafl.core import precision
 from wafl.core.dropout import Site, draw_masks, masked, recorded
-from wafl.core.inputs import Inputs, Shifted, dense, shared
+from wafl.core.inputs import Inputs, Shifted, dense
 from wafl.core.layers import changed_output, output_of
-from wafl.core.losses import OutputLoss, Product, output_loss
+from wafl.core.losses import OutputLoss, Product
 from wafl.core.one_by_one import are_side_by_side, autograd_gradient, in_turn
 from wafl.core.random import Key
 from wafl.core.statistics import affine_of, followed, names_of, tracking_layers
-
-ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
-
-LARGE = 1 << 14
-"""From this many weights on, a layer's gradient takes longer to transpose than a Python function takes to call."""
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 Masks = tuple[Tensor, ...]
@@ -77,7 +72,7 @@ class Task:
         for layer in self.tracking.values():
             layer.eval()
         self._at_rest = _sharing_tensors(module).eval()
-        flat = {**_trainable(module), **self._own_statistics()}
+        flat = {**trainable(module), **self._own_statistics()}
         self._shapes = {name: value.shape for name, value in flat.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
@@ -118,7 +113,7 @@ class Task:
         return other
 
     def initial(self) -> Tensor:
-        return self.flatten(_trainable(self.module))
+        return self.flatten(trainable(self.module))
 
     def _own_statistics(self) -> dict[str, Tensor]:
         return {name: self.module.get_buffer(name) for name in self.statistics}
@@ -269,152 +264,6 @@ class Task:
         return None
 
 
-class LinearTask(Task):
-    """Outputs ``W x + b``: every derivative in closed form, without autograd."""
-
-    def __init__(self, module: nn.Module, layer: nn.Linear, loss: OutputLoss) -> None:
-        super().__init__(module, loss)
-        self._classes, self._features = layer.out_features, layer.in_features
-        self._has_bias = has_bias(layer)
-
-    @property
-    def steady(self) -> bool:
-        return True
-
-    def linear(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        split = self._classes * self._features
-        weight = params[:, :split].view(-1, self._classes, self._features)
-        return weight, params[:, split:] if self._has_bias else params.new_zeros(len(params), self._classes)
-
-    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
-        if isinstance(x, Shifted):
-            return super().outputs(params, x, masks)
-        inputs = shared(x)
-        if inputs.outputs is not None:
-            return inputs.outputs.mT
-        weight, bias = self.linear(params)
-        base = inputs.base.flatten(2)
-        # All lanes that share a batch go into one product: [G, R C, D] x [G, D, B].
-        products = torch.bmm(weight.reshape(len(base), -1, self._features), base.mT)
-        return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
-
-    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        if isinstance(x, Shifted):
-            return super().gradient(params, x, y, weight, masks)
-        inputs = shared(x)
-        residual = self.loss.gradient(self.outputs(params, inputs), y).mT * weight[:, None]
-        base = inputs.base.flatten(2)
-        slope = torch.bmm(residual.reshape(len(base), -1, base.shape[1]), base).view(inputs.lanes, self._classes, -1)
-        if inputs.shift is not None and inputs.weight is not None:
-            slope.baddbmm_(torch.bmm(residual, inputs.shift.mT), inputs.weight)
-        parts = [slope.flatten(1)]
-        if self._has_bias:
-            parts.append(residual.sum(-1))
-        return torch.cat(parts, dim=1)
-
-    def input_gradient(
-        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
-    ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Shifted):
-            return super().input_gradient(params, x, y, masks)
-        outputs = self.outputs(params, x)
-        gradients = torch.bmm(self.loss.gradient(outputs, y), self.linear(params)[0])
-        return self.loss.value(outputs, y), gradients.view_as(x)
-
-    def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
-        return self.loss.curvature(self.linear(params)[0], norm)
-
-
-def _product(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.bmm(x, weight.mT)
-
-
-class _Product(torch.autograd.Function):
-    """The same product, whose gradient in W is written where it is wanted.
-
-    Autograd's own has the same bits, but comes transposed, and is slow to copy.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.place = place
-        return _product(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        torch.bmm(slope.mT, x, out=ctx.place)
-        return torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None, ctx.place, None
-
-
-class LayeredTask(Task):
-    """A chain of plain layers: lanes are the batch of each matrix product, without the overhead of ``vmap``."""
-
-    def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss) -> None:
-        super().__init__(module, loss)
-        self._layers = layers
-
-    @property
-    def steady(self) -> bool:
-        return True
-
-    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
-        if isinstance(x, Shifted):
-            return super().outputs(params, x, masks)
-        return self._forward(self._values(params), dense(x))
-
-    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        if isinstance(x, Shifted):
-            return super().gradient(params, x, y, weight, masks)
-        with torch.enable_grad():
-            leaves = [value.detach().requires_grad_() for value in self._values(params)]
-            gradient = torch.empty_like(params)
-            places = self._values(gradient)
-            written = None if precision.is_reduced() else places
-            total = (weight * self.loss.value(self._forward(leaves, dense(x), written), y)).sum()
-        for place, slope in zip(places, torch.autograd.grad(total, leaves), strict=True):
-            if slope.data_ptr() != place.data_ptr():
-                place.copy_(slope)
-        return gradient
-
-    def input_gradient(
-        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
-    ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Shifted):
-            return super().input_gradient(params, x, y, masks)
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            losses = self.losses(params.detach(), leaf, y)
-        return losses.detach(), torch.autograd.grad(losses.sum(), leaf)[0]
-
-    def _values(self, params: Tensor) -> list[Tensor]:
-        """Each parameter of all lanes, ``[L, *shape]``, as views."""
-        parts = params.split(self._sizes, dim=1)
-        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
-
-    def _forward(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None = None) -> Tensor:
-        """The outputs; the gradients of large layers are written to ``places``, if they are given."""
-        with precision.layers(hidden.device):
-            return self._through(values, hidden, places).to(hidden.dtype)
-
-    def _through(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None) -> Tensor:
-        unused = iter(range(len(values)))
-        for layer in self._layers:
-            if isinstance(layer, nn.Linear):
-                rows, number = hidden.flatten(1, -2), next(unused)
-                if places is not None and values[number][0].numel() > LARGE:
-                    moved = cast(Tensor, _Product.apply(rows, values[number], places[number]))
-                else:
-                    moved = _product(rows, values[number])
-                moved = moved.view(*hidden.shape[:-1], -1)
-                lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
-                hidden = moved + values[next(unused)].view(lead) if has_bias(layer) else moved
-            else:
-                hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
-        return hidden
-
-
 @dataclass(frozen=True)
 class Problem:
     """What an adversary may ask of the models, one per lane.
@@ -499,25 +348,12 @@ class LayerProblem(Problem):
         return None
 
 
-def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
-    """The task of a model, which uses its structure if that is known: one linear layer, or a chain of them."""
-    _refuse_batch_statistics(model)
-    module = copy.deepcopy(model).to(device)
-    if not _trainable(module):
-        raise ValueError(f"{type(model).__name__} has no trainable parameters")
-    layer = _only_linear_layer(module)
-    if layer is not None:
-        return LinearTask(module, layer, output_loss(loss))
-    layers = _chain(module)
-    return LayeredTask(module, layers, output_loss(loss)) if layers is not None else Task(module, output_loss(loss))
-
-
 def _parts(x: Moved) -> tuple[Tensor, ...]:
     """The examples and, if they are moved at a layer, how far."""
     return (x.x, x.delta) if isinstance(x, Shifted) else (dense(x),)
 
 
-def _trainable(module: nn.Module) -> dict[str, Tensor]:
+def trainable(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
@@ -525,71 +361,3 @@ def _sharing_tensors(module: nn.Module) -> nn.Module:
     """A copy that can be in another mode, but holds the very same parameters and buffers."""
     tensors = [*module.parameters(), *module.buffers()]
     return copy.deepcopy(module, {id(value): value for value in tensors})
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, layer in model.named_modules():
-        if not isinstance(layer, nn.modules.batchnorm._NormBase):  # pyright: ignore[reportPrivateUsage]
-            continue
-        where = f"{type(layer).__name__} at {name!r}" if name else type(layer).__name__
-        instance = isinstance(layer, nn.modules.instancenorm._InstanceNorm)  # pyright: ignore[reportPrivateUsage]
-        if not layer.track_running_stats and not instance:
-            raise ValueError(
-                f"{where} mixes the examples of a batch: use torch.nn.GroupNorm or torch.nn.LayerNorm instead"
-            )
-        if layer.track_running_stats and layer.training and instance:
-            raise ValueError(
-                f"{where} keeps statistics of its own while it trains: call its eval() to train with those that it "
-                "has, or leave out track_running_stats"
-            )
-        if layer.track_running_stats and layer.training and layer.momentum is None:
-            raise ValueError(
-                f"{where} has momentum=None, which counts all batches, and clients see different ones: give it a "
-                "momentum, such as 0.1, or call its eval()"
-            )
-
-
-def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
-    """The layer of a model that is certainly ``W x + b``: a plain Linear, after nothing but flattening."""
-    layers = members(module) if is_plain(module, nn.Sequential) else [module]
-    *before, last = layers or [module]
-    flattens = all(
-        is_plain(layer, nn.Identity)
-        or (isinstance(layer, nn.Flatten) and is_plain(layer, nn.Flatten) and layer.start_dim == 1)
-        for layer in before
-    )
-    if flattens and isinstance(last, nn.Linear) and is_plain(last, nn.Linear):
-        return last if all(value.requires_grad for value in last.parameters()) else None
-    return None
-
-
-def _chain(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of a model that is a plain sequence of linear layers, flattening and elementwise functions."""
-    if is_plain(module, nn.Sequential):
-        parts = [_chain(part) for part in members(module)]
-        layers = [layer for part in parts if part is not None for layer in part]
-        distinct = len({id(layer) for layer in layers}) == len(layers)
-        return layers if distinct and None not in parts else None
-    if isinstance(module, nn.Flatten):
-        return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None
-    if isinstance(module, nn.Linear):
-        trainable = all(value.requires_grad for value in module.parameters())
-        return [module] if trainable and is_plain(module, nn.Linear) else None
-    in_place = getattr(module, "inplace", False)
-    return [module] if not in_place and any(is_plain(module, kind) for kind in ELEMENTWISE) else None
-
-
-def has_bias(layer: nn.Linear) -> bool:
-    return layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
-
-
-def members(sequence: nn.Module) -> list[nn.Module]:
-    """The modules of a sequence; one that is used twice is listed twice."""
-    return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
-
-
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module computes what its kind computes: no custom forward, no hooks, no parametrization."""
-    hooked = bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-    parametrized = nn.utils.parametrize.is_parametrized(module)
-    return isinstance(module, kind) and type(module).forward is kind.forward and not hooked and not parametrized

@@ -11,7 +11,8 @@ from torch import Tensor
 from wafl.core.dropout import Site, recorded
 from wafl.core.fitness import find_traits
 from wafl.core.layers import after, output_of
-from wafl.core.task import Task, make_task
+from wafl.core.structured import make_task
+from wafl.core.task import Task
 from wafl.data.examples import Examples
 from wafl.engine.client_task import ClientTask
 

@@ -24,7 +24,8 @@ from wafl.core.describe import describe
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.core.statistics import check_statistics
-from wafl.core.task import Loss, make_task
+from wafl.core.structured import make_task
+from wafl.core.task import Loss
 from wafl.data.mistakes import what_is
 from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.clients import Admitted, Clients, Engine

@@ -24,7 +24,8 @@ from wafl.core.bounds import within
 from wafl.core.client_shape import check_size, joined, shape_of_means
 from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.core.shaping import Shape
-from wafl.core.task import Task, make_task
+from wafl.core.structured import make_task
+from wafl.core.task import Task
 from wafl.engine.clients import Engine, Roster
 from wafl.engine.faults import without
 from wafl.engine.progress import Progress
