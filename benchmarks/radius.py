@@ -10,6 +10,7 @@ fixed gamma is the one with the highest accuracy among those with such a ball: t
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import time
@@ -26,13 +27,9 @@ import options
 import wafl
 
 NORMS = {"1": 1.0, "2": 2.0, "inf": math.inf}
-AROUND = (0.5, 0.8, 1.25, 2.0)
-"""Fixed gammas, in parts of the one that was found."""
-RUNG = 2.0
-"""The ratio of two fixed gammas on the ladder."""
 WORK: dict[str, dict[str, Any]] = {
-    "digits": {"clients": 20, "labels": 3, "cohort": 10, "local_steps": 5, "batch_size": 32},
-    "mnist": {"clients": 100, "labels": 2, "cohort": 10, "local_steps": 10, "batch_size": 64},
+    "digits": {"clients": 20, "labels": 3, "local_steps": 5, "batch_size": 32},
+    "mnist": {"clients": 100, "labels": 2, "local_steps": 10, "batch_size": 64},
 }
 RATES = {"mlr": 0.02, "cnn": 0.05}
 
@@ -44,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--norms", nargs="+", choices=list(NORMS), default=list(NORMS))
     parser.add_argument("--radii", nargs="+", type=float, default=[0.01, 0.1, 1.0, 3.0, 6.0])
     parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--cohort", type=int, default=10)
+    parser.add_argument(
+        "--around", nargs="+", type=float, default=[0.5, 0.8, 1.25, 2.0], help="fixed gammas, in parts of the one found"
+    )
+    parser.add_argument("--rung", type=float, default=2.0, help="the ratio of two fixed gammas on the ladder")
     parser.add_argument("--channels", nargs=2, type=int, default=[8, 16], help="of the cnn")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-dir", default=os.environ.get("WAFL_DATA"))
@@ -58,12 +60,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             num_clients=work.pop("clients"), labels_per_client=work.pop("labels"), preprocess="zscore", seed=0
         )
         for model in given.models:
-            schedule = {**work, "rounds": given.rounds, "learning_rate": RATES[model], "device": given.device}
+            schedule = {**work, "rounds": given.rounds, "cohort": given.cohort, "device": given.device}
+            schedule |= {"learning_rate": RATES[model]}
             for norm in given.norms:
                 torch.manual_seed(0)
                 channels = (given.channels[0], given.channels[1])
                 made = wafl.models.mlr(clients) if model == "mlr" else wafl.models.cnn(clients, channels=channels)
-                for row in compare(made, clients, NORMS[norm], given.radii, schedule):
+                for row in compare(made, clients, NORMS[norm], given, schedule):
                     table.add_row(data, model, norm, *row)
                 table.add_section()
     Console(width=120).print(table, f"{given.rounds} rounds, {time.perf_counter() - began:.0f} s", sep="\n")
@@ -73,14 +76,15 @@ def compare(
     model: torch.nn.Module,
     clients: wafl.Federation,
     norm: float,
-    radii: Sequence[float],
+    given: argparse.Namespace,
     schedule: dict[str, Any],
 ) -> list[tuple[str, ...]]:
     """One row per radius."""
+    radii: list[float] = given.radii
     found = wafl.sweep(model, clients, wafl.WAFL(radius=1.0, norm=norm), {"radius": radii}, **schedule)
-    around = {part * gamma for run in found for gamma in [found_gamma(run)] for part in AROUND}
-    rungs = math.ceil(math.log(max(around) / min(around), RUNG))
-    gammas = sorted(around | {min(around) * RUNG**rung for rung in range(rungs)})
+    around = {part * gamma for run in found for gamma in [found_gamma(run)] for part in given.around}
+    rungs = math.ceil(math.log(max(around) / min(around), given.rung))
+    gammas = sorted(around | {min(around) * given.rung**rung for rung in range(rungs)})
     try:
         fixed = wafl.sweep(model, clients, wafl.WAFL(gamma=1.0, norm=norm), {"gamma": gammas}, **schedule)
     except wafl.DivergedError:

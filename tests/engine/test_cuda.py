@@ -122,6 +122,23 @@ def test_what_cannot_be_captured_is_said_and_computed_all_the_same(digits: wafl.
             outputs = super().forward(x.flatten(1))
             return outputs if bool(outputs.isfinite().all()) else outputs * 0
 
-    with pytest.warns(wafl.SequentialWarning, match="captured"):
+    with pytest.warns(wafl.SequentialWarning) as said:
         on_gpu = wafl.fit(Peeking(64, 10), digits, wafl.FedAvg(), rounds=2, local_epochs=1, device="cuda")
+    assert any("captured" in str(each.message) for each in said)
     assert len(on_gpu.history) == 2
+
+
+@pytest.mark.parametrize(("lanes", "classes", "examples"), [(10, 10, 64), (1, 2, 5), (3, 16, 37)])
+def test_steps_in_one_kernel_end_where_steps_one_after_another_end(lanes: int, classes: int, examples: int) -> None:
+    one_kernel = pytest.importorskip("wafl.adversaries.one_kernel")
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    weight, base, start = draw(lanes, classes, 100), draw(lanes, classes, examples), draw(lanes, classes, examples)
+    gram, expected = torch.bmm(weight, weight.mT) / 400.0, start.double().softmax(1)
+    for _ in range(40):
+        expected = (base.double() + gram.double() @ expected).softmax(1)
+    ends = one_kernel.softmax_steps(base, gram, start.softmax(1), 40)
+    torch.testing.assert_close(ends.double(), expected, atol=1e-5, rtol=0)
