@@ -86,7 +86,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return [c0, c1, c2, c3]
 
 
-def philox_array(counter: Sequence[Words], key: Sequence[Words] | tuple[int, int]) -> list[Words]:
+def philox_array(counter: Sequence[Words], key: tuple[Words | int, int]) -> list[Words]:
     """The same words from numpy, whose unsigned numbers need half of the operations."""
     c0, c1, c2, c3 = (part.astype(np.uint64) for part in counter)
     k0, k1 = (part if isinstance(part, int) else part.astype(np.uint64) for part in key)
@@ -102,8 +102,9 @@ def bits(key: Key, purpose: int, count: int) -> Tensor:
     parts = (key.seed, key.round, key.client, key.step)
     if key.seed.device.type == "cpu":  # numpy takes less than half as long for so few numbers
         seed, round_, client, step = (part.numpy()[..., None] for part in parts)
+        one = int(seed.flat[0]) if seed.size and bool((seed == seed.flat[0]).all()) else seed  # a number is quicker
         blocks = np.arange((count + 3) // 4)
-        words = np.broadcast_arrays(*philox_array((blocks, step, round_, client), (seed, np.full_like(seed, purpose))))
+        words = np.broadcast_arrays(*philox_array((blocks, step, round_, client), (one, int(purpose))))
         return torch.from_numpy(np.stack(words, axis=-1).reshape(*words[0].shape[:-1], -1)[..., :count])
     seed, round_, client, step = (part[..., None] for part in parts)
     blocks = torch.arange((count + 3) // 4, device=key.seed.device)

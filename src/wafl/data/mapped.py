@@ -171,4 +171,10 @@ def join(parts: Sequence[Stored]) -> Stored:
 
 def pick(stored: Stored, rows: Tensor) -> Stored:
     """Some of the rows; a copy, unless they are on disk."""
-    return stored.pick(rows) if isinstance(stored, Mapped) else stored.index_select(0, rows)
+    if isinstance(stored, Mapped):
+        return stored.pick(rows)
+    if stored.device.type != "cpu":
+        return stored.index_select(0, rows)
+    # numpy asks the system for large pages, and gigabytes of small ones take longer to get than to fill
+    room = np.empty((len(rows), *stored.shape[1:]), stored[:0].numpy().dtype)
+    return torch.index_select(stored, 0, rows, out=torch.from_numpy(room))
