@@ -229,8 +229,8 @@ def certify(
     The mixture is that of the clients' examples at hand, or with a ``confidence`` that of the distributions from which
     the clients' test examples were drawn. Labels stay fixed. The ball is unbounded: its distributions may leave the box
     of the data, and the certificate holds for those inside it too. For linear models with cross-entropy or squared
-    error the certificate is tight. For networks it needs L_zz, which is known for smooth ones; otherwise it is
-    estimated, and ``proven`` is False. Everything is computed in float64.
+    error the certificate is tight. For networks it is proven if their layers are known, and looser; otherwise it is
+    an estimate, and ``proven`` is False. Everything is computed in float64.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.

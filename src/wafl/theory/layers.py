@@ -67,7 +67,7 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
 
 def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
     """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
-    layers = _layers(model)
+    layers = plain_layers(model)
     last = layers[-1] if layers else None
     if layers is None or not isinstance(last, nn.Linear) or type(last) is not nn.Linear:
         return None
@@ -84,11 +84,11 @@ def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
     return last.weight.detach().double(), Steepness(slope, bend)
 
 
-def _layers(model: nn.Module) -> list[nn.Module] | None:
+def plain_layers(model: nn.Module) -> list[nn.Module] | None:
     """The layers of a plain sequence, including nested ones, each as often as it occurs."""
     if not is_plain(model, nn.Sequential):
         return [model]
-    parts = [_layers(child) for child in members(model)]
+    parts = [plain_layers(child) for child in members(model)]
     known = [part for part in parts if part is not None]
     return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
 

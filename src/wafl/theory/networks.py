@@ -8,20 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from wafl.core.task import Task
 from wafl.theory.constant import Constant
 from wafl.theory.dual import Surrogate, minimize_dual, search_dual
-from wafl.theory.margins import margin_slopes
+from wafl.theory.margins import margins_of
 from wafl.theory.mixture import Means
 from wafl.theory.upper import Report, SearchedSurrogate, UpperBound, setting_of
 
 AskMeans = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
 Proven = tuple[float, float, float | None]
 """A bound, the gamma at which it was found, and the tolerance of a search, if there was one."""
+CLOSE = 0.01
+"""How close the search for gamma comes, much closer than a network's bound is to the truth."""
 SMALL_LOSS = 1e-3
 """Below this, a mean loss is too small for a tolerance to be measured by."""
 
 
 def knows_margins(task: Task) -> bool:
     """Whether the margins of a network have known slopes."""
-    return task.linear(task.initial()[None]) is None and margin_slopes(task, task.initial(), 2, 1) is not None
+    return task.linear(task.initial()[None]) is None and margins_of(task, task.initial(), 1) is not None
 
 
 def prove_network(
@@ -68,7 +70,7 @@ def _by_margins(
     positive = [radius for radius in radii if radius > 0]
     if steep == 0.0 or not positive:
         return [(clean, math.inf, None if radius == 0 else tolerance) for radius in radii]
-    dual = search_dual(ask, positive, 0.0, min(gap / 10.0, 0.01))
+    dual = search_dual(ask, positive, 0.0, CLOSE)
     gammas = [*(rounded(dual.least(each)[1], 6) for each in positive), *(steep / (2.0 * each) for each in positive)]
     values = means(report, settings(gammas)).value
     rows: list[Proven] = []

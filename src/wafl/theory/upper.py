@@ -13,7 +13,7 @@ from wafl.adversaries.base import lane_scalar
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.norms import dual, power_norm
 from wafl.core.task import Problem
-from wafl.theory.margins import along_margins, margin_slopes
+from wafl.theory.margins import margins_of
 from wafl.theory.phi import LinearPhi, distance_to_error
 
 
@@ -38,19 +38,16 @@ class SearchedSurrogate:
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         state = state or AdversaryState()
         numbers = [lane_scalar(state, name, value, problem.params) for name, value in self.scalars().items()]
-        outputs, value = problem.outputs(x), problem.params.new_zeros(y.shape[:2])
+        value = problem.params.new_zeros(y.shape[:2])
         cost = torch.zeros_like(value)
         real = torch.ones_like(value, dtype=torch.bool) if state.weight is None else state.weight > 0
+        if problem.linear is None:
+            value, cost = self._along_margins(problem, dense(x), y, real, numbers[0], numbers[2])
+            return Move(x, y, value, cost, torch.ones_like(real), state=state)
+        outputs = problem.outputs(x)
         for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
-            if problem.linear is None:
-                features = dense(x)[0, 0].numel()
-                slopes = margin_slopes(problem.task, problem.params[lanes[0]], self.norm, features)
-                if slopes is None:
-                    raise ValueError("this network has a layer of which no Lipschitz constant is known")
-                value[here], cost[here] = along_margins(slopes, outputs[here], y[here], gamma, tolerance)
-                continue
             phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
             if proven:
                 found = phi.bounds(outputs[here], y[here], gamma, tolerance)
@@ -58,6 +55,23 @@ class SearchedSurrogate:
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
         return Move(x, y, value, cost, torch.ones_like(real), state=state)
+
+    def _along_margins(
+        self, problem: Problem, x: Tensor, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
+        outputs = problem.outputs(x)
+        found = torch.zeros_like(outputs[..., :2])
+        for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
+            here = torch.zeros_like(real)
+            here[lanes] = real[lanes]
+            margins = margins_of(problem.task, problem.params[lanes[0]], x[0, 0].numel())
+            if margins is None:
+                raise ValueError("this network has a layer of which no Lipschitz constant is known")
+            prices, allowed = (each[:, None].expand_as(real)[here] for each in (gamma, tolerance))
+            parts = margins.along(x[here].flatten(1), outputs[here], y[here], self.norm, prices, allowed)
+            found[here] = torch.stack(parts, dim=-1)
+        return found[..., 0], found[..., 1]
 
 
 @dataclass(frozen=True)

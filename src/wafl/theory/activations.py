@@ -1,0 +1,137 @@
+"""Where an activation goes while its input stays within ``width`` of a center: between two secants, and in a strip.
+
+With f the activation, c the center and every p within ``width`` of it, *secants* are numbers ``low <= high`` with
+``f(p) - f(c) = s (p - c)`` for an s between them, and a *strip* is a slope and two offsets with
+``f(p) - f(c)`` between ``slope (p - c) + low`` and ``slope (p - c) + high``. Secants are exact at the center; a strip
+is narrow where f saturates. All functions are elementwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+BISECTIONS = 12
+
+
+@dataclass(frozen=True)
+class Strip:
+    slope: Tensor
+    low: Tensor
+    high: Tensor
+
+
+class Activation(Protocol):
+    """A function that never decreases."""
+
+    def __call__(self, p: Tensor) -> Tensor: ...
+
+    def turn(self, center: Tensor) -> Tensor:
+        """What :meth:`secants` needs to know of a center at every width."""
+        ...
+
+    def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]: ...
+    def strip(self, center: Tensor, width: Tensor) -> Strip: ...
+
+
+@dataclass(frozen=True)
+class Straight:
+    """No activation at all."""
+
+    def __call__(self, p: Tensor) -> Tensor:
+        return p
+
+    def turn(self, center: Tensor) -> Tensor:
+        return center
+
+    def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(center), torch.ones_like(center)
+
+    def strip(self, center: Tensor, width: Tensor) -> Strip:
+        return Strip(torch.ones_like(center), torch.zeros_like(center), torch.zeros_like(center))
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """ReLU. It is convex, so secants from a point only become steeper from left to right."""
+
+    def __call__(self, p: Tensor) -> Tensor:
+        return p.clamp_min(0.0)
+
+    def turn(self, center: Tensor) -> Tensor:
+        return center
+
+    def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = (_secant(self, center, center + side).clamp(0.0, 1.0) for side in (-width, width))
+        return low, high
+
+    def strip(self, center: Tensor, width: Tensor) -> Strip:
+        return _strip(self, center, width, lambda slope: [torch.zeros_like(slope)])
+
+
+@dataclass(frozen=True)
+class SShaped:
+    """``rise tanh(rate p)``, up to a constant: odd, convex below 0, concave above, and steepest there."""
+
+    rise: float
+    rate: float
+
+    def __call__(self, p: Tensor) -> Tensor:
+        return self.rise * torch.tanh(self.rate * p)
+
+    def slope(self, p: Tensor) -> Tensor:
+        return self.rise * self.rate * (1.0 - torch.tanh(self.rate * p).square())
+
+    def turn(self, center: Tensor) -> Tensor:
+        """Seen from a center above 0, secants are steepest to the point below 0 where they are tangents.
+
+        What is returned is a point between that and 0, where the slope is at least as large as that of any secant. As
+        the function is odd, a center below 0 is mirrored.
+        """
+        center = center.abs()
+        left, right = -center, torch.zeros_like(center)
+        for _ in range(BISECTIONS):
+            middle = (left + right) / 2.0
+            above = self.slope(middle) >= _secant(self, center, middle)
+            left, right = torch.where(above, left, middle), torch.where(above, middle, right)
+        return right
+
+    def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+        """On both sides of the steepest secant, secants only become flatter."""
+        center, steepest = center.abs(), self.rise * self.rate
+        down, up = (_secant(self, center, center + side).clamp(0.0, steepest) for side in (-width, width))
+        return torch.minimum(down, up), torch.where(center - width < turn, self.slope(turn), down)
+
+    def strip(self, center: Tensor, width: Tensor) -> Strip:
+        def flat(slope: Tensor) -> list[Tensor]:
+            part = (1.0 - slope / (self.rise * self.rate)).clamp(0.0, 1.0)
+            place = torch.atanh(part.sqrt()) / self.rate
+            return [place, -place]
+
+        return _strip(self, center, width, flat)
+
+
+KNOWN: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Hinge(),
+    nn.Tanh: SShaped(1.0, 1.0),
+    nn.Sigmoid: SShaped(0.5, 0.5),
+}
+
+
+def _secant(f: Activation, center: Tensor, p: Tensor) -> Tensor:
+    """The slope from the center to p; 0, which is as good as any, if they are the same."""
+    run = p - center
+    return torch.where(run == 0, 0.0, (f(p) - f(center)) / torch.where(run == 0, 1.0, run))
+
+
+def _strip(f: Activation, center: Tensor, width: Tensor, flat: Callable[[Tensor], list[Tensor]]) -> Strip:
+    """As steep as the chord; ``flat`` says where f less a line of that slope may be largest or smallest."""
+    low, high = center - width, center + width
+    slope = _secant(f, low, high)
+    ends = [low, high, *(torch.clamp(place, low, high) for place in flat(slope))]
+    offsets = torch.stack([f(p) - f(center) - slope * (p - center) for p in ends])
+    return Strip(slope, offsets.amin(0), offsets.amax(0))
