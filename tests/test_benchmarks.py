@@ -27,6 +27,7 @@ QUICK = {
     "optimum": ["--smallest"],
     "privacy": ["--smallest"],
     "radius": ["--smallest"],
+    "read_ahead": ["--smallest"],
     "rivals": ["--smallest"],
     "speed": ["--smallest"],
     "tables": ["--smallest"],
