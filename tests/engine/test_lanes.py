@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 import wafl
 from wafl.algorithms import Query, Replies
-from wafl.core.inputs import Inputs
 from wafl.core.structured import LayeredTask, LinearTask, make_task
-from wafl.core.task import Masks, Task
+from wafl.core.task import Masks, Moved, Task
 from wafl.engine.batches import room_for
 from wafl.engine.client_task import ClientTask
 from wafl.engine.lanes import Lanes
@@ -67,11 +66,11 @@ class Counting(LayeredTask):
 
     seen = 0
 
-    def gradient(
-        self, params: Tensor, x: Tensor | Inputs, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> Tensor:
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
         self.seen += y.numel()
-        return super().gradient(params, x, y, weight)
+        return super().losses_and_gradient(params, x, y, weight)
 
 
 @pytest.mark.parametrize("sizes", [(2000, 500, 100, 30, 8), (2600, 8, 8, 8, 8), (17, 33, 49, 97)])

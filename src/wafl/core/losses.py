@@ -211,6 +211,20 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
     return CustomLoss(loss)
 
 
+def value_and_slope(loss: OutputLoss, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Each loss ``[...]``, and the gradient of ``sum weight * loss`` in the outputs ``[..., C]``, as by autograd."""
+    if isinstance(loss, CrossEntropy):  # the same bits, in a fraction of the time
+        log_p, labels = outputs.mT.log_softmax(-2), y[..., None, :]
+        slope = torch.zeros_like(log_p).scatter_(-2, labels, -weight[..., None, :])
+        value = -log_p.gather(-2, labels).squeeze(-2)
+        return value, torch.ops.aten._log_softmax_backward_data(slope, log_p, -2, log_p.dtype).mT
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        value = loss.value(leaf, y)
+        total = (weight * value).sum()
+    return value.detach(), torch.autograd.grad(total, leaf)[0]
+
+
 def _softmax(outputs: Tensor) -> Tensor:
     # Softmax is slow along a short last dimension: move the classes before the examples and back.
     return outputs.mT.softmax(-2).mT

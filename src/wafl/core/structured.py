@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from wafl.core import precision
+from wafl.core.chain import ELEMENTWISE, Chain, has_bias
 from wafl.core.inputs import Shifted, dense, shared
-from wafl.core.losses import OutputLoss, output_loss
+from wafl.core.losses import OutputLoss, output_loss, value_and_slope
 from wafl.core.task import Loss, Masks, Moved, Task, trainable
-
-ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
-
-LARGE = 1 << 14
-"""From this many weights on, a layer's gradient takes longer to transpose than a Python function takes to call."""
 
 
 def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
@@ -80,6 +76,15 @@ class LinearTask(Task):
             parts.append(residual.sum(-1))
         return torch.cat(parts, dim=1)
 
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Shifted):
+            return super().losses_and_gradient(params, x, y, weight, masks)
+        outputs = self.outputs(params, x)
+        known = replace(shared(x), outputs=outputs.mT)
+        return self.loss.value(outputs, y), self.gradient(params, known, y, weight)
+
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -93,35 +98,12 @@ class LinearTask(Task):
         return self.loss.curvature(self.linear(params)[0], norm)
 
 
-def _product(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.bmm(x, weight.mT)
-
-
-class _Product(torch.autograd.Function):
-    """The same product, whose gradient in W is written where it is wanted.
-
-    Autograd's own has the same bits, but comes transposed, and is slow to copy.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.place = place
-        return _product(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        torch.bmm(slope.mT, x, out=ctx.place)
-        return torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None, ctx.place, None
-
-
 class LayeredTask(Task):
     """A chain of plain layers: lanes are the batch of each matrix product, without the overhead of ``vmap``."""
 
     def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss) -> None:
         super().__init__(module, loss)
-        self._layers = layers
+        self._chain = Chain(layers)
 
     @property
     def steady(self) -> bool:
@@ -130,57 +112,52 @@ class LayeredTask(Task):
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
-        return self._forward(self._values(params), dense(x))
+        with precision.layers(params.device):
+            return self._chain.forward(self._values(params), dense(x))[-1].to(params.dtype)
 
-    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
         if isinstance(x, Shifted):
-            return super().gradient(params, x, y, weight, masks)
+            return super().losses_and_gradient(params, x, y, weight, masks)
+        if precision.is_reduced():
+            return self._by_autograd(params, x, y, weight)
+        gradient = torch.empty_like(params)
+        with torch.no_grad():
+            values = self._values(params)
+            passed = self._chain.forward(values, dense(x))
+            losses, slope = value_and_slope(self.loss, passed[-1], y, weight)
+            self._chain.write_gradient(values, passed, slope, self._values(gradient))
+        return losses, gradient
+
+    def _by_autograd(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, with the casts of a reduced precision."""
         with torch.enable_grad():
-            leaves = [value.detach().requires_grad_() for value in self._values(params)]
-            gradient = torch.empty_like(params)
-            places = self._values(gradient)
-            written = None if precision.is_reduced() else places
-            total = (weight * self.loss.value(self._forward(leaves, dense(x), written), y)).sum()
-        for place, slope in zip(places, torch.autograd.grad(total, leaves), strict=True):
-            if slope.data_ptr() != place.data_ptr():
-                place.copy_(slope)
-        return gradient
+            point = params.detach().requires_grad_()
+            losses = self.losses(point, x, y)
+            total = (weight * losses).sum()
+        return losses.detach(), torch.autograd.grad(total, point)[0]
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
         if isinstance(x, Shifted):
             return super().input_gradient(params, x, y, masks)
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            losses = self.losses(params.detach(), leaf, y)
-        return losses.detach(), torch.autograd.grad(losses.sum(), leaf)[0]
+        if precision.is_reduced():
+            with torch.enable_grad():
+                leaf = x.detach().requires_grad_()
+                losses = self.losses(params.detach(), leaf, y)
+            return losses.detach(), torch.autograd.grad(losses.sum(), leaf)[0]
+        with torch.no_grad():
+            values = self._values(params)
+            passed = self._chain.forward(values, x)
+            losses, slope = value_and_slope(self.loss, passed[-1], y, params.new_ones(x.shape[:2]))
+            return losses, self._chain.input_slope(values, passed, slope)
 
     def _values(self, params: Tensor) -> list[Tensor]:
         """Each parameter of all lanes, ``[L, *shape]``, as views."""
         parts = params.split(self._sizes, dim=1)
         return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
-
-    def _forward(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None = None) -> Tensor:
-        """The outputs; the gradients of large layers are written to ``places``, if they are given."""
-        with precision.layers(hidden.device):
-            return self._through(values, hidden, places).to(hidden.dtype)
-
-    def _through(self, values: Sequence[Tensor], hidden: Tensor, places: Sequence[Tensor] | None) -> Tensor:
-        unused = iter(range(len(values)))
-        for layer in self._layers:
-            if isinstance(layer, nn.Linear):
-                rows, number = hidden.flatten(1, -2), next(unused)
-                if places is not None and values[number][0].numel() > LARGE:
-                    moved = cast(Tensor, _Product.apply(rows, values[number], places[number]))
-                else:
-                    moved = _product(rows, values[number])
-                moved = moved.view(*hidden.shape[:-1], -1)
-                lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
-                hidden = moved + values[next(unused)].view(lead) if has_bias(layer) else moved
-            else:
-                hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
-        return hidden
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -233,10 +210,6 @@ def _chain(module: nn.Module) -> list[nn.Module] | None:
         return [module] if trainable and is_plain(module, nn.Linear) else None
     in_place = getattr(module, "inplace", False)
     return [module] if not in_place and any(is_plain(module, kind) for kind in ELEMENTWISE) else None
-
-
-def has_bias(layer: nn.Linear) -> bool:
-    return layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:

@@ -154,13 +154,20 @@ class Task:
 
     def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
         """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
+        return self.losses_and_gradient(params, x, y, weight, masks)[1]
+
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Losses ``[L, B]``, and the gradient of their weighted sum in the parameters."""
         call = self._calling(x, masks)
 
         def total(flat: Tensor, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
             losses = self.loss.value(call(flat, *inputs), y)
             return (weight * losses).sum(), losses
 
-        return self._each_lane(self._gradient_of(total))(params, y, weight, *_parts(x), masks or ())[0]
+        gradients, losses = self._each_lane(self._gradient_of(total))(params, y, weight, *_parts(x), masks or ())
+        return losses, gradients
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
@@ -290,6 +297,9 @@ class Problem:
     def descent(self, x: Moved, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of the weighted sum of the losses."""
         return self.task.gradient(self.params, x, y, weight, self.masks)
+
+    def loss_and_descent(self, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return self.task.losses_and_gradient(self.params, x, y, weight, self.masks)
 
     def push(self, x: Moved, slopes: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, outputs_b>``, for slopes ``[L, B, C]``."""

@@ -111,11 +111,15 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             memory = move.state.memory
         if batch.first:
             loss, cost = (share * move.value).sum(1), _paid(move, share)
-    elif batch.first:
-        loss = (share * problem.loss(x, y)).sum(1)
 
     local = local_state(lanes, carry)
-    gradient = problem.descent(x, y, share) if move is None else move.descent(problem, share)
+    if move is not None:
+        gradient = move.descent(problem, share)
+    elif batch.first:
+        losses, gradient = problem.loss_and_descent(x, y, share)
+        loss = (share * losses).sum(1)
+    else:
+        gradient = problem.descent(x, y, share)
     if carry.decay is not None:
         gradient = gradient + carry.decay * carry.params
     direction, carried = client.local.direction(gradient, local)
