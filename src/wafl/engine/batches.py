@@ -65,7 +65,7 @@ def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches
     real = torch.zeros_like(index, dtype=torch.bool)
     similar: dict[int, list[int]] = {}  # what is drawn is as wide as the largest client among them
     for lane, count in enumerate(counts):
-        similar.setdefault(count.bit_length(), []).append(lane)
+        similar.setdefault(max(count, SMALLEST).bit_length(), []).append(lane)
     for lanes in similar.values():
         slots, order = _drawn(work, key, [counts[lane] for lane in lanes], lanes, shape)
         index.scatter_(0, slots, order)

@@ -54,6 +54,8 @@ class Captured:
     If that fails, all steps are computed as usual.
     """
 
+    reuses = True
+
     def __init__(self) -> None:
         self._recordings: dict[Any, _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()

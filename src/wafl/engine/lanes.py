@@ -93,6 +93,8 @@ class Lanes:
         run = torch.tensor([run for run, _ in places])
 
         def stacked(vectors: Sequence[Tensor]) -> Tensor:
+            if len(vectors) == 1:  # all lanes read the same, which stays in the processor's cache
+                return vectors[0].expand(len(places), -1)
             return torch.stack(list(vectors)).index_select(0, run.to(device))
 
         def per_lane(values: Sequence[float], dtype: torch.dtype) -> Tensor:

@@ -74,7 +74,8 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
             first=number == 0,
         )
         carry = take_step(client, some, carry, batch)
-    carry = joined([carry, *reversed(behind)])
+    if behind or take_step.reuses:
+        carry = joined([carry, *reversed(behind)])
 
     steps = each_lane(torch.tensor(batches.steps, device=sizes.device)[:, None].to(lanes.params), lanes)
     outcome = client.local.end(local_state(lanes, carry), steps)

@@ -55,7 +55,9 @@ class Batch:
 
 
 class Step(Protocol):
-    """Takes the lanes through one step."""
+    """Takes the lanes through one step; with ``reuses``, what comes of it is written over by a later one."""
+
+    reuses: bool
 
     def room(self, working: int) -> int:
         """How many lanes to compute if this many take the step."""
@@ -66,6 +68,8 @@ class Step(Protocol):
 
 class Eager:
     """Computes each step when it comes."""
+
+    reuses = False
 
     def room(self, working: int) -> int:
         return working
@@ -150,7 +154,7 @@ def local_state(lanes: LaneInput, carry: Carry) -> LocalState:
 
 
 def joined(carries: Sequence[Carry]) -> Carry:
-    """The lanes of several, one after another: a copy, because steps may use the same memory again."""
+    """The lanes of several, one after another, as a copy."""
     return mapped(lambda *values: torch.cat(values), *carries)
 
 
