@@ -40,8 +40,15 @@ def make_model(name: str) -> nn.Module:
         return MODELS[name]()
 
 
-def answer(task: Task, clients: tuple[int, ...], kind: Any, method: wafl.Method, pair: bool = False) -> Replies:
-    schedule = Schedule(rounds=1, local_epochs=2, batch_size=32, learning_rate=0.1, momentum=0.5)
+def answer(
+    task: Task,
+    clients: tuple[int, ...],
+    kind: Any,
+    method: wafl.Method,
+    pair: bool = False,
+    batch_size: int | None = 32,
+) -> Replies:
+    schedule = Schedule(rounds=1, local_epochs=2, batch_size=batch_size, learning_rate=0.1, momentum=0.5)
     client = ClientTask(task, method.adversary, schedule.local_work, make_clients().train, 90, method.local)
     scalars = {**schedule.scalars(0), **({} if method.adversary is None else method.adversary.scalars())}
     query = Query(kind, 0, 0, clients, torch.ones(len(clients)), task.initial(), scalars)
@@ -59,6 +66,15 @@ def test_a_client_has_the_same_bits_alone_and_among_others(model: str, kind: str
         assert torch.equal(alone.cost[0], together.cost[client])
         if kind == "train":
             assert torch.equal(alone.params[0], together.params[client])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_loss_of_the_first_step_takes_no_pass_of_its_own(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(make_model(model))
+    expected = answer(task, (0,), "loss", wafl.FedAvg()).loss
+    monkeypatch.setattr(task, "losses", None)
+    loss = answer(task, (0,), "train", wafl.FedAvg(), batch_size=None).loss
+    torch.testing.assert_close(loss, expected)
 
 
 class Counting(LayeredTask):
