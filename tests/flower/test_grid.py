@@ -1135,6 +1135,31 @@ def test_certificates_equal_those_computed_from_all_examples_in_one_place(
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
 
 
+def test_networks_are_certified_on_nodes_as_in_one_place(
+    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of the experiment's own module, whose L_zz nobody knows: along its margins."""
+    for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
+        monkeypatch.setattr(f"wafl.theory.estimates.{name}", lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
+    experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:hidden"})
+    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    fakes.train(grid, experiment, tmp_path / "study")
+    grid.seen.clear()
+    folder, here = tmp_path / "study" / "fedavg", fakes.federation(clients)
+    server.certify(Post(grid), own(experiment, folder=folder, radii="[0.0, 0.5]"))  # type: ignore[arg-type]
+    found = json.loads((folder / "certificates.json").read_text())
+    run = load_run(folder, fakes.hidden(here))
+    expected = wafl.certify(run, here, radii=[0.0, 0.5], achieved=False)
+    assert expected.proven
+    assert expected[1].value < expected[1].simple
+    for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
+        assert_near(row, other)
+    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
+    (tmp_path / "study" / "roster.json").unlink()
+    with pytest.raises(ConfigError, match="certify a run in the folder of its study"):
+        server.certify(Post(grid), own(experiment, folder=folder))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])
 def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_one_place(
     metric: Any, confidence: float, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path

@@ -223,6 +223,13 @@ def double(clients: Any) -> nn.Module:
     return wafl.models.mlr(clients).double()
 
 
+def hidden(clients: Any) -> nn.Module:
+    """A network with a hidden layer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, clients.num_outputs))
+
+
 def dropping(clients: Any) -> nn.Module:
     """A network with dropout, in double precision."""
     with torch.random.fork_rng():

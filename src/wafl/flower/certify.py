@@ -11,13 +11,14 @@ from logging import INFO
 from pathlib import Path
 from typing import Any, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
 from wafl.core.errors import ConfigError
 from wafl.core.files import write_whole
 from wafl.core.norms import check_norm
 from wafl.core.task import Task
+from wafl.engine.clients import Roster
 from wafl.engine.survey import SurveyReplies
 from wafl.flower.finder import Finder
 from wafl.flower.grid import GridClients
@@ -25,7 +26,9 @@ from wafl.flower.logs import log
 from wafl.flower.node import Part
 from wafl.flower.post import Post
 from wafl.flower.run_config import from_run_config
-from wafl.run import load_run
+from wafl.run import has_own_model, load_run
+from wafl.runs.config import Experiment
+from wafl.runs.plan import make_model
 from wafl.runs.roster import read_roster
 from wafl.theory.certificates import (
     Question,
@@ -59,12 +62,13 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     check_question(question.metric, question.power, question.gap)
     if confidence:
         check_confidence(confidence, "test")
-    run, experiment = load_run(folder), from_run_config(values)
+    experiment, known_clients = from_run_config(values), read_roster(folder) or read_roster(folder.parent)
+    run = load_run(folder, _own_model(folder, experiment, known_clients))
     task, params = task_of(run)
     linear = task.linear(params[None]) is not None
     if question.metric == "error" and not (linear and run.num_classes is not None):
         raise ConfigError("metric = 'error' needs a linear classifier: certify the loss of this model")
-    clients = Finder(post, experiment, folder, known=read_roster(folder) or read_roster(folder.parent))([])
+    clients = Finder(post, experiment, folder, known=known_clients)([])
     weights = run.client_weights.double() / run.client_weights.double().sum()
     if len(weights) != clients.roster.num_clients:
         raise ConfigError(
@@ -106,6 +110,18 @@ class _Nodes:
         self, adversary: Adversary | None, settings: Sequence[Mapping[str, float]], seed: int = 0
     ) -> SurveyReplies:
         return self.clients.survey(self.params, settings, cast(Any, adversary), seed, self.part)
+
+
+def _own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> nn.Module | None:
+    """The experiment's own model, as it was made for training; None if the run says how wafl builds it."""
+    if not has_own_model(folder):
+        return None
+    if clients is None:
+        raise ConfigError(
+            f"{folder} holds a model of your own, and no roster.json says for which clients it was made: certify a run "
+            "in the folder of its study"
+        )
+    return make_model(experiment.model, clients)
 
 
 def _numbers(name: str, text: Any) -> list[float]:
