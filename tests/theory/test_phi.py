@@ -9,10 +9,11 @@ import torch
 from tests.oracles import phi as oracles
 from tests.oracles import theory
 from wafl.core.losses import CrossEntropy, SquaredError, output_loss
+from wafl.theory import phi
 from wafl.theory.ball import Ball
+from wafl.theory.kept import Kept, squared_distances
 from wafl.theory.lines import along_lines
 from wafl.theory.phi import LinearPhi, distance_to_error, error_bounds
-from wafl.theory.simplex import Kept
 
 NORMS = (1, 2, math.inf)
 
@@ -87,6 +88,37 @@ def test_what_is_kept_is_concave_and_the_rest_convex():
         for p in rng.dirichlet(np.full(6, 0.3), size=30):
             spread = np.diag(p) - np.outer(p, p)
             assert np.linalg.eigvals(spread @ kept.quadratic.numpy()).real.max() <= 2.0 * gamma * (1.0 + 1e-9)
+        widest = float(squared_distances(ball.gram).max())
+        assert float(squared_distances(kept.quadratic).max()) == pytest.approx(min(widest, 8.0 * gamma))
+
+
+def test_more_is_kept_than_by_clipping_principal_directions():
+    weight = torch.from_numpy(a_case(8, features=20)[0])
+    ball = Ball(weight, 2)
+    squares, axes = torch.linalg.eigh(ball.gram)
+    limit = 0.6 * float(squared_distances(ball.gram).max())
+    low, high = 0.0, float(squares[-1])
+    for _ in range(50):
+        middle = (low + high) / 2.0
+        wide = squared_distances((axes * squares.clamp(0.0, middle)) @ axes.T).max() > limit
+        low, high = (low, middle) if wide else (middle, high)
+    clipped = (axes * squares.clamp(0.0, low)) @ axes.T
+    assert squared_distances(Kept.of(ball, limit / 8.0).quadratic).sum() > 1.02 * squared_distances(clipped).sum()
+
+
+def test_threads_change_no_bit(monkeypatch):
+    weight, outputs, y = a_case(4, examples=9)
+    model = LinearPhi(torch.from_numpy(weight), CrossEntropy(), 2)
+    monkeypatch.setattr(phi, "PIECE", 4)
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(model.bounds(*tensors(outputs, y), 0.5, 1e-3))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(getattr(found[0], side), getattr(found[1], side)) for side in ("lower", "upper", "cost"))
 
 
 def test_a_line_between_two_classes_is_searched_to_any_tolerance():

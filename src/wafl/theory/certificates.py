@@ -402,7 +402,7 @@ def certificates_of(
             for radius, value in zip(radii, simple, strict=True)
         ]
     elif question.finite_above is not None:
-        rows = _tight(means, radii, question, question.finite_above, clean, simple)
+        rows = _tight(means, radii, question, question.finite_above, clean, simple, float(steep))
     else:
         found = prove_network(means, radii, question.norm, question.gap, steep, bent, question.by_margins, clean)
         rows = [
@@ -413,7 +413,13 @@ def certificates_of(
 
 
 def _tight(
-    means: AskMeans, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
+    means: AskMeans,
+    radii: Sequence[float],
+    question: Question,
+    limit: float,
+    clean: float,
+    simple: Sequence[float],
+    slope: float,
 ) -> list[Certificate]:
     """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
     report = SearchedSurrogate(question.norm)
@@ -423,9 +429,11 @@ def _tight(
         settings = [{"gamma": gamma, "proven": 0.0, "tolerance": question.gap * exact} for gamma in gammas]
         return surrogates_of(means(report, settings))
 
-    close = CLOSE if limit > 0 else min(question.gap / 10.0, 0.01)  # a closed form costs nothing
-    dual = search_dual(ask, radii, limit, close)
+    close = CLOSE if limit > 0 else min(question.gap / 4.0, 0.01)  # a closed form costs nothing
     targets = [radius for radius in radii if radius > 0]
+    # No move at gamma is longer than L_z / (2 gamma), so each radius's gamma is at most L_z / (2 radius).
+    first = sorted({slope / (2.0 * radius * share) for radius in targets for share in (1.0, 2.0)})
+    dual = search_dual(ask, radii, limit, close, first if limit == 0 and 0 < slope < math.inf else ())
     settings: list[dict[str, float]] = []
     for radius in targets:
         value, gamma = dual.least(radius)

@@ -10,6 +10,8 @@ RUNG = 16.0
 """The ratio of neighboring gammas in the first grid, above the limit."""
 CLOSE = 1e-4
 """How close the mean cost must come to the squared radius; the value only has the square of gamma's error."""
+WIDE = 2.0
+"""The ratio of two gammas between which a power law says little."""
 NEGLIGIBLE = 1e-10
 """What fraction of the value may be given away if the minimum would be at the limit itself."""
 FLOOR = 1e-40
@@ -77,12 +79,17 @@ def minimize_dual(
 
 
 def search_dual(
-    ask: Callable[[Sequence[float]], Sequence[Surrogate]], radii: Sequence[float], limit: float, close: float = CLOSE
+    ask: Callable[[Sequence[float]], Sequence[Surrogate]],
+    radii: Sequence[float],
+    limit: float,
+    close: float = CLOSE,
+    first: Sequence[float] = (),
 ) -> Dual:
     """Ask clients about a few gammas at a time, until the best one for each radius is known.
 
     Every answer is used for every radius. The derivative in gamma is ``radius^2 - cost``, so the search is for the
-    gamma at which the cost is the squared radius; ``close`` is how close it must come.
+    gamma at which the cost is the squared radius; ``close`` is how close it must come. It starts with the gammas
+    ``first``, if there are any, else with a wide grid.
     """
     known: dict[float, Surrogate] = {}
 
@@ -91,7 +98,7 @@ def search_dual(
         known.update(zip(fresh, ask([limit + excess for excess in fresh]), strict=True))
 
     scale = limit if limit > 0 else 1.0
-    learn([scale * RUNG**rung for rung in range(-3, 4)])
+    learn([gamma - limit for gamma in first] or [scale * RUNG**rung for rung in range(-3, 4)])
     for turn in range(200):
         wanted = {radius: _next(known, radius, limit, turn, close) for radius in radii if radius > 0}
         excesses = [excess for excess in wanted.values() if excess is not None]
@@ -117,8 +124,10 @@ def _next(known: Mapping[float, Surrogate], radius: float, limit: float, turn: i
     above, below = known[low].cost, known[high].cost
     if high <= low * (1.0 + close) or below >= budget * (1.0 - close):
         return None
-    # Every other time, try where a power law through both ends meets the budget: the cost almost follows one.
-    way = 0.5
-    if turn % 2 == 0 and math.isfinite(above) and below > 0:
-        way = min(max(math.log(above / budget) / math.log(above / below), 1e-3), 1.0 - 1e-3)
+    # Try where a power law through both ends comes close to the budget: the cost almost follows one. Where it does not,
+    # halves every now and then end the search.
+    way, halved = 0.5, turn % 2 == 1 if high > WIDE * low else turn % 4 == 3
+    if not halved and math.isfinite(above) and below > 0:
+        aim = budget * (1.0 - close / 2.0)  # below the budget, where the search may end
+        way = min(max(math.log(above / aim) / math.log(above / below), 1e-3), 1.0 - 1e-3)
     return low * (high / low) ** way

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from wafl.theory.ball import Ball
 
-SHARES = (0.25, 0.5, 0.75, 1.0)
-"""How far along the way to each class the ascent looks before it starts."""
+RIVALS = 3
+"""Toward how many classes the ascent looks before it starts."""
+SHARES = (0.5, 1.0)
+"""How far along the way to each of them."""
 STEPS, FEW_STEPS = 200, 6
 """Ascent steps for l2, and for l_inf, where each step looks at every input."""
 SUMMIT_STEPS = 1000
@@ -79,9 +81,10 @@ def summit(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor) ->
 
 
 def _toward_a_class(ball: Ball, a: Tensor, y: Tensor, gamma: float) -> Tensor:
-    """softmax where the best of a few moves toward each class ends."""
+    """softmax where the best of a few moves ends, toward the classes that gain most alone."""
     best, found = torch.full_like(a[:, 0], -torch.inf), a.softmax(-1)
-    for rival in range(a.shape[1]):
+    gains = a + ball.distances[y].square() / (4.0 * gamma)
+    for rival in gains.topk(min(RIVALS, a.shape[1]), -1).indices.T:
         far, pulls = ball.distances[y, rival] / (2.0 * gamma), ball.pulls[y, rival]
         for share in SHARES:
             moved = a + (share * far)[:, None] * pulls

@@ -8,13 +8,16 @@ norm) and :mod:`wafl.theory.simplex`. Squared error: closed forms (:mod:`wafl.th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wafl.core.losses import CrossEntropy, OutputLoss
+from wafl.core.threads import map_in_threads
 from wafl.theory import regression
 from wafl.theory.ball import Ball
 from wafl.theory.coordinates import along_coordinates
@@ -22,6 +25,8 @@ from wafl.theory.incumbents import climb, summit
 from wafl.theory.lines import along_lines
 from wafl.theory.simplex import branch
 
+PIECE = 4096
+"""How many examples are searched together."""
 COARSE = 64
 """Points along the distance where only a bound is wanted that the simplex may improve."""
 
@@ -75,12 +80,16 @@ class LinearPhi:
         if self._regression is not None:
             found = self._regression.bounds(outputs, y, gamma)
             return found[0], found[2]
-        a, allowed = _differences(outputs, y), _per_example(tolerance, outputs)
+        reached = partial(self._reached, gamma)
+        return _joined(map_in_threads(reached, _pieces(_differences(outputs, y), y, _per_example(tolerance, outputs))))
+
+    def _reached(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        a, y, allowed = piece
         if self._norm == 1:
             found = along_coordinates(self._ball.weight, a, y, gamma, allowed)
             return found[0], found[2]
-        found = climb(self._ball, a, y, gamma, allowed)
-        return found.value, found.cost
+        best = climb(self._ball, a, y, gamma, allowed)
+        return best.value, best.cost
 
     def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float | Tensor) -> Phi:
         """Both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
@@ -94,9 +103,14 @@ class LinearPhi:
         if self._regression is not None:
             lower, upper, cost = self._regression.bounds(outputs, y, gamma)
             return Phi(lower, upper, cost)
-        a, allowed = _differences(outputs, y), _per_example(tolerance, outputs)
+        bounds = partial(self._bounds, gamma)
+        pieces = _pieces(_differences(outputs, y), y, _per_example(tolerance, outputs))
+        return Phi(*_joined(map_in_threads(bounds, pieces)))
+
+    def _bounds(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        a, y, allowed = piece
         if self._norm == 1:
-            return Phi(*along_coordinates(self._ball.weight, a, y, gamma, allowed))
+            return along_coordinates(self._ball.weight, a, y, gamma, allowed)
         if self._norm == 2 and 2.0 * gamma >= self._curvature:
             best = summit(self._ball, a, y, gamma, allowed)
             lower, cost, upper = best.value, best.cost, best.value + best.missed
@@ -109,7 +123,7 @@ class LinearPhi:
             low, high, spent = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
             lower[wide], upper[wide] = low, high
             cost[wide] = torch.where(spent.isnan(), cost[wide], spent)
-        return Phi(lower, torch.maximum(upper, lower), cost)
+        return lower, torch.maximum(upper, lower), cost
 
     def _along_the_distance(self, a: Tensor, y: Tensor, gamma: float, allowed: Tensor) -> Tensor:
         """At distance t no A_j is larger by more than ``||w_j - w_y||_* t``; exact for two classes."""
@@ -159,6 +173,15 @@ def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, s
 
 def _differences(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs - outputs.gather(-1, y[:, None])
+
+
+def _pieces(*tensors: Tensor) -> list[Any]:
+    return list(zip(*(tensor.split(PIECE) for tensor in tensors), strict=True))
+
+
+def _joined(found: Sequence[Any]) -> Any:
+    """Tuples of tensors, one after another."""
+    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
 
 
 def _per_example(tolerance: float | Tensor, outputs: Tensor) -> Tensor:
