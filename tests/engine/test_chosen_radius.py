@@ -15,6 +15,7 @@ import wafl
 from wafl.engine import chosen_radius, fit
 from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.chosen_radius import BUDGET, CANDIDATES, best_place
+from wafl.engine.embedded import Embedded
 from wafl.schedule import Schedule
 
 QUICK: dict[str, Any] = {"rounds": 3, "local_steps": 1, "batch_size": 8, "learning_rate": 0.1}
@@ -89,7 +90,8 @@ def test_an_auto_run_is_the_run_with_the_radius_that_was_chosen(clients: wafl.Fe
 def test_candidates_are_parts_of_the_spread_of_a_client_and_follow_the_unit(clients: wafl.Federation) -> None:
     def tried(scale: float, norm: float = 2) -> list[float]:
         pairs = [(scale * x, y) for x, y in map(clients.train.of, range(8))]
-        return chosen_radius._candidates(wafl.Federation.from_arrays(pairs, test_fraction=0), norm)
+        here = Embedded(wafl.Federation.from_arrays(pairs, test_fraction=0), torch.device("cpu"))
+        return chosen_radius._candidates(here.spread(), norm, 5)
 
     deviations = [(x - x.mean(0)).square().sum(1) for x, _ in map(clients.train.of, range(8))]
     spread = math.sqrt(torch.cat(deviations).double().mean())

@@ -548,6 +548,7 @@ MOMENTS = {"reply.sizes"}
 CUTS = {"reply.format", "numbers.means", "numbers.shares"}
 MIDPOINTS = {"reply.format", "reply.lengths", "numbers.midpoints"}
 MEANS = {"reply.format", "reply.labels", "reply.places", "reply.counts", "numbers.means"}
+SPREAD = {"reply.format", "reply.sizes", "numbers.squares"}
 
 
 def documented(method: str) -> dict[str, set[str]]:
@@ -573,6 +574,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
         "query.midpoints": MIDPOINTS,
         "query.cuts": CUTS,
         "query.means": MEANS,
+        "query.spread": SPREAD,
     }
 
 

@@ -59,7 +59,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr("os.fsync", lambda _: None)  # tested elsewhere
     clock = Clock()
-    for module in ("post", "census", "grid"):
+    for module in ("post", "census", "inquiry"):
         monkeypatch.setattr(f"wafl.flower.{module}.time", clock)
     return clock
 

@@ -718,7 +718,7 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["data.sizes=[10.0, nan]"], "sizes"),
         (["schedule.local_steps=2"], "give local_steps or local_epochs"),
         (["methods.wafl.radius=1.0"], "give gamma or radius, not both"),
-        (["methods.wafl={method='WAFL', radius='auto'}", "engine=flower-sim"], "'auto' needs engine = 'embedded'"),
+        (["methods.wafl={method='WAFL', radius='auto'}", "data={num_clients=3, iid=true}"], "at least 4 of them"),
         (["methods.wafl.weights_step=0.1"], "weights_step"),
         (["methods.wafl.weights_step=[0.1, 0.2]"], "weights_step"),
         (["methods.wafl.strict=true"], "strict=True needs radius="),

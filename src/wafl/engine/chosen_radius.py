@@ -1,15 +1,15 @@
 """What ``radius="auto"`` stands for: a radius that is chosen by leaving clients out, before training.
 
 The clients are split into two halves. Each half trains all candidates, as lanes of one batch, and the other half judges
-them by its training examples: test examples are never read. A client tells the server one number about its data, how
-far its examples lie from their mean, and one number per candidate, its accuracy.
+them by its training examples: test examples are never read. A client tells the server how far its examples lie from
+their mean, and one number per candidate, its accuracy.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -21,14 +21,12 @@ from wafl.adversaries import Wasserstein
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.norms import typical_length
 from wafl.core.random import Key, Purpose, bits, choose
-from wafl.data.federation import Federation
 from wafl.engine.callbacks import Callback
-from wafl.engine.embedded import Embedded
+from wafl.engine.clients import Clients, Divisible, Judge
 from wafl.engine.progress import ChosenRadius, Progress
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.engine.watch import TOO_FAR
-from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.score import worst_count
 from wafl.run import Run
 from wafl.schedule import Schedule
@@ -55,7 +53,7 @@ def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: S
     for place, spec in enumerate(specs):
         if spec.undecided:
             if place not in progress.chosen:
-                progress.chosen[place] = choose_radius(trainer, spec)
+                progress.chosen[place] = choose_radius(trainer, place, spec)
                 for callback in told:
                     callback.on_choice(place, spec.name, progress.chosen[place])
             spec = spec.with_radius(progress.chosen[place].radius)
@@ -67,10 +65,9 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
     """Before any work, refuse runs whose radius could not be chosen."""
     clients = trainer.clients
     for spec in (spec for spec in specs if spec.undecided):
-        if not isinstance(clients, Embedded):
+        if not isinstance(clients, Divisible):
             raise ValueError(
-                "radius='auto' leaves clients out, which works in this process alone (engine = 'embedded', no "
-                "privacy): give a number, such as the one that a simulation chose"
+                "radius='auto' leaves clients out and asks them what differential privacy would hide: give a number"
             )
         sizes = clients.roster.num_examples
         if len(sizes) < FEWEST:
@@ -84,21 +81,22 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
             raise ValueError(f"radius='auto' leaves clients out: {error}; or give the radius as a number") from error
 
 
-def choose_radius(trainer: Trainer, spec: Spec) -> ChosenRadius:
+def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
     """Train all candidates on each half of the clients, and choose by what the other half says."""
-    clients, adversary = trainer.clients, spec.method.adversary
-    assert isinstance(clients, Embedded)
+    clients, adversary, roster = trainer.clients, spec.method.adversary, trainer.clients.roster
+    assert isinstance(clients, Divisible)
     assert isinstance(adversary, Wasserstein)
-    radii = _candidates(clients.federation, adversary.norm)
-    halves = _halves(clients.federation.num_clients, spec.schedule.seed)
+    radii = _candidates(clients.spread(), adversary.norm, math.prod(roster.input_shape))
+    halves = _halves(roster.num_clients, spec.schedule.seed)
     schedule = _shorter(spec.schedule, [len(half) for half in halves])
     specs = [replace(spec.with_radius(radius), schedule=schedule) for radius in radii]
-    values = torch.cat([_judged(trainer, clients, judges, specs) for judges in halves], dim=1)
-    larger = clients.federation.num_classes is not None
-    place, why = best_place(values, larger_is_better=larger)
+    parts = [_judged(trainer, *clients.apart(judges, place, spec), len(judges), specs) for judges in halves]
+    values = torch.cat(parts, dim=1)
+    larger = roster.num_classes is not None
+    best, why = best_place(values, larger_is_better=larger)
     summaries = [_summary(row, larger) for row in values]
     tried = [{"radius": radius, **row} for radius, row in zip(radii, summaries, strict=True)]
-    return ChosenRadius(radii[place], f"radius {radii[place]:g} was chosen among {_listed(radii)}: {why}", tried)
+    return ChosenRadius(radii[best], f"radius {radii[best]:g} was chosen among {_listed(radii)}: {why}", tried)
 
 
 def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
@@ -165,21 +163,12 @@ def _listed(radii: Sequence[float]) -> str:
     return f"{', '.join(head)} and {last}"
 
 
-def _candidates(clients: Federation, norm: float) -> list[float]:
+def _candidates(spread: float, norm: float, features: int) -> list[float]:
     """The radii to try, the smallest first: parts of the spread of a client's examples, in the norm of the ball."""
-    unit = _spread(clients) * typical_length(norm, math.prod(clients.input_shape))
+    unit = spread * typical_length(norm, features)
     if not unit > 0.0:
         raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
     return [float(f"{part * unit:.{DIGITS}g}") for part in CANDIDATES]
-
-
-def _spread(clients: Federation) -> float:
-    """How far a client's training examples lie from their mean: the root mean square over all examples."""
-    total = 0.0
-    for client in range(clients.num_clients):
-        x = clients.train.of(client)[0].double().flatten(1)
-        total += float((x - x.mean(0)).square().sum()) if len(x) else 0.0
-    return math.sqrt(total / max(1, len(clients.train.y)))
 
 
 def _halves(num_clients: int, seed: int) -> list[list[int]]:
@@ -213,25 +202,24 @@ class _Faster:
         return self.schedule.rate(round * self.schedule.rounds // self.rounds)
 
 
-def _judged(trainer: Trainer, clients: Embedded, left_out: Sequence[int], specs: Sequence[Spec]) -> Tensor:
+def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs: Sequence[Spec]) -> Tensor:
     """Each candidate's accuracy (for a regression, loss) on each client left out, ``[R, C]``; NaN if it diverged."""
-    train, judges = clients.federation.set_apart(left_out)
     here = copy(trainer)
-    here.clients = replace(clients, federation=train, faults=None, tolerance=None, unseen=None)
-    here.roster = here.clients.roster
-    judges = replace(judges, test=judges.train)
-    count = int((judges.train.num_examples > 0).sum())
+    here.clients, here.roster = clients, clients.roster
     runs: Sequence[Run] = ()
     with warnings.catch_warnings(), suppress(DivergedError, UnboundedError):  # of all candidates
         for category in TOO_FAR:
             warnings.simplefilter("ignore", category)
         runs = here.train(specs)
-    values = torch.full((len(specs), count), torch.nan, dtype=torch.float64)
+    said: dict[int, Mapping[int, float]] = {}
     for place, run in enumerate(runs):
-        if run.diverged:
-            continue
-        with suppress(ValueError):  # finite parameters whose losses are not
-            scores = evaluate(run, judges).per_client
-            found = [score.loss if score.accuracy is None else score.accuracy for score in scores]
-            values[place] = torch.tensor(found, dtype=torch.float64)
+        if not run.diverged:
+            with suppress(ValueError):  # finite parameters whose losses are not
+                said[place] = judge(run)
+    # A client on a node may be away for one of them.
+    heard = sorted(set[int].intersection(*(set(each) for each in said.values()))) if said else range(judges)
+    values = torch.full((len(specs), len(heard)), torch.nan, dtype=torch.float64)
+    for place, each in said.items():
+        # The last bits of a mean differ between engines, and must not decide.
+        values[place] = torch.tensor([round(each[client], 12) for client in heard], dtype=torch.float64)
     return values

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -128,3 +129,34 @@ class Clients(Protocol):
     def evaluate_parts(self, run: Run) -> Score:
         """The same without an attack; if some clients never train, with the scores of training data and of theirs."""
         ...
+
+
+Judge = Callable[[Run], Mapping[int, float]]
+"""What clients say of a run by their training examples, by their places: accuracies, or losses of a regression."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """Clients of whom some can be left out of a training, to judge it."""
+
+    def spread(self) -> float:
+        """How far a client's training examples lie from their mean: the root mean square over all examples."""
+        ...
+
+    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
+        """The others, to train on candidates for the run of this spec and place; and what these say of a candidate."""
+        ...
+
+
+def squares_around_mean(x: Tensor) -> float:
+    """The sum of the squared distances of a client's examples from their mean."""
+    x = x.double().flatten(1)
+    return float((x - x.mean(0)).square().sum()) if len(x) else 0.0
+
+
+def root_mean_square(sums: Sequence[float], sizes: Sequence[int]) -> float:
+    """Over the examples of all clients, of whom each has a sum of squares and a number of examples."""
+    total = 0.0
+    for each in sums:
+        total += each
+    return math.sqrt(total / max(1, sum(sizes)))

@@ -28,7 +28,7 @@ from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.ahead import Ahead
 from wafl.engine.client_task import ClientTask
-from wafl.engine.clients import Admitted, Engine, Roster
+from wafl.engine.clients import Admitted, Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
 from wafl.engine.faults import Faults, spoil, without
 from wafl.engine.features import with_fixed_features
 from wafl.engine.lanes import Lanes
@@ -106,6 +106,24 @@ class Embedded:
         check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
         return client_shape(train.x, train.y, owner)
+
+    def spread(self) -> float:
+        """How far a client's training examples lie from their mean: the root mean square over all examples."""
+        train = self.federation.train
+        sums = [squares_around_mean(train.of(client)[0]) for client in range(train.num_clients)]
+        return root_mean_square(sums, train.num_examples.tolist())
+
+    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
+        """The others, none of whom fails on purpose; these judge by their training examples."""
+        train, judges = self.federation.set_apart(left_out)
+        judges = replace(judges, test=judges.train)
+
+        def judge(run: Run) -> dict[int, float]:
+            scores = evaluate(run, judges).per_client
+            found = [score.loss if score.accuracy is None else score.accuracy for score in scores]
+            return dict(enumerate(found))
+
+        return replace(self, federation=train, faults=None, tolerance=None, unseen=None), judge
 
     def fingerprint(self) -> Mapping[str, str]:
         """The tolerance is not part of it: whoever runs out of replies may resume with a more lenient one."""

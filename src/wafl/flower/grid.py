@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
 from logging import INFO, WARNING
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from torch import Tensor
 
@@ -26,7 +26,8 @@ from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.core.shaping import Shape
 from wafl.core.structured import make_task
 from wafl.core.task import Task
-from wafl.engine.clients import Engine, Roster
+from wafl.engine.chosen_radius import CANDIDATES
+from wafl.engine.clients import Engine, Judge, Roster, root_mean_square
 from wafl.engine.faults import without
 from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
@@ -36,29 +37,20 @@ from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.census import Census
 from wafl.flower.claims import dominating, too_many
+from wafl.flower.inquiry import Inquiry
 from wafl.flower.logs import log
 from wafl.flower.means import MeansQuery
 from wafl.flower.node import Part, Tested
-from wafl.flower.post import POLL, Post
+from wafl.flower.post import Post
 from wafl.flower.queries import CutsQuery, MidpointsQuery, SurveyQuery, TestQuery
-from wafl.flower.refusals import check_refusal
-from wafl.flower.source import Asked, Nodes
+from wafl.flower.source import Asked, Later, Nodes
+from wafl.flower.spread import SpreadQuery
 from wafl.flower.training import check_strict
 from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
 from wafl.run import Run
 from wafl.runs.config import Flower
 from wafl.theory.sampling import Moments
 from wafl.theory.upper import Report
-
-T_co = TypeVar("T_co", covariant=True)
-T = TypeVar("T")
-
-
-class Exchange(Protocol[T_co]):
-    """A query to a node about some of its clients, and how the reply is read."""
-
-    def encode(self) -> RecordDict: ...
-    def read(self, reply: RecordDict) -> T_co: ...
 
 
 class GridClients:
@@ -84,14 +76,21 @@ class GridClients:
         clip_norm: float | None = None,
     ) -> None:
         self._post, self._census, self._settings = post, census, settings
+        self._inquiry = Inquiry(post, census, settings, tolerance.attempts)
         self._caps = caps
         self.tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
         self._attacks, self._clip_norm = attacks, clip_norm
         self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
+        self._only: tuple[int, ...] | None = None
+        self._candidates: tuple[str, int] | None = None
 
     @property
     def roster(self) -> Roster:
-        return self._census.roster
+        roster = self._census.roster
+        if self._only is None:
+            return roster
+        names, sizes = (tuple(each[client] for client in self._only) for each in (roster.names, roster.num_examples))
+        return replace(roster, names=names, num_examples=sizes)
 
     def nodes(self) -> dict[int, tuple[str, list[str]]]:
         """The nodes that take part now: what each is called, and its clients."""
@@ -106,11 +105,44 @@ class GridClients:
         roster, names = self.roster, self.roster.names
         check_size(roster.input_shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
-        parts = self._ask_all("query.means", names, range(roster.num_clients), partial(MeansQuery.about, roster))
+        parts = self._inquiry.ask_all(
+            "query.means", names, range(roster.num_clients), partial(MeansQuery.about, roster)
+        )
         found = joined([part for _, part in parts])
         for name, why in too_many(self._caps, "examples", names, found.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
         return shape_of_means(found)
+
+    def spread(self) -> float:
+        """Asked for before a radius is chosen; every client must reply."""
+        names, found = self.roster.names, dict[int, tuple[float, int]]()
+        log(INFO, "asking %d clients how far their examples spread, to choose a radius", len(names))
+
+        def query(numbers: Sequence[int]) -> SpreadQuery:
+            return SpreadQuery(tuple(names[number] for number in numbers))
+
+        for numbers, part in self._inquiry.ask_all("query.spread", names, range(len(names)), query):
+            found.update(zip(numbers, part, strict=True))
+        sums, sizes = zip(*(found[number] for number in range(len(names))), strict=True)
+        for name, why in too_many(self._caps, "examples", names, sizes).items():
+            raise ConfigError(f"the spread of {name} cannot be right: it {why}")
+        return root_mean_square(sums, sizes)
+
+    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[GridClients, Judge]:
+        """The others, whose nodes are asked to train candidates; the clients left out test them where they are."""
+        entry = self._entry({place: spec.within(self.roster.bounds)})
+        others = copy(self)
+        others._only = tuple(client for client in range(self.roster.num_clients) if client not in set(left_out))
+        # On nodes, candidates come after all runs of the entry.
+        others._candidates = entry, len(self._entries[entry]) + place * len(CANDIDATES)
+        judges = [self.roster.names[client] for client in left_out]
+
+        def judge(run: Run) -> dict[int, float]:
+            params = make_task(run.model, run.loss).initial()
+            found = {client: clean for client, (clean, _) in self._test(params, 0, judges, "train", alike=True).items()}
+            return {client: each.loss if each.accuracy is None else each.accuracy for client, each in found.items()}
+
+        return others, judge
 
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
         """Refuse what can be refused without examples; each node checks the model on its own with the first query."""
@@ -123,7 +155,12 @@ class GridClients:
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        entry, first = self._entry(specs), next(iter(specs.values()))
+        first = next(iter(specs.values()))
+        if self._candidates is not None:
+            entry, after = self._candidates
+            ask = partial(self._ask_nodes, entry, first.needs_sizes, None)
+            return Later(Tolerant(Nodes(ask), self.tolerance, self._caps), after)
+        entry = self._entry(specs)
         shape = self._shape.matrix if self._entries[entry][next(iter(specs))].asks_shape else None
         ask = partial(self._ask_nodes, entry, first.needs_sizes, shape)
         return Tolerant(Nodes(ask), self.tolerance, self._caps)
@@ -138,11 +175,13 @@ class GridClients:
                 if all(place < len(runs) and same(runs[place], spec) for place, spec in specs.items())
             ]
 
-        def here(spec: Spec) -> Spec:
+        def same(spec: Spec, other: Spec) -> bool:
             found = spec.within(self.roster.bounds)
-            return found.shaped(self._shape) if found.asks_shape else found
+            if found.undecided and isinstance(chosen := getattr(other.method.adversary, "radius", None), float):
+                found = found.with_radius(chosen)
+            return (found.shaped(self._shape) if found.asks_shape else found) == other
 
-        found = entries(lambda one, other: here(one) == other)[:1] or entries(_alike)
+        found = entries(same)[:1] or entries(_alike)
         if len(found) != 1:
             raise ConfigError(
                 f"{', '.join(found)} cannot be told apart: make the parts of your own methods dataclasses"
@@ -200,9 +239,12 @@ class GridClients:
         return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
 
     def _test(
-        self, params: Tensor, seed: int, names: Sequence[str], part: Part = "test"
+        self, params: Tensor, seed: int, names: Sequence[str], part: Part = "test", *, alike: bool = False
     ) -> dict[int, tuple[Tested, Tested]]:
-        """By place among the names, what each client that is here and has such examples finds."""
+        """By place among the names, what each client that is here and has such examples finds.
+
+        ``alike`` says that clients count alike, however many examples they claim.
+        """
         tested = self._census.tested() if part == "test" else self._census.homes()
         present = [number for number, name in enumerate(names) if name in tested]
         if not present and part != "test":
@@ -213,7 +255,7 @@ class GridClients:
             return TestQuery(chosen, self._attacks and part == "test", params, self.roster.num_outputs, seed, part)
 
         found: dict[int, tuple[Tested, Tested]] = {}
-        for numbers, replies in self._ask_all("evaluate.test", names, present, query, everyone=False):
+        for numbers, replies in self._inquiry.ask_all("evaluate.test", names, present, query, everyone=False):
             found.update(zip(numbers, replies, strict=True))
         chosen = [names[number] for number in found]
         sizes = [clean.num_examples for clean, _ in found.values()]
@@ -230,7 +272,7 @@ class GridClients:
         said = dominating(
             "training examples" if part == "train" else "test examples", [names[number] for number in found], counted
         )
-        if said is not None:
+        if said is not None and not alike:
             log(WARNING, "%s", said)
         return found
 
@@ -252,7 +294,7 @@ class GridClients:
         value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
         cost = torch.empty_like(value)
         sizes: dict[int, int] = {}
-        for numbers, found in self._ask_all("query.survey", names, everyone, query):
+        for numbers, found in self._inquiry.ask_all("query.survey", names, everyone, query):
             value[:, numbers], cost[:, numbers] = found.value, found.cost
             sizes.update(zip(numbers, found.sizes, strict=False))  # not every reply has them
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
@@ -266,7 +308,7 @@ class GridClients:
             return MidpointsQuery(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
 
         found: dict[int, tuple[Tensor, float]] = {}
-        for numbers, part in self._ask_all("query.midpoints", names, everyone, query):
+        for numbers, part in self._inquiry.ask_all("query.midpoints", names, everyone, query):
             found.update(zip(numbers, part, strict=True))
         return [found[number] for number in everyone]
 
@@ -279,76 +321,9 @@ class GridClients:
 
         means = torch.empty(len(everyone), dtype=torch.float64)
         shares = torch.empty(len(everyone), len(g), dtype=torch.float64)
-        for numbers, part in self._ask_all("query.cuts", names, everyone, query):
+        for numbers, part in self._inquiry.ask_all("query.cuts", names, everyone, query):
             means[numbers], shares[numbers] = part
         return means, shares
-
-    def _ask_all(
-        self,
-        kind: str,
-        names: Sequence[str],
-        clients: Sequence[int],
-        query: Callable[[Sequence[int]], Exchange[T]],
-        *,
-        everyone: bool = True,
-    ) -> list[tuple[list[int], T]]:
-        """What each node replies about those of the clients that it holds; nodes that fail are asked again.
-
-        Clients are given by their places among the names.
-        In the end, missing replies are an error; unless ``everyone`` must reply, only if all are missing.
-        """
-        replies: list[tuple[list[int], T]] = []
-        missing = dict.fromkeys(clients, "no node holds it")
-        for attempt in range(self.tolerance.attempts):
-            homes = self.reachable([names[number] for number in missing])
-            parts: dict[int, list[int]] = {}
-            for number in missing:
-                if names[number] in homes:
-                    parts.setdefault(homes[names[number]], []).append(number)
-            queries = {node: query(numbers) for node, numbers in parts.items()}
-            contents = {node: each.encode() for node, each in queries.items()}
-            for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
-                try:
-                    replies.append((parts[node], queries[node].read(self._heard(node, reply))))
-                except WireError as error:
-                    missing.update(dict.fromkeys(parts[node], str(error)))
-                    log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
-                else:
-                    for number in parts[node]:
-                        del missing[number]
-            if not missing:
-                return replies
-        if replies and not everyone:
-            return replies
-        number, why = next(iter(missing.items()))
-        raise TooFewRepliesError(
-            f"{kind}: no usable reply from {len(missing)} clients in {self.tolerance.attempts} attempts; "
-            f"{names[number]}: {why}"
-        )
-
-    def _heard(self, node: int, reply: RecordDict | str) -> RecordDict:
-        """The content of a node's reply; a node that gave none is doubted."""
-        called = self._census.label(node)
-        if isinstance(reply, str):
-            self._census.doubt(node)
-            raise WireError(f"{reply} from {called}")
-        try:
-            check_refusal(reply)
-        except WireError as error:
-            raise WireError(f"{called}: {error}") from error
-        return reply
-
-    def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
-        """The nodes of these clients; waits until one can be reached, or with ``everyone`` all, but not forever."""
-        self._census.look()
-        deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
-        while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:
-            if time.monotonic() > deadline:
-                log(WARNING, "%d of %d clients could be reached in %g s", len(homes), len(names), self._settings.wait)
-                return homes
-            time.sleep(POLL)
-            self._census.look()
-        return homes
 
     def _ask_nodes(
         self,
@@ -362,7 +337,7 @@ class GridClients:
         """Ask the nodes of these clients; with ``everyone``, wait for all of them."""
         names = self.roster.names
         asked = sorted({client for query in queries for client in query.clients})
-        homes = self.reachable([names[client] for client in asked], everyone=everyone)
+        homes = self._inquiry.reachable([names[client] for client in asked], everyone=everyone)
         missing = {client: "no node holds it" for client in asked if names[client] not in homes}
         lanes = sum(len(query.clients) for query in queries)
         sent: dict[int, NodeQuery] = {}
@@ -397,7 +372,7 @@ class GridClients:
         timeout, look = self._settings.round_timeout, self._census.look
         for node, reply in self._post.ask(kind, contents, timeout, group, meanwhile=look).items():
             try:
-                replies[node] = decode_replies(self._heard(node, reply), sent[node])
+                replies[node] = decode_replies(self._inquiry.heard(node, reply), sent[node])
             except WireError as error:
                 missing.update(dict.fromkeys(sent[node].names, str(error)))
         for client, why in missing.items():

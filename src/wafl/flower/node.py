@@ -25,6 +25,7 @@ from wafl.core.structured import make_task
 from wafl.core.task import Problem, Task
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
+from wafl.engine.chosen_radius import CANDIDATES
 from wafl.engine.client_task import ClientTask
 from wafl.engine.embedded import check_integers, find_device, first_example
 from wafl.engine.features import with_fixed_features
@@ -195,9 +196,11 @@ class Node:
     ) -> list[Tested]:
         """The model on each client's test examples; with ``attacked``, moved by the experiment's attack.
 
-        ``part`` asks for training examples or for all instead, if some clients of the experiment never train.
+        ``part`` asks for training examples or for all instead, if some clients of the experiment never train; and for
+        training examples if a radius is to be chosen.
         """
-        if part != "test" and self.experiment.data.unseen is None:
+        asks_training = part == "train" and self.chooses
+        if part != "test" and self.experiment.data.unseen is None and not asks_training:
             raise WireError(f"part={part!r}: the experiment has no data.unseen, so only test examples are tested")
         clients, problem = _tested_on(self.site.federation, part), Problem(task, params[None])
         held = list(self.rows(dict(enumerate(names))).values())
@@ -211,6 +214,13 @@ class Node:
             for i, size in enumerate(sizes)
         ]
 
+    @property
+    def chooses(self) -> bool:
+        """Whether a method of the experiment chooses its radius by leaving clients out."""
+        experiment = self.experiment
+        entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
+        return any(spec.undecided for entry in entries for spec in entry.specs(experiment.seeds))
+
     def rows(self, names: Mapping[int, str]) -> dict[int, int]:
         """The row of each of these clients in the federation."""
         unknown = [name for name in names.values() if name not in self.site.rows]
@@ -219,16 +229,18 @@ class Node:
         return {number: self.site.rows[name] for number, name in names.items()}
 
     def _spec(self, outline: Outline) -> Spec:
-        """What the runs have in common, with the numbers of the first one."""
+        """What the runs have in common, with the numbers of the first one; candidates for radii come last."""
         methods = {method.label: method for method in self.experiment.methods}
         if outline.entry not in methods:
             raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(methods)}")
         specs = make_entry(methods[outline.entry], self.experiment.schedule).specs(self.experiment.seeds)
+        specs += [spec for spec in specs for _ in CANDIDATES] if any(spec.undecided for spec in specs) else []
         if max(outline.runs) >= len(specs):
             raise WireError(
                 f"runs={short(outline.runs)} must lie in [0, {len(specs) - 1}], the runs of {outline.entry}"
             )
-        chosen = [specs[run] for run in outline.runs]
+        # Which radius it is travels with the query, as for every run of a radius.
+        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in outline.runs)]
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
         return chosen[0].within(self.site.federation.bounds)

@@ -1,4 +1,4 @@
-"""What a node can be asked, and how it replies: clients' work, a test, a survey, midpoints, cuts, class means."""
+"""What a node can be asked, and how it replies: clients' work, tests, surveys, midpoints, cuts, class means, spread."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from wafl.flower.census import Hello
 from wafl.flower.means import means, with_shape
 from wafl.flower.node import PARTS, Node, Part, Tested
 from wafl.flower.refusals import SetupError, refused
+from wafl.flower.spread import spread
 from wafl.flower.wire import (
     LARGEST,
     Reader,
@@ -318,6 +319,7 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.midpoints": midpoints,
     "query.cuts": cuts,
     "query.means": means,
+    "query.spread": spread,
 }
 """What handles each type of message."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from logging import INFO, WARNING
 
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Exclusion
+from wafl.engine.clients import Admitted, Engine
 from wafl.engine.tolerant import Arrivals
 from wafl.flower.logs import log
 from wafl.flower.wire import NodeQuery
@@ -43,3 +45,14 @@ class Nodes:
     def undo(self, runs: Sequence[int]) -> None:
         """Nothing to do: a node that is asked for a round again begins with what it kept before that round."""
         log(INFO, "too few replies for %d of the runs", len(runs))
+
+
+@dataclass(frozen=True)
+class Later:
+    """An engine whose runs nodes know by later numbers, ``after`` more than here."""
+
+    engine: Engine
+    after: int
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        return self.engine.run(queries, [run + self.after for run in runs])

@@ -183,18 +183,11 @@ def make_plan(
         specs = entry.specs(experiment.seeds)
         for spec in specs if experiment.privacy is not None else []:
             check_private(entry.name, spec)
-        _check_undecided(experiment, trainer, specs)
+        check_undecided(trainer, specs)
         trainer.check(specs)
     if federation is not None:
         _try_attack(plan.attack, plan, federation)
     return plan
-
-
-def _check_undecided(experiment: config.Experiment, trainer: Trainer, specs: Sequence[Spec]) -> None:
-    """Refuse a radius that could not be chosen; simulated nodes are not in this process either."""
-    if experiment.engine != "embedded" and any(spec.undecided for spec in specs):
-        raise ConfigError(f"radius = 'auto' needs engine = 'embedded', not {experiment.engine!r}: give a number")
-    check_undecided(trainer, specs)
 
 
 def _resolved(experiment: config.Experiment, federation: Federation | None) -> config.Experiment:
