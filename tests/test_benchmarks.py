@@ -36,7 +36,7 @@ QUICK = {
     "gpu": ["--smallest"],
     "unequal": ["--smallest"],
 }
-SLOW = {"flower": ["--smallest"], "networks": ["--smallest"]}  # the rest of flower starts Flower's processes
+SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks")}  # the rest of flower starts processes
 PARTS = {"options", "rival_settings"}  # what other benchmarks import, and nobody runs
 
 
