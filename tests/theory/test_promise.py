@@ -16,6 +16,7 @@ from torch import nn
 
 import wafl
 from tests.oracles import adversary as oracles
+from tests.oracles import phi as phi_oracles
 from tests.oracles import theory
 from tests.theory.test_certificates import NORMS, a_case, certificates_of, clients_of, hinge
 from wafl.theory.mixture import Mixture
@@ -221,6 +222,35 @@ def test_a_forgery_is_found(tmp_path, name):
     found = wafl.verify(file, model=case.model, data=clients_of(case))
     assert not found.ok
     assert status(found)[line] == "wrong"
+
+
+def surrogates_line(file, case, claimed):
+    """What verify says about surrogates if that of the first client is claimed to be this."""
+    forge(file, lambda content: content["certificates"][0]["clients"].__setitem__(0, claimed))
+    found = wafl.verify(file, model=case.model, data=clients_of(case))
+    (line,) = [line for line in found.lines if line.name == "surrogates"]
+    return line
+
+
+def test_a_number_with_other_digits_is_proven_again_and_one_below_the_truth_is_wrong(tmp_path):
+    """On another machine a search may end earlier or later, which moves its number, but never below the truth."""
+    case = a_case("mlr")
+    file = saved(tmp_path, case, radii=(2.0,))
+    (row,) = json.loads(file.read_bytes())["certificates"]
+    weight, (x, y) = case.model.weight.detach().numpy(), case.pairs()[0]
+    outputs = theory.plain_outputs(case.model, x)
+    truth = np.mean(
+        [phi_oracles.brute_force_phi(weight, *pair, row["gamma"], 2) for pair in zip(outputs, y, strict=True)]
+    )
+    published = row["clients"][0]
+    assert published - truth > 1e-4, "a case in which the search leaves a gap"
+    for claimed in (published + 1e-6, published - 1e-6, 0.9 * truth + 0.1 * published + 1e-3 * (published - truth)):
+        line = surrogates_line(file, case, float(claimed))
+        assert (line.status, "not the same digits, at radius 2" in line.why) == ("recomputed", True), claimed
+    for claimed in (0.99 * truth, truth - 1e-4):
+        line = surrogates_line(file, case, float(claimed))
+        assert (line.status, "below what a finer search proves" in line.why) == ("wrong", True), claimed
+    assert surrogates_line(file, case, published).why == "of all 3 clients"
 
 
 def test_another_model_or_other_examples_are_found(tmp_path):
