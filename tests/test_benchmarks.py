@@ -29,6 +29,7 @@ QUICK = {
     "radius": ["--smallest"],
     "read_ahead": ["--smallest"],
     "rivals": ["--smallest"],
+    "small_networks": ["--smallest"],
     "speed": ["--smallest"],
     "tables": ["--smallest"],
     "transport": ["--smallest"],

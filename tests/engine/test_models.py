@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import wafl
 from tests.oracles import plain
+from wafl.core import fitness
+from wafl.core.structured import make_task
 from wafl.engine.checkpoint import Checkpoint
 
 SIZES = (5, 7, 3)
@@ -133,6 +135,25 @@ def test_a_sweep_of_an_unbatched_model_gives_the_runs_of_single_fits():
         alone = wafl.fit(seeded(Recurrent), clients, wafl.WAFL(gamma=3.0, steps=2), **TIMING)
     for name, value in alone.params.items():
         torch.testing.assert_close(both[1].params[name], value, rtol=0, atol=1e-12)
+
+
+def test_large_convolutions_are_computed_one_client_after_another_without_a_warning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fitness, "BUSY", 100)
+    layers = nn.Conv1d(6, 8, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)
+    model, pairs = seeded(lambda: nn.Sequential(*layers)), images()
+    task, (x, y) = make_task(model), pairs[0]
+    fitness.find_traits(task, task.initial()[None], x[None, :1], y[None, :1])
+    assert task.traits.busy
+    assert task.steady
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    run = wafl.fit(model, clients, wafl.WAFL(gamma=2.0, tolerance=0, steps=2), **TIMING)
+    assert_same_params(run, plain.train(model, pairs, **TIMING, gamma=2.0, steps=2), model)
+
+
+def test_the_products_of_convolutions_are_counted():
+    task = make_task(nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Conv2d(4, 1, 2), nn.Flatten(), nn.Linear(4, 3)))
+    # 4 x 3 x 3 outputs of 1 x 3 x 3 products, and 2 x 2 outputs of 4 x 2 x 2.
+    assert task.convolution_products(task.initial(), torch.zeros(1, 2, 5, 5)) == 36 * 9 + 4 * 16
 
 
 # -- Dropout ------------------------------------------------------------------------------------------------------

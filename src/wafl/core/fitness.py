@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from wafl.core.convolutions import BUSY
 from wafl.core.dropout import Site, recorded
 from wafl.core.random import Key
 from wafl.core.structured import LinearTask
@@ -71,9 +72,10 @@ def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     """Try what a step does, on one lane and one example, and keep what is found out as ``task.traits``."""
     dropouts = _check_repeatable(task, params[0], x[0])
     task.traits = replace(
-        task.traits, obstacle=UNTRIED, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])
+        task.traits, obstacle=UNTRIED, busy=False, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])
     )
-    task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y))
+    obstacle, busy = _obstacle(task, params, x, y), task.convolution_products(params[0], x[0]) > BUSY
+    task.traits = replace(task.traits, obstacle=obstacle, busy=busy and params.device.type == "cpu")
 
 
 def _is_one_hot(y: Tensor) -> bool:

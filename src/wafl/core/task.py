@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from wafl.core import precision
+from wafl.core.convolutions import convolution_products
 from wafl.core.dropout import Site, draw_masks, masked, recorded
 from wafl.core.inputs import Inputs, Shifted, dense
 from wafl.core.layers import changed_output, output_of
@@ -40,19 +41,21 @@ class Traits:
 
     Args:
         obstacle: why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another.
+        busy: whether a single lane keeps the processor busy, so that lanes are faster one after another.
         dropout: whether the model drops anything while it trains.
         integers: whether the model takes integers, such as the numbers of words.
         movable: whether the outputs have a gradient in the inputs.
     """
 
     obstacle: str | None = None
+    busy: bool = False
     dropout: bool = False
     integers: bool = False
     movable: bool = True
 
     @property
     def batched(self) -> bool:
-        return self.obstacle is None
+        return self.obstacle is None and not self.busy
 
 
 class Task:
@@ -145,6 +148,11 @@ class Task:
         with recorded(sites), torch.no_grad():
             self.call(flat, x, (), trains=True)
         return sites
+
+    def convolution_products(self, flat: Tensor, x: Tensor) -> int:
+        """How many products of numbers the model's convolutions take for ``x [B, ...]``."""
+        with torch.no_grad():
+            return convolution_products(self._at_rest, lambda: self.call(flat, x))
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         return self._each_lane(self._calling(x, masks))(params, *_parts(x), masks or ())
