@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from wafl.bench import contest, floor, ours, plain
 from wafl.bench.contest import Contestant, at_home, hold, read_peers
 from wafl.bench.shared.handed import Train, Work
-from wafl.bench.work import Size, make_work
+from wafl.bench.work import KINDS, Size, make_work
 from wafl.cli.main import app
 
 SIZE = Size(clients=8, examples=70, cohort=3, rounds=2)
+PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 MODULES = {"ours": ours, "plain": plain, "floor": floor}
 
 
@@ -114,3 +115,25 @@ def test_real_processes_report_what_they_took() -> None:
         assert "failed" not in row, row
         assert row["cpu"][0] > 0.0
         assert row["peak_bytes"][0] > 2**24
+
+
+@pytest.mark.parametrize(
+    "home", [script.parent for script in sorted(PEERS.glob("*/peer.py"))], ids=lambda home: home.name
+)
+def test_every_peer_says_what_it_can_do_and_what_it_needs(home: Path) -> None:
+    about = json.loads((home / "peer.json").read_text())
+    assert set(about["kinds"]) <= set(KINDS)
+    assert isinstance(about["same_batches"], bool)
+    assert (home / "requirements.txt").read_text().strip()
+    compile((home / "peer.py").read_text(), "peer.py", "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["fedavg", "cnn"])
+def test_the_peers_that_are_installed_do_the_work(kind: str) -> None:
+    peers = [peer for peer in read_peers(PEERS)[0] if kind in peer.kinds]
+    if not peers:
+        pytest.skip("no peer has its environment")
+    found = hold(kind, SIZE, [*at_home(kind), *peers], repeats=1, threads=1, clock="cpu")
+    assert {name: row["failed"] for name, row in found["rows"].items() if "failed" in row} == {}
