@@ -823,7 +823,8 @@ def test_a_random_message_is_refused_by_every_reader(content: RecordDict) -> Non
             read(content)
 
 
-KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.midpoints", "query.means"]
+KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.midpoints", "query.cuts"]
+KINDS += ["query.means", "query.spread"]
 
 
 @settings(max_examples=100)
