@@ -70,7 +70,7 @@ def theory(
     from wafl.cli.terminal import make_console
     from wafl.cli.theory_tables import certificates, promises, theory_of
     from wafl.theory import certify, summarize
-    from wafl.theory.certificates import plot_certificates
+    from wafl.theory.certificate import plot_certificates
     from wafl.theory.promised import promised
 
     console = make_console()

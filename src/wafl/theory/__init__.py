@@ -1,9 +1,9 @@
 """Constants, certificates, bounds and rates: what the ball guarantees, in numbers.
 
 - ``constants.py``: the Lipschitz constants of a model; ``linear.py`` (closed forms), ``layers.py``, ``estimates.py``
-- ``certificates.py``: the worst loss inside the ball; ``upper.py``, ``dual.py``, ``mixture.py``
-- ``phi.py``: phi_gamma of linear models from both sides; ``ball.py``, ``incumbents.py``, ``simplex.py``, ``lines.py``,
-  ``coordinates.py``, ``regression.py``
+- ``certificates.py``: the worst loss inside the ball; ``certificate.py``, ``upper.py``, ``dual.py``, ``mixture.py``
+- ``phi.py``: phi_gamma of linear models from both sides; ``ball.py``, ``incumbents.py``, ``kept.py``,
+  ``simplex.py``, ``lines.py``, ``coordinates.py``, ``regression.py``
 - ``sampling.py``: from examples to the distributions that they come from
 - ``next_client.py``: clients as a sample of all clients; ``population.py``
 - ``calibration.py``: the radius of a gamma, and the gamma of a radius
@@ -25,7 +25,8 @@ from wafl.theory.bounds import (
     robust_generalization,
 )
 from wafl.theory.calibration import Calibration, calibrate
-from wafl.theory.certificates import Certificate, Certificates, certify
+from wafl.theory.certificate import Certificate, Certificates
+from wafl.theory.certificates import certify
 from wafl.theory.constant import Constant
 from wafl.theory.constants import Constants, constants
 from wafl.theory.next_client import NextClient, next_client

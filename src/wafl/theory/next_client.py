@@ -13,7 +13,8 @@ from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.run import Run
-from wafl.theory.certificates import LARGEST, Certificates, Metric, certify, check_confidence, check_radii
+from wafl.theory.certificate import Certificates, Metric
+from wafl.theory.certificates import LARGEST, certify, check_confidence, check_radii
 from wafl.theory.mixture import Mixture
 from wafl.theory.population import Population
 from wafl.theory.sampling import Domain, Moments, Sample, largest_surrogate

@@ -31,7 +31,8 @@ from wafl.core.signing import ALGORITHM, sign
 from wafl.core.task import Loss
 from wafl.data.federation import Federation
 from wafl.run import Run
-from wafl.theory.certificates import Certificate, Certificates, Metric, certify
+from wafl.theory.certificate import Certificate, Certificates, Metric
+from wafl.theory.certificates import certify
 from wafl.theory.labels import publish
 from wafl.theory.mixture import Mixture
 from wafl.theory.proof import Proof

@@ -11,7 +11,8 @@ from typing import Any
 from wafl.core.errors import PreconditionError
 from wafl.data.federation import Federation
 from wafl.run import Run
-from wafl.theory.certificates import Certificates, certify
+from wafl.theory.certificate import Certificates
+from wafl.theory.certificates import certify
 from wafl.theory.next_client import NextClient, next_client
 
 Made = tuple[float, str]
