@@ -27,7 +27,7 @@ SIZES = (4, 16, 64, 256, 1024)
 """How many examples resamples have whose distance is published."""
 RESAMPLES = 19
 """One more resample is no farther than the farthest of these with probability 19/20."""
-GAMMAS = 12
+GAMMAS = 16
 """At how many gammas the surrogate of each label is published."""
 FARTHEST = 20.0
 """Gammas go down to the slope over so many times the largest radius."""
