@@ -25,6 +25,7 @@ from wafl.bench import sequential
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0
+METHODS = (wafl.FedAvg(), wafl.WAFL(gamma=GAMMA, steps=STEPS, tolerance=0))
 SPREADS = {
     "equal": [500] * 5,
     "a tenth each": [2000, 500, 100, 30, 8],
@@ -42,11 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--divide", type=int, default=1, help="divide all sizes by this")
     given = options.read(parser, argv, rounds=1, repeats=1, divide=40)
     table = Table("spread", "method", "sizes", "plain PyTorch", "wafl", "wafl / plain", "parameters apart")
-    methods = (wafl.FedAvg(), wafl.WAFL(gamma=GAMMA, steps=STEPS, tolerance=0))
     for name, sizes in SPREADS.items():
-        for method in methods:
+        for method in METHODS:
             few = [max(2, size // given.divide) for size in sizes]
-            ours, theirs, apart = duel(few, method, given.rounds, given.repeats)
+            ours, theirs, apart = duel(make_model(), make_clients(few), method, given.rounds, given.repeats)
             shown = "/".join(map(str, few[:5])) + ("/..." if len(few) > 5 else "")
             table.add_row(
                 name, method.name, shown, f"{theirs:.3f} s", f"{ours:.3f} s", f"{ours / theirs:.2f}", f"{apart:.1e}"
@@ -54,27 +54,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     Console(width=120).print(table, f"torch {torch.__version__}, {torch.get_num_threads()} threads", sep="\n")
 
 
-def make_clients(sizes: Sequence[int]) -> wafl.Federation:
+def make_clients(sizes: Sequence[int], shape: Sequence[int] = (FEATURES,)) -> wafl.Federation:
     """Gaussian classes with centers far enough apart to learn."""
     generator = torch.Generator().manual_seed(0)
-    centers = torch.randn(CLASSES, FEATURES, generator=generator)
+    centers = torch.randn(CLASSES, *shape, generator=generator)
     pairs: list[tuple[Tensor, Tensor]] = []
     for size in sizes:
         y = torch.randint(CLASSES, (size,), generator=generator)
-        pairs.append((0.2 * centers[y] + torch.randn(size, FEATURES, generator=generator), y))
+        pairs.append((0.2 * centers[y] + torch.randn(size, *shape, generator=generator), y))
     return wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=CLASSES)
 
 
-def make_model() -> nn.Module:
+def make_model(inputs: int = FEATURES, hidden: int = HIDDEN) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+        return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
 
 
-def duel(sizes: Sequence[int], method: wafl.Method, rounds: int, repeats: int) -> tuple[float, float, float]:
+def duel(
+    model: nn.Module, clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: int
+) -> tuple[float, float, float]:
     """The least CPU seconds of both sides on the same work, and the largest difference between their parameters."""
-    clients, model = make_clients(sizes), make_model()
-    cohorts = [list(range(len(sizes)))] * rounds
+    cohorts = [list(range(clients.num_clients))] * rounds
     rows = speed.batches_of(clients, cohorts)
     shards = [clients.train.of(client) for client in range(clients.num_clients)]
     gamma = GAMMA if method.adversary is not None else None
