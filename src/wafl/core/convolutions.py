@@ -22,8 +22,10 @@ def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:
     def count(layer: nn.Module, args: Any, output: Tensor) -> None:
         found.append(output.numel() * cast(nn.Conv2d, layer).weight[0].numel())
 
-    kinds = nn.Conv1d, nn.Conv2d, nn.Conv3d
-    handles = [layer.register_forward_hook(count) for layer in module.modules() if isinstance(layer, kinds)]
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    if not layers:
+        return 0
+    handles = [layer.register_forward_hook(count) for layer in layers]
     try:
         run()
     finally:

@@ -74,8 +74,8 @@ def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     task.traits = replace(
         task.traits, obstacle=UNTRIED, busy=False, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])
     )
-    obstacle, busy = _obstacle(task, params, x, y), task.convolution_products(params[0], x[0]) > BUSY
-    task.traits = replace(task.traits, obstacle=obstacle, busy=busy and params.device.type == "cpu")
+    busy = params.device.type == "cpu" and task.convolution_products(params[0], x[0]) > BUSY
+    task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y), busy=busy)
 
 
 def _is_one_hot(y: Tensor) -> bool:
