@@ -70,8 +70,8 @@ def minimize_dual(
 
     ``clean``, the loss without any move, is the value at radius 0.
 
-    >>> worst = minimize_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 0.0)
-    >>> [round(number, 3) for number in worst[0]]
+    >>> worst = minimize_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 0.0, 1e-8)
+    >>> [round(number, 6) for number in worst[0]]
     [4.0, 0.5]
     """
     dual = search_dual(ask, radii, limit, close)
