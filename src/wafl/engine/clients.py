@@ -156,7 +156,4 @@ def squares_around_mean(x: Tensor) -> float:
 
 def root_mean_square(sums: Sequence[float], sizes: Sequence[int]) -> float:
     """Over the examples of all clients, of whom each has a sum of squares and a number of examples."""
-    total = 0.0
-    for each in sums:
-        total += each
-    return math.sqrt(total / max(1, sum(sizes)))
+    return math.sqrt(sum(sums) / max(1, sum(sizes)))

@@ -28,13 +28,11 @@ from torch import Tensor
 from wafl.core.norms import dual
 from wafl.core.task import Task
 from wafl.theory.layers import last_layer, plain_layers
-from wafl.theory.lines import along_lines
+from wafl.theory.lines import CHUNK, along_lines
 from wafl.theory.nearby import Hidden, Nearby, hidden_layers
 
 MOST_CUTS = 14
 """How often the first piece is halved at most."""
-CHUNK = 1 << 21
-"""How many numbers are worked on at a time."""
 
 
 @dataclass(frozen=True)
