@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries import Wasserstein
+from wafl.core.digits import rounded
 from wafl.core.errors import DivergedError, UnboundedError
 from wafl.core.norms import typical_length
 from wafl.core.random import Key, Purpose, bits, choose
@@ -168,7 +169,7 @@ def _candidates(spread: float, norm: float, features: int) -> list[float]:
     unit = spread * typical_length(norm, features)
     if not unit > 0.0:
         raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
-    return [float(f"{part * unit:.{DIGITS}g}") for part in CANDIDATES]
+    return [rounded(part * unit, DIGITS) for part in CANDIDATES]
 
 
 def _halves(num_clients: int, seed: int) -> list[list[int]]:

@@ -13,6 +13,7 @@ from wafl.adversaries import Wasserstein
 from wafl.adversaries.surrogate import move_one_lane
 from wafl.attacks import Attack, WassersteinShift
 from wafl.core.bounds import within
+from wafl.core.digits import rounded
 from wafl.core.norms import norm_name
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
@@ -148,7 +149,7 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
 def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
     """Each model by itself, in balls of several sizes."""
     spread = _spread(clients)
-    radii = [_rounded(part * spread) for part in SIZES]
+    radii = [rounded(part * spread, 2) for part in SIZES]
     chosen = _pictured(clients)
     walks: list[Walk] = []
     for label, run in list(_distinct(runs).items())[:MOST_WALKS]:
@@ -394,10 +395,6 @@ def _spread(clients: Federation) -> float:
     """The root mean square distance of test examples from their mean."""
     x = clients.test.x.double().flatten(1)
     return float((x - x.mean(0)).square().sum(1).mean().sqrt())
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.2g}")
 
 
 def _trained_radius(run: Run) -> float | None:

@@ -21,6 +21,7 @@ from torch import nn
 
 from wafl.attacks import WassersteinShift
 from wafl.core.checks import check_seed, check_space
+from wafl.core.digits import rounded
 from wafl.core.errors import PreconditionError
 from wafl.core.norms import check_norm
 from wafl.core.task import Loss, Task
@@ -33,7 +34,7 @@ from wafl.theory.constant import Constant
 from wafl.theory.constants import input_constants
 from wafl.theory.dual import CLOSE, Surrogate, search_dual
 from wafl.theory.mixture import Asked, Mixture
-from wafl.theory.networks import AskMeans, knows_margins, prove_network, rounded, surrogates_of
+from wafl.theory.networks import AskMeans, knows_margins, prove_network, surrogates_of
 from wafl.theory.phi import is_known
 from wafl.theory.sampling import Domain, Drawn
 from wafl.theory.upper import ErrorSurrogate, SearchedSurrogate, setting_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from wafl.core.digits import rounded
 from wafl.core.task import Task
 from wafl.theory.constant import Constant
 from wafl.theory.dual import Surrogate, minimize_dual, search_dual
@@ -78,11 +79,6 @@ def _by_margins(
         value, gamma = min((gamma * radius**2 + value, gamma) for gamma, value in zip(gammas, values, strict=True))
         rows.append((value, gamma, tolerance) if radius > 0 else (clean, math.inf, None))
     return rows
-
-
-def rounded(value: float, digits: int) -> float:
-    """To so many digits, so that the last bits of a mean do not decide how a search ends."""
-    return float(f"{value:.{digits}g}")
 
 
 def surrogates_of(found: Means) -> list[Surrogate]:

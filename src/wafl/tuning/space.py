@@ -10,6 +10,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
+from wafl.core.digits import rounded
 from wafl.core.options import Choice, Count, EachRound, Option, Range, Tunable
 from wafl.tuning.candidate import Candidate, Setting
 
@@ -63,9 +64,9 @@ class Interval:
         """The number at this share of the way, in [0, 1)."""
         if self.below is not None:
             near, far = self.below - self.low, self.below - self.high
-            return _rounded(self.below - _rounded(near * (far / near) ** share))
+            return rounded(self.below - rounded(near * (far / near) ** share, DIGITS), DIGITS)
         value = self.low * (self.high / self.low) ** share
-        return round(value) if self.whole else _rounded(value * self._scale(setting))
+        return round(value) if self.whole else rounded(value * self._scale(setting), DIGITS)
 
     def place(self, value: float, setting: Setting) -> float:
         """How far a number is on the way from ``low``, 0, to ``high``, 1; it may lie outside."""
@@ -183,7 +184,3 @@ def _worth(setting: Setting, tunable: Tunable, norm: float, features: int) -> fl
 def _end(limits: Any) -> float | None:
     """The upper end that an option may come close to and not reach."""
     return limits.high if isinstance(limits, Range) and limits.high_open and limits.high < math.inf else None
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,12 @@
+"""Numbers with few digits, which read well, and whose last bits do not decide anything."""
+
+from __future__ import annotations
+
+
+def rounded(value: float, digits: int) -> float:
+    """To so many significant digits.
+
+    >>> rounded(0.0123456, 3)
+    0.0123
+    """
+    return float(f"{value:.{digits}g}")
