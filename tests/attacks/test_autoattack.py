@@ -1,5 +1,6 @@
 """AutoAttack: its strength, its ball and its box, and what it leaves untouched."""
 
+import importlib
 import logging
 import math
 import sys
@@ -19,6 +20,8 @@ except ImportError:
     pytest.skip("AutoAttack is not installed: pip install 'wafl-learn[autoattack]'", allow_module_level=True)
 
 from wafl.attacks.autoattack import AutoAttack
+from wafl.runs.config import Attack
+from wafl.runs.plan import make_attack
 
 UNIT = (0.0, 1.0)
 
@@ -154,6 +157,27 @@ def test_evaluate_accepts_autoattack(three):
     assert sum(client.attacked for client in score.per_client) == 1
     assert score.worst_client.attacked
     assert score.attack == "l_inf AutoAttack, epsilon 0.2 (input units), 5 queries, within [0, 1]"
+
+
+def test_a_file_may_say_how_many_queries_there_are():
+    assert make_attack(Attack(kind="autoattack", queries=20)) == AutoAttack(epsilon=0.1, queries=20)
+
+
+def test_evaluate_hands_it_more_examples_at_once_on_a_gpu(three, monkeypatch):
+    model, x, y = three
+    sizes = []
+
+    def move(self, problem, population, seed=0):
+        sizes.append(population.x.shape[1])
+        return population.x
+
+    monkeypatch.setattr(AutoAttack, "move", move)
+    monkeypatch.setattr(importlib.import_module("wafl.evaluation.evaluate"), "CHUNK", 4)
+    clients = Federation.from_arrays([(x, y)], test_fraction=0.5, bounds=UNIT)
+    attack = AutoAttack(epsilon=0.2, bounds=UNIT)
+    evaluate(model, clients, attack=attack)
+    assert set(sizes) <= {4, len(clients.test.y) % 4}
+    assert attack.at_once(4, torch.device("cuda")) > 4
 
 
 def test_an_epsilon_of_zero_moves_nothing(three):

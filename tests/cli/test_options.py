@@ -64,7 +64,7 @@ data show mnist --data-dir data --output sheet.png
 bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 --peers peers --threads 1 --clock cpu
     --output bench
 reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced --device cpu
-    --work working
+    --work working --jobs 1
 leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --output board.json
 leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --done
     --work working

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wafl.core.errors import ConfigError
-from wafl.evidence import files, reproduce
+from wafl.evidence import files, measure, reproduce
 from wafl.evidence.draw import FIGURES
 from wafl.evidence.files import PROTOCOLS, SCALES
 from wafl.evidence.tables import of_experiment
@@ -77,6 +77,26 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(tmp_path: Path, m
     assert whole is not None
     assert rest is not None
     assert json.loads(whole.read_text())["rows"] == json.loads(rest.read_text())["rows"]
+
+
+def test_a_test_that_was_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (part, *_) = files.read("fig-gamma-radius", "paper", "smoke")
+    tests = {"clean": {"kind": "none"}, "moved": {"kind": "fgsm", "epsilon": 0.1, "attacked": [0.5]}}
+    part, tested, done = replace(part, tests=tests), measure._tested, list[str]()  # pyright: ignore[reportPrivateUsage]
+
+    def interrupted(run: Any, clients: Any, name: str, test: Any) -> list[dict[str, Any]]:
+        done.append(name)
+        if done == ["clean", "moved"]:
+            raise KeyboardInterrupt
+        return tested(run, clients, name, test)
+
+    monkeypatch.setattr(measure, "_tested", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
+    assert path is not None
+    runs = len({row["gamma"] for row in json.loads(path.read_text())["rows"]})
+    assert done == ["clean", "moved", "moved", *["clean", "moved"] * (runs - 1)]
 
 
 def test_methods_that_were_left_out_are_named_and_can_be_added(tmp_path: Path) -> None:
@@ -203,3 +223,16 @@ def test_the_wheel_holds_the_experiments_where_they_are_looked_for() -> None:
     assert config["wheel"]["force-include"] == {"experiments": "wafl/experiments"}
     assert "experiments" in config["sdist"]["include"]
     assert files.folder() == ROOT / "experiments", "in the repository they are next to src"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_methods_made_at_once_give_what_they_give_one_after_another(tmp_path: Path) -> None:
+    (part, *_) = files.read("fig-gamma-sweep", "paper", "smoke")
+    one, two = (
+        reproduce.reproduce(part, tmp_path / f"out-{jobs}", tmp_path / f"work-{jobs}", quiet, jobs=jobs)
+        for jobs in (1, 2)
+    )
+    assert one is not None
+    assert two is not None
+    assert json.loads(one.read_text())["rows"] == json.loads(two.read_text())["rows"]

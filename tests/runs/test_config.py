@@ -386,6 +386,7 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "bounds": BOX,
         "steps": COUNT,
         "step_size": POSITIVE,
+        "queries": COUNT,
         "space": TEXT,
     },
     "evaluation": {

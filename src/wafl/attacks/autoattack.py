@@ -23,6 +23,8 @@ from wafl.core.norms import norm_name
 from wafl.core.task import Problem
 
 _BATCH = 500
+_BATCH_ON_GPU = 8192
+"""There its thousands of small steps take as long for many examples as for few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,9 @@ class AutoAttack(Attack):
             )
         return box
 
+    def at_once(self, usual: int, device: torch.device) -> int:
+        return usual if device.type == "cpu" else _BATCH_ON_GPU
+
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         seed = check_seed(seed)
         low, high = self._box()
@@ -99,7 +104,8 @@ class AutoAttack(Attack):
             attack.attacks_to_run = _ensemble(classes, tuple(examples.shape[1:]))
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attack.square.n_queries = self.queries
-            found, _ = attack.run_standard_evaluation(unit, labels, batch_size=_BATCH)
+            together = _BATCH if x.device.type == "cpu" else _BATCH_ON_GPU
+            found, _ = attack.run_standard_evaluation(unit, labels, batch_size=together)
         moved = self._project(examples, (low + (high - low) * found).to(x))
         stays = (found == unit).flatten(1).all(1)
         return torch.where(stays.view(-1, *(1,) * (examples.ndim - 1)), examples, moved)[None]

@@ -45,6 +45,10 @@ class Attack(ABC):
     needs_classes: ClassVar[bool] = False
     """Whether the attack refuses a regression."""
 
+    def at_once(self, usual: int, device: torch.device) -> int:
+        """How many examples to attack together, if each is moved by itself and other work takes so many."""
+        return usual
+
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
         check_ascent(self)
         problem, inputs, labels = single_lane(model, x, y, loss)

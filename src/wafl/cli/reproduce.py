@@ -25,14 +25,15 @@ def reproduce(
         list[str] | None, typer.Option("--method", "-m", help="Only this method of the experiment; repeat for several.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
     output: Annotated[Path, typer.Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),
     work: Annotated[Path, typer.Option(help="Where trials and trained runs are kept.")] = Path("runs/reproduction"),
 ) -> None:
     """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.
 
-    Every experiment is one TOML file with both protocols. Methods are made one after another, and what is finished is
-    not done again: after an interruption, the same command goes on, and if the numbers are there, it only draws. Data
-    sets that are not in the data folder are named and left out; nothing is downloaded.
+    Every experiment is one TOML file with both protocols. Methods are made one after another, or --jobs of them at
+    once, and what is finished is not done again: after an interruption, the same command goes on, and if the numbers
+    are there, it only draws. Data sets that are not in the data folder are named and left out; nothing is downloaded.
 
     The exit status is 0 if every part was made, 3 if the data of some part are not here, and 2 after an error.
     """
@@ -52,7 +53,7 @@ def reproduce(
         known = {entry.label for each in chosen for entry in each.experiment.methods}
         for unknown in set(method or []) - known:
             raise ValueError(f"--method {unknown} is not in {', '.join(name)}: there are {', '.join(sorted(known))}")
-        made = [make(each.on(device), output, work, typer.echo, method) for each in chosen]
+        made = [make(each.on(device), output, work, typer.echo, method, jobs) for each in chosen]
     if None in made:
         raise typer.Exit(3)
 

@@ -140,8 +140,10 @@ def examine(
     """
     rows = rows if rows is not None else torch.arange(len(clients.test.y))
     lanes, device, dtype = len(problem.params), problem.params.device, problem.params.dtype
-    # A shift of the whole distribution must see all of it.
-    pieces = [rows] if attack is not None and not attack.pointwise else list(rows.split(CHUNK))
+    if attack is not None and not attack.pointwise:  # a shift of the whole distribution must see all of it
+        pieces = [rows]
+    else:
+        pieces = list(rows.split(CHUNK if attack is None else attack.at_once(CHUNK, device)))
     losses: list[Tensor] = []
     correct: list[Tensor] = []
     for piece in pieces:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from wafl.core.bounds import within
+from wafl.core.files import write_whole
 from wafl.data.federation import Federation
 from wafl.engine.embedded import find_device
 from wafl.evaluation.compare import compare
@@ -41,8 +44,20 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
         about |= {"radius": achieved_radius(run), "rounds": len(run.history)}
         clients = target or study.plan.federation
         assert clients is not None
-        rows += [{**about, **row} for name, test in tests.items() for row in _tested(run, clients, name, test)]
+        kept = study.run_folder(entry, point) / "tested.json"
+        for name, test in tests.items():
+            rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
     return rows
+
+
+def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A test of a run, from the file of what is known of it if it was done before: some attacks take minutes."""
+    known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    key = json.dumps([name, test], sort_keys=True)
+    if key not in known:
+        known[key] = _tested(run, clients, name, test)
+        write_whole(kept, json.dumps(known, indent=1).encode())
+    return known[key]
 
 
 def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:

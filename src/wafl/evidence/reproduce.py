@@ -10,6 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from wafl.data.natural import NATURAL
 from wafl.evidence import domains
 from wafl.evidence.draw import draw
 from wafl.evidence.files import Part
+from wafl.evidence.jobs import each
 from wafl.evidence.measure import measured
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder, provenance, to_toml
@@ -37,7 +39,7 @@ MAKER = ("command", "python", "packages", "machine")
 
 
 def reproduce(
-    part: Part, output: Path, work: Path, say: Say = print, methods: Sequence[str] | None = None
+    part: Part, output: Path, work: Path, say: Say = print, methods: Sequence[str] | None = None, jobs: int = 1
 ) -> Path | None:
     """Make the numbers and the picture of a part, method by method.
 
@@ -47,6 +49,7 @@ def reproduce(
         work: the folder of what is in progress: trials, trained runs, tests.
         say: told what is done.
         methods: only these, by name; the numbers say which are missing.
+        jobs: how many methods to make at once, each in a process of its own.
 
     Returns:
         The file with the numbers; None if the data are not here.
@@ -58,9 +61,12 @@ def reproduce(
         return None
     about = _about(part)
     kept = kept or {**about, "chosen": {}, "rows": [], "unfinished": _names(part)}
-    for name in [name for name in kept["unfinished"] if methods is None or name in methods]:
-        say(f"{part.label}: {name}")
-        _add(kept, _made(part, name, work / part.label / name), part, name)
+    wanted = [name for name in kept["unfinished"] if methods is None or name in methods]
+    if wanted:
+        say(f"{part.label}: {', '.join(wanted)}")
+    for name, made in each(partial(_made, part, work / part.label), wanted, jobs):
+        say(f"{part.label}: {name} is done")
+        _add(kept, made, part, name)
         _note_maker(kept, about, name)
         output.mkdir(parents=True, exist_ok=True)
         write_whole(numbers, json.dumps(kept, indent=1).encode())
@@ -81,7 +87,7 @@ def _add(kept: dict[str, Any], made: Mapping[str, Any], part: Part, name: str) -
     kept |= {key: value for key, value in made.items() if key not in ("chosen", "rows")}
     kept["chosen"] |= made["chosen"]
     kept["rows"] = sorted([*kept["rows"], *made["rows"]], key=lambda row: order.index(row.get("entry", name)))
-    kept["unfinished"] = [each for each in kept["unfinished"] if each != name]
+    kept["unfinished"] = [other for other in kept["unfinished"] if other != name]
 
 
 def _note_maker(kept: dict[str, Any], about: Mapping[str, Any], name: str) -> None:
@@ -127,10 +133,11 @@ def _kept(path: Path, part: Part) -> dict[str, Any] | None:
     )
 
 
-def _made(part: Part, name: str, work: Path) -> dict[str, Any]:
+def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
     """Tune, train and test one method in its own folder."""
     if part.figure == "partition":
         return {"chosen": {}, "rows": [domains.statistics(part.experiment)]}
+    work = folder / name
     work.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)  # swept gammas go below the concavity limit on purpose

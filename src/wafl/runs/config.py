@@ -100,6 +100,8 @@ class Attack(Section):
     """pgd: steps of the ascent."""
     step_size: Positive | None = None
     """pgd: the length of a step; by default 2.5 epsilon / steps."""
+    queries: Count = 5000
+    """autoattack: how often its Square attack may query the model per example; 5000 is the standard."""
     space: str | None = None
     """pgd, fgsm, wasserstein: the name of the layer whose output is attacked instead of the inputs."""
 

@@ -431,4 +431,4 @@ def make_attack(attack: config.Attack) -> Attack | None:
         return WassersteinShift(attack.radius, space=attack.space, **said)
     from wafl.attacks.autoattack import AutoAttack
 
-    return AutoAttack(epsilon=attack.epsilon, **said)
+    return AutoAttack(epsilon=attack.epsilon, queries=attack.queries, **said)

@@ -1,0 +1,39 @@
+"""Independent pieces of an experiment, one after another or several at once, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+def each(make: Callable[[str], Result], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Result]]:
+    """``(name, make(name))`` of all names, as they are finished.
+
+    What can be made is made: the first error comes after the last result. The processes share torch's threads.
+
+    Args:
+        make: a function that a new process can import, if there is more than one job.
+        names: what it is called with.
+        jobs: how many at once; 1 stays in this process.
+    """
+    if jobs == 1 or len(names) < 2:
+        for name in names:
+            yield name, make(name)
+        return
+    threads = max(1, torch.get_num_threads() // jobs)
+    failed: BaseException | None = None
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        pending = {pool.submit(make, name): name for name in names}
+        for done in as_completed(pending):
+            if (error := done.exception()) is None:
+                yield pending[done], done.result()
+            else:
+                failed = failed or error
+    if failed is not None:
+        raise failed
