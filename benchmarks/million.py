@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -40,10 +41,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = options.read(parser, argv, clients=[60, 600], rounds=2, repeats=1)
     sizes: list[int] = given.clients
     x, y = make(max(sizes))
-    ways: dict[str, Callable[[int], wafl.Federation]] = {
+    ways: dict[str, Callable[[int], object]] = {
         "one array with offsets": lambda n: pack(x, y, n),
         "the same, a quarter held out": lambda n: pack(x, y, n, 0.25),
-        "a generator": lambda n: generated(x, y, n),
+        "a generator": lambda n: wafl.Federation.from_arrays(pairs(x, y, n), test_fraction=0),
+        "of which the generator itself": lambda n: deque(pairs(x, y, n), maxlen=0),
     }
     packing = Table("packing", *(f"{size:,} clients" for size in sizes))
     for name, way in ways.items():
@@ -73,12 +75,11 @@ def pack(x: NDArray[np.float32], y: NDArray[np.int64], clients: int, held_out: f
     return wafl.Federation.from_offsets(x[:count], y[:count], offsets, test_fraction=held_out)
 
 
-def generated(x: NDArray[np.float32], y: NDArray[np.int64], clients: int) -> wafl.Federation:
-    def pairs() -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        for begin in range(0, clients * EXAMPLES, EXAMPLES):
-            yield x[begin : begin + EXAMPLES], y[begin : begin + EXAMPLES]
-
-    return wafl.Federation.from_arrays(pairs(), test_fraction=0)
+def pairs(
+    x: NDArray[np.float32], y: NDArray[np.int64], clients: int
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    for begin in range(0, clients * EXAMPLES, EXAMPLES):
+        yield x[begin : begin + EXAMPLES], y[begin : begin + EXAMPLES]
 
 
 def rounds_of(clients: wafl.Federation, method: wafl.Method, rounds: int) -> list[float]:

@@ -69,6 +69,23 @@ def test_more_clients_than_fit_in_one_block_are_all_packed():
     assert torch.equal(clients.train.x[:, 0].floor().unique(), torch.arange(count, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.25])
+def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
+    pairs = [client_arrays(i, 1 + i % 7, classes=1) for i in range(40)]
+    whole = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
+    monkeypatch.setattr("wafl.data.arrays.FEW", 2)
+    monkeypatch.setattr("wafl.data.arrays.MANY", 5)
+    monkeypatch.setattr("wafl.data.packer.PIECE", 200)
+    again = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
+    assert again.fingerprint() == whole.fingerprint()
+    assert [tags(again.train.of(i)[0]) for i in range(40)] == [tags(whole.train.of(i)[0]) for i in range(40)]
+
+
+def test_columns_that_lie_apart_are_packed_in_rows():
+    pairs = [(np.asfortranarray(x), y) for x, y in (client_arrays(i, 5) for i in range(3))]
+    assert wafl.Federation.from_arrays(pairs).train.raw.is_contiguous()
+
+
 @settings(max_examples=20, deadline=None)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=7), fraction=st.sampled_from([0.0, 0.25, 0.9]))
 def test_offsets_and_blocks_pack_what_clients_one_by_one_do(sizes, fraction):
@@ -88,7 +105,7 @@ def test_offsets_and_blocks_pack_what_clients_one_by_one_do(sizes, fraction):
 def test_the_split_of_many_is_drawn_in_pieces(monkeypatch):
     x, y, offsets = np.arange(300.0)[:, None], np.zeros(300, int), np.cumsum([0, *[1, 2, 3, 4, 10] * 15])
     whole = wafl.Federation.from_offsets(x, y, offsets)
-    monkeypatch.setattr("wafl.data.arrays.MOST_DRAWN", 30)
+    monkeypatch.setattr("wafl.data.splits.MOST_DRAWN", 30)
     assert wafl.Federation.from_offsets(x, y, offsets).fingerprint() == whole.fingerprint()
 
 

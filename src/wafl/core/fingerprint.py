@@ -33,8 +33,9 @@ def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
     """Of all bytes of the tensors, which may come one after another, and of plain values about them."""
     digest = sha256(json.dumps(about).encode())
     for tensor in tensors:
-        content: Any = tensor.detach().cpu().contiguous().view(-1).view(uint8).numpy()
-        digest.update(content)
+        if tensor.numel():  # nothing, as numpy makes it, has no strides that could be viewed as bytes
+            content: Any = tensor.detach().cpu().contiguous().view(-1).view(uint8).numpy()
+            digest.update(content)
     return digest.hexdigest()
 
 

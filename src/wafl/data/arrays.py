@@ -16,12 +16,13 @@ from torch import Tensor
 from wafl.core.bounds import check_box
 from wafl.core.checks import check_seed
 from wafl.core.options import Range
-from wafl.core.random import Key, Purpose, permutation
 from wafl.data.examples import Examples
 from wafl.data.labels import Labels
 from wafl.data.mapped import Mapped, Stored, pick
 from wafl.data.mistakes import check_client, check_order, refuse_raw_images
+from wafl.data.packer import PIECE, Packer, Scratch
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
+from wafl.data.splits import held_out_rows, split_rows
 
 QUARTER = 0.25
 """What clients hold out for testing if nothing else is said."""
@@ -37,8 +38,8 @@ Part = tuple[Stored, Tensor]
 EXACT = 2**24
 """The largest integer up to which float32, which models are given integers in, has all of them."""
 
-MOST_DRAWN = 2**20
-"""How many random numbers are drawn at a time for the split of many clients."""
+FEW, MANY = 256, 4096
+"""How many clients are read at a time: many if they are small."""
 
 _HeldOut = Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True)
 
@@ -64,23 +65,21 @@ def pack_arrays(
     seed: int,
 ) -> Packed:
     """See ``Federation.from_arrays``."""
-    packers = _Packer(), _Packer()
+    packers = Packer(), Packer()
     agreement = _agreement(test_fraction, bounds, num_classes, classes, preprocess, seed)
     fraction = QUARTER if test_fraction is None else test_fraction
-    for block in _blocks(arrays, 256):
-        first = block[0][0]
-        if (together := _together(agreement, block)) is not None:
-            (x, y), sizes = together
-            held, num_test = held_out_rows(first, sizes, fraction, seed)
-            for packer, rows, counts in zip(packers, (~held, held), (sizes - num_test, num_test), strict=True):
-                packer.add(*((x, y) if bool(rows.all()) else (x[rows], y[rows])), counts.tolist())
+    scratch = Scratch(), Scratch()
+    for first, block in _blocks(arrays):
+        if (together := _together(agreement, first, block, scratch)) is not None:
+            for packer, (x, y, sizes) in zip(packers, _split_together(first, *together, fraction, seed), strict=True):
+                packer.add(x, y, sizes)
             continue
-        clients = [agreement.read(client, item) for client, item in block]
+        clients = [agreement.read(client, item) for client, item in enumerate(block, first)]
         if agreement.with_tests and test_fraction is not None:
             raise ValueError(f"test_fraction={test_fraction}, but clients have test data of their own: leave it out")
         for parts in clients if agreement.with_tests else _split(first, clients, fraction, seed):
             for packer, (x, y) in zip(packers, parts, strict=True):
-                packer.add(x, y, [len(y)])
+                packer.add(x, y, torch.tensor([len(y)]))
     train, test = (packer.finish() for packer in packers)
     if train.num_clients == 0:
         raise ValueError("there are no clients: pass at least one (x, y) pair")
@@ -110,20 +109,11 @@ def pack_offsets(
             again.read(client, (x[begin:end], y[begin:end]))
         raise
     fraction, sizes = QUARTER if test_fraction is None else test_fraction, ends.diff()
-    if fraction == 0.0:
-        return _finished(agreement, Examples(examples, labels, ends), nothing_of(examples, labels, len(sizes)))
-    held, num_test = held_out_rows(0, sizes, fraction, seed)
     parts = [
-        Examples(pick(examples, rows), cast(Tensor, pick(labels, rows)), torch.cat([ends[:1], counts.cumsum(0)]))
-        for rows, counts in ((~held, sizes - num_test), (held, num_test))
-        for rows in [torch.from_numpy(np.flatnonzero(rows.numpy()))]  # torch takes ten times as long
+        Examples(x, y, torch.cat([ends[:1], counts.cumsum(0)]))
+        for x, y, counts in _split_together(0, examples, labels, sizes, fraction, seed)
     ]
     return _finished(agreement, *parts)
-
-
-def nothing_of(x: Stored, y: Tensor, num_clients: int) -> Examples:
-    """No examples of that many clients."""
-    return Examples(x[:0], y[:0], torch.zeros(num_clients + 1, dtype=torch.int64))
 
 
 def _check_offsets(offsets: Any, count: int) -> Tensor:
@@ -174,32 +164,62 @@ def _finished(agreement: _Agreement, train: Examples, test: Examples) -> Packed:
     return Packed(train, test, count, names)
 
 
-def _together(agreement: _Agreement, block: list[tuple[int, Client]]) -> tuple[tuple[Tensor, Tensor], Tensor] | None:
+def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
+    """Many clients at a time, with the number of the first: a few hundred, and thousands if they are small."""
+    items, first, count = iter(arrays), 0, FEW
+    while block := list(itertools.islice(items, count)):
+        yield first, block
+        first += len(block)
+        largest = max(sum(getattr(values, "nbytes", PIECE) for values in item) for item in block[::FEW])
+        count = max(FEW, min(MANY, PIECE // max(1, largest)))
+
+
+def _together(
+    agreement: _Agreement, first: int, block: list[Client], scratch: tuple[Scratch, Scratch]
+) -> tuple[Tensor, Tensor, Tensor] | None:
     """The examples and labels of many clients as if they were of one, and how many each has: that is read much faster.
 
     None if they differ in more than their numbers, or if something is wrong, which is then said of one of them.
     """
-    pairs = [item for _, item in block if isinstance(item, tuple) and len(item) == 2]  # pyright: ignore[reportUnnecessaryIsInstance]
-    kinds = {type(value) for pair in pairs for value in pair}
-    if len(pairs) < len(block) or kinds not in ({np.ndarray}, {Tensor}):
+    if set(map(type, block)) != {tuple} or set(map(len, block)) != {2}:
         return None
-    if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in pairs}) > 1 or pairs[0][0].ndim != 2:
+    columns = [[pair[part] for pair in block] for part in (0, 1)]
+    kinds = set(map(type, itertools.chain(*columns)))
+    if kinds not in ({np.ndarray}, {Tensor}) or not all(map(_of_one_type, columns)):
         return None
-    sizes = [len(x) for x, _ in pairs]
-    if (
-        sizes != [len(y) for _, y in pairs]
-        or min(sizes) == 0
-        or (kinds == {np.ndarray} and pairs[0][1].dtype.kind in "OSUT")
-    ):
+    x, y = columns[0][0], columns[1][0]
+    if x.ndim != 2 or (kinds == {np.ndarray} and y.dtype.kind in "OSUT"):
         return None
-    join = torch.cat if kinds == {Tensor} else np.concatenate
-    joined = cast(Client, tuple(join([pair[part] for pair in pairs]) for part in (0, 1)))
     try:
-        ((x, y),) = agreement.read(block[0][0], joined)
-    except ValueError:
+        sizes, counts = (list(map(len, column)) for column in columns)
+        if sizes != counts or min(sizes) == 0:
+            return None
+        joins = [torch.cat] * 2 if kinds == {Tensor} else [each.joined for each in scratch]
+        joined = [join(column) for join, column in zip(joins, columns, strict=True)]
+        ((x, y),) = agreement.read(first, (joined[0], joined[1]))
+    except (TypeError, ValueError, RuntimeError):  # arrays of other shapes, or on another device, cannot be joined
         return None
     assert isinstance(x, Tensor)
-    return (x, y), torch.tensor(sizes)
+    return x, y, torch.from_numpy(np.array(sizes))
+
+
+def _of_one_type(arrays: list[Any]) -> bool:
+    types = [array.dtype for array in arrays]
+    return types.count(types[0]) == len(types)
+
+
+def _split_together(
+    first: int, x: Stored, y: Tensor, sizes: Tensor, test_fraction: float, seed: int
+) -> Iterator[tuple[Stored, Tensor, Tensor]]:
+    """What consecutive clients train on and what they hold out, with how many examples each has of it."""
+    held, num_test = held_out_rows(first, sizes, test_fraction, seed)
+    if not bool(num_test.any()):
+        yield x, y, sizes
+        yield x[:0], y[:0], num_test
+        return
+    for chosen, counts in ((~held, sizes - num_test), (held, num_test)):
+        rows = torch.from_numpy(np.flatnonzero(chosen.numpy()))  # torch takes ten times as long
+        yield pick(x, rows), cast(Tensor, pick(y, rows)), counts
 
 
 class _Agreement:
@@ -295,8 +315,8 @@ def span(x: Stored) -> tuple[float, float]:
     low, high = math.inf, -math.inf
     for part in x.split(4096):
         if part.numel():
-            ends = (part if part.is_floating_point() else part.to(torch.float32)).aminmax()
-            low, high = min(float(ends[0]), low), max(float(ends[1]), high)
+            values = part.numpy()  # whose extremes take numpy half as long as torch
+            low, high = min(float(values.min()), low), max(float(values.max()), high)
             if not math.isfinite(low + high):
                 return math.nan, math.nan
     return (low, high) if low <= high else (0.0, 0.0)
@@ -332,90 +352,8 @@ def _check_numbers(array: NDArray[Any]) -> None:
         raise TypeError(f"an array holds values of type {array.dtype}, but it must hold numbers")
 
 
-class _Packer:
-    """Appends rows to one array that grows in place, so that packing never holds the data twice.
-
-    Memory-mapped examples stay where they are, if those of the first client are.
-    """
-
-    def __init__(self) -> None:
-        self._arrays: list[NDArray[Any]] = []
-        self._mapped: list[Mapped] = []
-        self._on_disk = False
-        self._ends = [0]
-
-    def add(self, x: Stored, y: Tensor, sizes: Sequence[int]) -> None:
-        """Append the examples of consecutive clients, which have that many each."""
-        end = self._ends[-1] + len(x)
-        if self._ends == [0]:
-            self._on_disk = isinstance(x, Mapped)
-        if self._on_disk:
-            self._mapped.append(x if isinstance(x, Mapped) else Mapped.of(x.numpy()))
-        values = (y,) if self._on_disk else (y, x[:])
-        if not self._arrays:
-            self._arrays = [np.empty((0, *part.shape[1:]), part.numpy().dtype) for part in values]
-        for array, part in zip(self._arrays, values, strict=True):
-            if end > len(array):
-                array.resize((end + end // 8, *array.shape[1:]), refcheck=False)
-            array[self._ends[-1] : end] = part.numpy()
-        self._ends += itertools.accumulate(sizes[1:], initial=self._ends[-1] + sizes[0])
-
-    def finish(self) -> Examples:
-        for array in self._arrays:
-            array.resize((self._ends[-1], *array.shape[1:]), refcheck=False)
-        tensors = [torch.from_numpy(array) for array in self._arrays] or [torch.empty(0)] * 2
-        x = Mapped.joined(self._mapped) if self._mapped else tensors[1]
-        return Examples(x, tensors[0], torch.tensor(self._ends))
-
-
-def _blocks(arrays: Iterable[Client], size: int) -> Iterator[list[tuple[int, Client]]]:
-    numbered = enumerate(arrays)
-    while block := list(itertools.islice(numbered, size)):
-        yield block
-
-
 def _split(first: int, clients: list[list[Part]], test_fraction: float, seed: int) -> Iterator[list[Part]]:
     """Each client's examples for training and for testing."""
     sizes = torch.tensor([len(y) for ((_, y),) in clients])
     for ((x, y),), rows in zip(clients, split_rows(first, sizes, test_fraction, seed), strict=True):
         yield [(pick(x, chosen), y[chosen]) for chosen in rows]
-
-
-def held_out_rows(
-    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
-) -> tuple[Tensor, Tensor]:
-    """Which of the rows of consecutive clients are for testing, and how many of each client's: those of split_rows."""
-    num_test = _num_test(sizes, test_fraction)
-    held = torch.zeros(int(sizes.sum()), dtype=torch.bool)
-    begins = sizes.cumsum(0) - sizes
-    begin, count = 0 if bool(num_test.any()) else len(sizes), MOST_DRAWN
-    while begin < len(sizes):
-        count = min(len(sizes) - begin, 2 * count)
-        while count > 1 and count * int(sizes[begin : begin + count].max()) > MOST_DRAWN:
-            count //= 2
-        some = slice(begin, begin + count)
-        order = _orders(first + begin, sizes[some], seed, purpose)[:, : int(num_test[some].max())]
-        chosen = torch.arange(order.shape[1]) < num_test[some, None]
-        held[(begins[some, None] + order)[chosen]] = True
-        begin += count
-    return held, num_test
-
-
-def split_rows(
-    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Training and test rows of consecutive clients, a random split of each client's own rows, in ascending order."""
-    orders, num_test = _orders(first, sizes, seed, purpose), _num_test(sizes, test_fraction)
-    for order, size, held_out in zip(orders, sizes.tolist(), num_test.tolist(), strict=True):
-        yield order[held_out:size].sort().values, order[:held_out].sort().values
-
-
-def _num_test(sizes: Tensor, test_fraction: float) -> Tensor:
-    return torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
-
-
-def _orders(first: int, sizes: Tensor, seed: int, purpose: Purpose) -> Tensor:
-    """A random order of the rows of each of consecutive clients."""
-    clients = torch.arange(first, first + len(sizes))
-    key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))
-    return permutation(key, purpose, sizes, int(sizes.max()))

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from wafl.core.bounds import within
-from wafl.data.arrays import split_rows
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
+from wafl.data.splits import split_rows
 
 
 class Skew(Protocol):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from wafl.core.random import Purpose
-from wafl.data.arrays import split_rows
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.mapped import pick
+from wafl.data.splits import split_rows
 
 Way = Literal["examples", "clients"]
 BLOCK = 256
