@@ -21,7 +21,8 @@ class Record:
     """One round of one run.
 
     ``loss`` is the cohort's mean of what clients minimize, and ``achieved_radius`` the root mean transport cost, both
-    on the clients' first batches at the round's starting parameters, with clients weighted by lambda.
+    on the clients' first batches at the round's starting parameters, with clients weighted by lambda. With ``power=1``,
+    no bounds and labels that move, the cost is the mean over all local steps.
     ``seconds`` is the run's share of the time that the round took; runs of a sweep train together.
     ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
     asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with

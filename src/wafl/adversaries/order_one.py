@@ -13,7 +13,9 @@ With ``gamma = L + excess``, an excess that all clients share, the gradient in t
 
     E[gradient of loss(x, k*)] + (radius - E[cost of k*]) gradient of L,
 
-so it is as federated as any other. The excess is learned as gamma is: it falls while labels cost less than the radius.
+so it is as federated as any other. The excess falls while labels cost less than the radius in the mean over a round's
+local steps, and rises while they cost more, by a factor in proportion. One step alone does not tell: which labels pay
+changes from one to the next.
 """
 
 from __future__ import annotations
@@ -28,27 +30,36 @@ from wafl.core.inputs import Inputs
 from wafl.core.norms import dual, power_norm, steepest
 from wafl.core.task import Problem
 
-FIRST_EXCESS, FIRST_PACE = 1.0, 0.5
+FIRST_EXCESS, FIRST_PACE = 1.0, -1.0
 LEAST_EXCESS = 1e-4
 """An excess below this part of L becomes 0, and one that is needed again starts from it."""
+LEAST_PACE, MOST_PACE = 0.05, 1.0
 
 
-def next_excess(excess: float, pace: float, slope: float, dear: bool) -> tuple[float, float]:
-    """The excess after a round, and the factor by which it changed: less and less with every turn.
+def next_excess(excess: float, pace: float, slope: float, cost: float, radius: float) -> tuple[float, float]:
+    """The excess after a round, and the pace at which it changed.
+
+    Its logarithm changes by the pace times as much as labels cost more than the radius, relatively. The pace is halved
+    whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
 
     Args:
         excess: that of the round.
-        pace: the factor of the last change.
-        slope: the L of the new model.
-        dear: whether labels cost more than the radius at the beginning of the round.
+        pace: that of the last change.
+        slope: the L of the new model; 0 if it is unknown.
+        cost: the mean cost of the round's labels.
+        radius: the size of the ball in that round.
+
+    >>> next_excess(1.0, -1.0, 2.0, cost=0.3, radius=0.3)
+    (1.0, -1.0)
     """
     least = LEAST_EXCESS * (slope or 1.0)
-    if excess <= least and not dear:
-        return 0.0, pace
-    turns = dear != (pace > 1.0)
-    size = min(abs(math.log(pace)) * (0.5 if turns else 1.2), math.log(2.0))
-    pace = math.exp(size if dear else -size)
-    return max(excess, least) * pace, pace
+    above = min(1.0, max(-1.0, cost / radius - 1.0))
+    if above == 0.0:
+        return excess, pace
+    turns = (above > 0.0) != (pace > 0.0)
+    size = min(max(abs(pace) * (0.5 if turns else 1.2), LEAST_PACE), MOST_PACE)
+    changed = max(excess, least) * math.exp(size * above)
+    return (changed if changed > least else 0.0), math.copysign(size, above)
 
 
 def known_slopes(problem: Problem, norm: float, shape: Tensor | None = None) -> Tensor:

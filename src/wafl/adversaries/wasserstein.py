@@ -155,7 +155,7 @@ class Wasserstein:
     def scalars(self) -> dict[str, float]:
         """Gamma, and the radius that gamma is found from, if one is given; see :mod:`wafl.adversaries.order_one`."""
         size = self.size
-        excess = {"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.endless and math.isfinite(self.label_cost) else {}
+        excess = {"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.averages_cost else {}
         return {"gamma": self.first_gamma, **({} if size is None else {"radius": size}), **excess}
 
     @property
@@ -169,6 +169,11 @@ class Wasserstein:
     def endless(self) -> bool:
         """Whether the ball of a radius has distributions with a little mass as far away as you like."""
         return self.radius is not None and self.power == 1 and self.box is None
+
+    @property
+    def averages_cost(self) -> bool:
+        """Whether clients report the mean cost of all local steps instead of that of the first."""
+        return self.endless and math.isfinite(self.label_cost)
 
     @property
     def learns(self) -> bool:
@@ -192,7 +197,7 @@ class Wasserstein:
         if self.endless:
             if "excess" not in scalars:
                 return {**scalars, "gamma": lowest, "radius": grown}
-            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost > now * (1.0 + 1e-5))
+            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost, now)
             return {**scalars, "gamma": lowest + excess, "radius": grown, "excess": excess, "pace": pace}
         gamma = self.next_gamma(scalars["gamma"], cost, now)
         gamma *= now / grown if self.power == 2 else 1.0

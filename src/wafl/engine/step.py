@@ -24,7 +24,8 @@ from wafl.engine.client_task import ADVERSARY, LOCAL, ClientTask, LaneInput
 class Carry:
     """What lanes take from one step to the next; ``loss`` and ``cost`` are those of their first step.
 
-    ``decay`` and ``velocity`` are None if there is no weight decay or no momentum in any lane.
+    If the adversary ``averages_cost``, ``cost`` is the mean over the steps so far. ``decay`` and ``velocity`` are None
+    if there is no weight decay or no momentum in any lane.
     """
 
     params: Tensor
@@ -115,6 +116,8 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             memory = move.state.memory
         if batch.first:
             loss, cost = (share * move.value).sum(1), _paid(move, share)
+        elif getattr(client.adversary, "averages_cost", False):
+            cost = cost + (_paid(move, share) - cost) / (batch.step + 1)
 
     local = local_state(lanes, carry)
     if move is not None:
