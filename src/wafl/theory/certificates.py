@@ -31,7 +31,7 @@ from wafl.run import Run
 from wafl.theory import elsewhere
 from wafl.theory.certificate import Certificate, Certificates, Metric
 from wafl.theory.constant import Constant
-from wafl.theory.constants import input_constants
+from wafl.theory.constants import data_free_constants, input_constants
 from wafl.theory.dual import CLOSE, Surrogate, search_dual
 from wafl.theory.mixture import Asked, Mixture
 from wafl.theory.networks import AskMeans, knows_margins, prove_network, surrogates_of
@@ -43,6 +43,7 @@ from wafl.weights import ClientWeights, fixed
 LEAST_SHARE = 0.1
 LARGEST = 1e300
 """A gamma at which nothing moves."""
+UNNEEDED = Constant(math.inf, "bound", "not known by layers, and not needed along the margins")
 
 
 def certify(
@@ -125,7 +126,8 @@ def certify(
     linear = mixture.task.linear(mixture.params[None]) is not None
     if metric == "error" and not (linear and clients.num_classes is not None):
         raise PreconditionError("metric='error' needs a linear classifier: certify the loss of this model")
-    known = input_constants(mixture.task, mixture.params, clients, norm)
+    by_margins = not linear and knows_margins(mixture.task)
+    known = _constants(mixture, clients, norm, by_margins)
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
 
     def reach(radius: float) -> float | None:
@@ -134,7 +136,7 @@ def certify(
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
     limit = finite_above(mixture.task, bent) if curvature is None else None
-    question = Question(norm, power, metric, gap, limit, not linear and knows_margins(mixture.task))
+    question = Question(norm, power, metric, gap, limit, by_margins)
     asked = (wanted, question, clients.unit, known["L_z"], bent)
     if confidence is None:
         found = certificates_of(partial(mixture.means, seed=seed), *asked, achieved=reach)
@@ -157,6 +159,14 @@ def beyond(
     report, setting = (ErrorSurrogate(chosen.norm), {"gamma": LARGEST}) if chosen.metric == "error" else (None, {})
     loss = test.answers(report, [setting], seed).value[0] @ test.weights
     return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
+
+
+def _constants(mixture: Mixture, clients: Federation, norm: float, by_margins: bool) -> dict[str, Constant]:
+    """L_z and L_zz: they are searched for only if they are not known and something rests on them."""
+    known = data_free_constants(mixture.task, mixture.params, math.prod(clients.input_shape), norm)
+    if "L_z" in known and by_margins:
+        return {"L_zz": UNNEEDED, **known}
+    return known if len(known) == 2 else input_constants(mixture.task, mixture.params, clients, norm)
 
 
 def check_confidence(confidence: float, part: str) -> None:
