@@ -1,85 +1,122 @@
 """A chain of plain layers and its derivatives, for all lanes at once.
 
-The derivatives are autograd's own and have its bits. Autograd itself takes as long to keep its records as a small
-network takes to compute.
+The derivatives are autograd's own and have its bits, but for the slopes at what goes into a convolution. Autograd
+itself takes as long to keep its records as a small network takes to compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from wafl.core.convolved import convolved, input_slope, pooled, pooling_slope, write_slopes
+
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
+ONE_BY_ONE = (nn.Conv2d, nn.MaxPool2d)
+"""Layers that compute one lane at a time."""
 
 aten: Any = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What goes into each layer, and last the outputs; by the number of a layer, where the values are that it took."""
+
+    hidden: list[Tensor]
+    peaks: dict[int, Tensor]
+
+    @property
+    def outputs(self) -> Tensor:
+        return self.hidden[-1]
 
 
 class Chain:
     """Linear layers, flattening and elementwise functions, one after another.
 
-    ``values`` are the parameters of all lanes, ``[L, *shape]`` each, in the order of the layers.
+    ``values`` are the parameters of all lanes, ``[L, *shape]`` each, in the order of the layers. With a layer of
+    ``ONE_BY_ONE``, there is a single lane.
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = layers
-        counts = [1 + has_bias(layer) if isinstance(layer, nn.Linear) else 0 for layer in layers]
-        self._places = [sum(counts[:number]) for number in range(len(counts))]  # of each layer's first parameter
+        counts = [1 + has_bias(layer) if isinstance(layer, nn.Linear | nn.Conv2d) else 0 for layer in layers]
+        places = [sum(counts[:number]) for number in range(len(counts))]
+        self._own = [slice(place, place + count) for place, count in zip(places, counts, strict=True)]
+        self._first = next(number for number, count in enumerate(counts) if count)
 
-    def forward(self, values: Sequence[Tensor], x: Tensor) -> list[Tensor]:
-        """What goes into each layer, and last the outputs."""
-        passed = [x]
-        for layer, place in zip(self._layers, self._places, strict=True):
-            hidden = passed[-1]
+    def forward(self, values: Sequence[Tensor], x: Tensor) -> Passed:
+        passed = Passed([x], {})
+        for number, (layer, own) in enumerate(zip(self._layers, self._own, strict=True)):
+            hidden = passed.outputs
             if isinstance(layer, nn.Linear):
-                moved = torch.bmm(_rows(hidden), values[place].mT).view(*hidden.shape[:-1], -1)
+                weight, *bias = values[own]
+                moved = torch.bmm(_rows(hidden), weight.mT).view(*hidden.shape[:-1], -1)
                 lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
-                passed.append(moved + values[place + 1].view(lead) if has_bias(layer) else moved)
+                hidden = moved + bias[0].view(lead) if bias else moved
+            elif isinstance(layer, nn.Conv2d):
+                hidden = convolved(layer, hidden, values[own])
+            elif isinstance(layer, nn.MaxPool2d):
+                hidden, passed.peaks[number] = pooled(layer, hidden)
             else:
-                passed.append(hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden))
+                hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
+            passed.hidden.append(hidden)
         return passed
 
-    def input_slope(self, values: Sequence[Tensor], passed: Sequence[Tensor], slope: Tensor) -> Tensor:
+    def input_slope(self, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
         """The gradient in the inputs, from that in the outputs."""
-        for layer, place, before, after in self._backward(passed):
-            if isinstance(layer, nn.Linear):
-                slope = torch.bmm(_rows(slope), values[place]).view(before.shape)
-            else:
-                slope = _slope_before(layer, slope, before, after)
+        for number in reversed(range(len(self._layers))):
+            slope = self._slope_before(number, values, passed, slope)
         return slope
 
-    def write_gradient(
-        self, values: Sequence[Tensor], passed: Sequence[Tensor], slope: Tensor, out: Sequence[Tensor]
-    ) -> None:
+    def write_gradient(self, values: Sequence[Tensor], passed: Passed, slope: Tensor, out: Sequence[Tensor]) -> None:
         """Write the gradient in each parameter, from the gradient in the outputs."""
-        for layer, place, before, after in self._backward(passed):
+        for number in reversed(range(self._first, len(self._layers))):
+            layer, own, before = self._layers[number], self._own[number], passed.hidden[number]
+            further = number > self._first
+            if isinstance(layer, nn.Conv2d):
+                slope = write_slopes(layer, slope, before, values[own.start], out[own], further=further)
+                continue
             if isinstance(layer, nn.Linear):
-                torch.bmm(_rows(slope).mT, _rows(before), out=out[place])
-                if has_bias(layer):
-                    torch.sum(slope, dim=tuple(range(1, slope.ndim - 1)), out=out[place + 1])
-                if place == 0:
-                    return
-                slope = torch.bmm(_rows(slope), values[place]).view(before.shape)
-            else:
-                slope = _slope_before(layer, slope, before, after)
+                _write_slopes(slope, before, out[own])
+            if further:
+                slope = self._slope_before(number, values, passed, slope)
 
-    def _backward(self, passed: Sequence[Tensor]) -> Iterator[tuple[nn.Module, int, Tensor, Tensor]]:
-        """The layers, the last one first, with what went into each and what came out."""
-        return zip(reversed(self._layers), reversed(self._places), passed[-2::-1], passed[:0:-1], strict=True)
+    def _slope_before(self, number: int, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
+        """The slope at what went into a layer, from that at what came out."""
+        layer, own, before = self._layers[number], self._own[number], passed.hidden[number]
+        match layer:
+            case nn.Linear():
+                return torch.bmm(_rows(slope), values[own.start]).view(before.shape)
+            case nn.Conv2d():
+                return input_slope(layer, slope, before, values[own.start])
+            case nn.MaxPool2d():
+                return pooling_slope(layer, slope, before, passed.peaks[number])
+            case _:
+                return _elementwise(layer, slope, before, passed.hidden[number + 1])
 
 
-def has_bias(layer: nn.Linear) -> bool:
+def has_bias(layer: nn.Linear | nn.Conv2d) -> bool:
     return layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def _write_slopes(slope: Tensor, before: Tensor, out: Sequence[Tensor]) -> None:
+    """Write the slopes at the weights and the bias of a linear layer."""
+    weight, *bias = out
+    torch.bmm(_rows(slope).mT, _rows(before), out=weight)
+    if bias:
+        torch.sum(slope, dim=tuple(range(1, slope.ndim - 1)), out=bias[0])
 
 
 def _rows(hidden: Tensor) -> Tensor:
     return hidden.flatten(1, -2)
 
 
-def _slope_before(layer: nn.Module, slope: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """The slope at what went into a layer, from that at what came out."""
+def _elementwise(layer: nn.Module, slope: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """The slope before a layer without parameters, which flattens or computes each number by itself."""
     match layer:
         case nn.Flatten():
             return slope.reshape(before.shape)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-BUSY = 2_000_000
+BUSY = 500_000
 """With more products per example than this, a lane keeps a processor busy (``benchmarks/small_networks.py``)."""
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from wafl.core.convolutions import BUSY
 from wafl.core.dropout import Site, recorded
 from wafl.core.random import Key
-from wafl.core.structured import LinearTask
+from wafl.core.structured import LayeredTask, LinearTask
 from wafl.core.task import Problem, Task, Traits
 
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
@@ -151,6 +151,8 @@ def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
     if isinstance(task, LinearTask):
         return None
     _try(task, params, x, y)  # what fails here would fail in any case
+    if isinstance(task, LayeredTask):
+        return None
     found, task.traits = task.traits, replace(task.traits, obstacle=None)
     try:
         _try(task, params, x, y)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.core import precision
-from wafl.core.chain import ELEMENTWISE, Chain, has_bias
+from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, has_bias
 from wafl.core.inputs import Shifted, dense, shared
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
 from wafl.core.task import Loss, Masks, Moved, Task, trainable
@@ -30,7 +30,12 @@ def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.devi
     if layer is not None:
         return LinearTask(module, layer, output_loss(loss))
     layers = _chain(module)
-    return LayeredTask(module, layers, output_loss(loss)) if layers is not None else Task(module, output_loss(loss))
+    if layers is None:
+        return Task(module, output_loss(loss))
+    if not any(isinstance(layer, ONE_BY_ONE) for layer in layers):
+        return LayeredTask(module, layers, output_loss(loss))
+    on_cpu = torch.device(device).type == "cpu"
+    return ConvolvedTask(module, layers, output_loss(loss)) if on_cpu else Task(module, output_loss(loss))
 
 
 class LinearTask(Task):
@@ -113,7 +118,7 @@ class LayeredTask(Task):
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
         with precision.layers(params.device):
-            return self._chain.forward(self._values(params), dense(x))[-1].to(params.dtype)
+            return self._chain.forward(self._values(params), dense(x)).outputs.to(params.dtype)
 
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
@@ -124,11 +129,15 @@ class LayeredTask(Task):
             return self._by_autograd(params, x, y, weight)
         gradient = torch.empty_like(params)
         with torch.no_grad():
-            values = self._values(params)
-            passed = self._chain.forward(values, dense(x))
-            losses, slope = value_and_slope(self.loss, passed[-1], y, weight)
-            self._chain.write_gradient(values, passed, slope, self._values(gradient))
-        return losses, gradient
+            return self._write_gradient(params, dense(x), y, weight, gradient), gradient
+
+    def _write_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+        """The losses."""
+        values = self._values(params)
+        passed = self._chain.forward(values, x)
+        losses, slope = value_and_slope(self.loss, passed.outputs, y, weight)
+        self._chain.write_gradient(values, passed, slope, self._values(out))
+        return losses
 
     def _by_autograd(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same, with the casts of a reduced precision."""
@@ -151,13 +160,51 @@ class LayeredTask(Task):
         with torch.no_grad():
             values = self._values(params)
             passed = self._chain.forward(values, x)
-            losses, slope = value_and_slope(self.loss, passed[-1], y, params.new_ones(x.shape[:2]))
+            losses, slope = value_and_slope(self.loss, passed.outputs, y, params.new_ones(x.shape[:2]))
             return losses, self._chain.input_slope(values, passed, slope)
 
     def _values(self, params: Tensor) -> list[Tensor]:
         """Each parameter of all lanes, ``[L, *shape]``, as views."""
         parts = params.split(self._sizes, dim=1)
         return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
+
+
+class ConvolvedTask(LayeredTask):
+    """A chain with convolutions on a CPU: one lane after another if these are large, otherwise any model's ``vmap``."""
+
+    @property
+    def steady(self) -> bool:
+        return super(LayeredTask, self).steady
+
+    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        if isinstance(x, Shifted) or self.traits.batched:
+            return super(LayeredTask, self).outputs(params, x, masks)
+        found, inputs = super().outputs, dense(x)
+        return torch.cat([found(params[lane], inputs[lane], masks) for lane in _lanes(params)])
+
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if self.traits.batched:
+            return super(LayeredTask, self).losses_and_gradient(params, x, y, weight, masks)
+        return super().losses_and_gradient(params, x, y, weight, masks)
+
+    def _write_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+        write = super()._write_gradient
+        return torch.cat([write(*(value[lane] for value in (params, x, y, weight, out))) for lane in _lanes(params)])
+
+    def input_gradient(
+        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Shifted) or self.traits.batched:
+            return super(LayeredTask, self).input_gradient(params, x, y, masks)
+        found = super().input_gradient
+        losses, gradients = zip(*(found(params[lane], x[lane], y[lane], masks) for lane in _lanes(params)), strict=True)
+        return torch.cat(losses), torch.cat(gradients)
+
+
+def _lanes(params: Tensor) -> list[slice]:
+    return [slice(lane, lane + 1) for lane in range(len(params))]
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -197,7 +244,7 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
 
 
 def _chain(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of a model that is a plain sequence of linear layers, flattening and elementwise functions."""
+    """The layers of a model that is a plain sequence of layers which :class:`wafl.core.chain.Chain` knows."""
     if is_plain(module, nn.Sequential):
         parts = [_chain(part) for part in members(module)]
         layers = [layer for part in parts if part is not None for layer in part]
@@ -205,11 +252,18 @@ def _chain(module: nn.Module) -> list[nn.Module] | None:
         return layers if distinct and None not in parts else None
     if isinstance(module, nn.Flatten):
         return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear | nn.Conv2d):
         trainable = all(value.requires_grad for value in module.parameters())
-        return [module] if trainable and is_plain(module, nn.Linear) else None
+        plain = is_plain(module, nn.Linear) if isinstance(module, nn.Linear) else _is_plain_convolution(module)
+        return [module] if trainable and plain else None
+    if isinstance(module, nn.MaxPool2d):
+        return [module] if is_plain(module, nn.MaxPool2d) and not module.return_indices else None
     in_place = getattr(module, "inplace", False)
     return [module] if not in_place and any(is_plain(module, kind) for kind in ELEMENTWISE) else None
+
+
+def _is_plain_convolution(layer: nn.Conv2d) -> bool:
+    return is_plain(layer, nn.Conv2d) and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:
