@@ -10,7 +10,9 @@ from tests.oracles import phi as oracles
 from tests.oracles import theory
 from wafl.core.losses import CrossEntropy, SquaredError, output_loss
 from wafl.theory import phi
+from wafl.theory.around import settled_above
 from wafl.theory.ball import Ball
+from wafl.theory.incumbents import Incumbent, climb, value_at
 from wafl.theory.kept import Kept, squared_distances
 from wafl.theory.lines import along_lines
 from wafl.theory.phi import LinearPhi, distance_to_error, error_bounds
@@ -76,6 +78,34 @@ def test_both_sides_close_for_ten_classes_in_many_dimensions(norm):
         assert (rough.upper >= sides.lower).all()
         assert (rough.upper - sides.upper >= -1e-12).all()
         assert float((rough.upper - rough.lower).mean()) > 2.0 * float((sides.upper - sides.lower).mean())
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_around_a_settled_ascent_nothing_is_missed(classes):
+    """Wherever it settles, at a local maximum too; and even if it is stopped before."""
+    weight, outputs, y = a_case(classes, seed=classes, examples=3)
+    ball, (s, labels) = Ball(torch.from_numpy(weight), 2), tensors(outputs, y)
+    a, limit = s - s.gather(1, labels[:, None]), theory.farthest_rows(weight, 2) ** 2 / 8.0
+    for gamma in (0.15 * limit, 0.5 * limit, 0.9 * limit):
+        truth = np.array(
+            [oracles.brute_force_phi(weight, each, label, gamma, 2) for each, label in zip(outputs, y, strict=True)]
+        )
+        for start in (a.softmax(-1), (6.0 * torch.eye(classes, dtype=a.dtype)[(labels + 1) % classes]).softmax(-1)):
+            begun = Incumbent(start, *value_at(ball, a, labels, start, gamma))
+            for allowed in (1e-4, 1e-2, math.inf):
+                found = settled_above(ball, a, labels, begun, gamma, torch.full_like(a[:, 0], allowed))
+                assert ((found.value + found.missed).numpy() >= truth - 1e-9).all()
+                assert (found.value.numpy() <= truth + 1e-5).all()
+
+
+def test_around_a_settled_ascent_the_bound_is_tight_where_the_problem_is_concave_there():
+    """Ten classes in many dimensions, below the concavity limit of the whole."""
+    weight, outputs, y = a_case(10, seed=2, examples=50, features=20, scale=0.4)
+    ball, (s, labels) = Ball(torch.from_numpy(weight), 2), tensors(outputs, y)
+    a, gamma = s - s.gather(1, labels[:, None]), 0.6 * theory.farthest_rows(weight, 2) ** 2 / 8.0
+    allowed = torch.full_like(a[:, 0], 1e-3)
+    found = settled_above(ball, a, labels, climb(ball, a, labels, gamma, allowed), gamma, allowed)
+    assert (found.missed <= allowed).double().mean() > 0.9
 
 
 def test_what_is_kept_is_concave_and_the_rest_convex():

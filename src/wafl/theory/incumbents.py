@@ -21,6 +21,8 @@ SHARES = (0.5, 1.0)
 STEPS, FEW_STEPS = 200, 6
 """Ascent steps for l2, and for l_inf, where each step looks at every input."""
 SUMMIT_STEPS = 1000
+SETTLED = 0.02
+"""The share of the tolerance by which the tangent may rise where an ascent has settled."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,23 @@ def climb(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor) -> 
 
 
 def summit(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor) -> Summit:
-    """The maximum where the whole is concave in p (l2 and ``2 gamma >= L_zz``): it lies below its tangent anywhere.
+    """The maximum where the whole is concave in p (l2 and ``2 gamma >= L_zz``): it lies below its tangent anywhere."""
+    return _until_settled(ball, a, y, a.softmax(-1), gamma, 1e-4 * tolerance, share=1e-4)
+
+
+def settle(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, tolerance: Tensor) -> Summit:
+    """Climb on from p until the tangent there rises by next to nothing; ``missed`` is what it rises by."""
+    return _until_settled(ball, a, y, p.clone(), gamma, SETTLED * tolerance)
+
+
+def _until_settled(
+    ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor, share: float | None = None
+) -> Summit:
+    """Until the tangent rises by no more than ``enough``, nor than a ``share`` of what the move gains.
 
     With q the next step from p, the tangent at p rises by at most ``max_j r_j - <p, r>``, where ``r = log q - log p``.
     """
-    p, rows = a.softmax(-1), torch.arange(len(a), device=a.device)
+    rows = torch.arange(len(a), device=a.device)
     missed = torch.full_like(a[:, 0], torch.inf)
     for _ in range(SUMMIT_STEPS):
         here = p[rows]
@@ -71,7 +85,10 @@ def summit(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor) ->
         logs = (a[rows] + (size / (2.0 * gamma))[:, None] * added).log_softmax(-1)
         rise = logs - here.clamp_min(torch.finfo(p.dtype).tiny).log()
         missed[rows] = (rise.amax(-1) - (here * rise).sum(-1)).clamp_min(0.0)
-        far = missed[rows] > 1e-4 * torch.minimum(tolerance[rows], size.square() / (4.0 * gamma))
+        limit = enough[rows]
+        if share is not None:
+            limit = torch.minimum(limit, share * (size.square() / (4.0 * gamma)))
+        far = missed[rows] > limit
         rows = rows[far]
         if not len(rows):
             break

@@ -1,8 +1,8 @@
 """phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
 
 Cross-entropy: every norm and every gamma > 0, by :mod:`wafl.theory.lines` (l1, and along the distance alone for every
-norm) and :mod:`wafl.theory.simplex`. Squared error: closed forms (:mod:`wafl.theory.regression`), infinite below
-``L_zz / 2``.
+norm), :mod:`wafl.theory.around` (l2) and :mod:`wafl.theory.simplex`. Squared error: closed forms
+(:mod:`wafl.theory.regression`), infinite below ``L_zz / 2``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from torch import Tensor
 from wafl.core.losses import CrossEntropy, OutputLoss
 from wafl.core.threads import map_in_threads
 from wafl.theory import regression
+from wafl.theory.around import settled_above
 from wafl.theory.ball import Ball
 from wafl.theory.coordinates import along_coordinates
 from wafl.theory.incumbents import climb, summit
 from wafl.theory.lines import along_lines
-from wafl.theory.simplex import branch
+from wafl.theory.simplex import EASY, branch
 
 PIECE = 4096
 """How many examples are searched together."""
@@ -116,14 +117,32 @@ class LinearPhi:
             lower, cost, upper = best.value, best.cost, best.value + best.missed
         else:
             best = climb(self._ball, a, y, gamma, allowed)
+            if self._norm == 2:
+                best = settled_above(self._ball, a, y, best, gamma, EASY * allowed)
+                upper = best.value + best.missed
+            else:
+                upper = torch.full_like(allowed, math.inf)
             lower, cost = best.value, best.cost
-            upper = torch.minimum(self._along_the_distance(a, y, gamma, allowed), self._smooth(a, y, gamma))
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):
-            low, high, spent = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
+            low, high, spent = self._searched(a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
             lower[wide], upper[wide] = low, high
             cost[wide] = torch.where(spent.isnan(), cost[wide], spent)
         return lower, torch.maximum(upper, lower), cost
+
+    def _searched(
+        self, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, allowed: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Along the distance, and where that is not enough by branch and bound; see :func:`simplex.branch`."""
+        along = torch.minimum(self._along_the_distance(a, y, gamma, allowed), self._smooth(a, y, gamma))
+        upper, cost = torch.minimum(upper, along), torch.full_like(lower, math.nan)
+        wide = (upper - lower > allowed).nonzero()[:, 0]
+        if len(wide):
+            found = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
+            lower, upper, cost = (
+                old.index_put((wide,), new) for old, new in zip((lower, upper, cost), found, strict=True)
+            )
+        return lower, upper, cost
 
     def _along_the_distance(self, a: Tensor, y: Tensor, gamma: float, allowed: Tensor) -> Tensor:
         """At distance t no A_j is larger by more than ``||w_j - w_y||_* t``; exact for two classes."""
