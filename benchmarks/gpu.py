@@ -27,6 +27,7 @@ from wafl.core.random import Key
 from wafl.core.structured import make_task
 from wafl.engine.captured import Captured
 from wafl.engine.client_task import ClientTask, LaneInput
+from wafl.engine.lanes import in_pieces
 from wafl.engine.local import local_update
 from wafl.engine.step import Eager
 from wafl.schedule import LocalWork
@@ -179,8 +180,13 @@ def ours_per_step(
         key=Key(zero, zero, places, zero),
     )
     take_step = Captured() if captured and HERE.type == "cuda" else Eager()
-    local_update(client, lanes, take_step)
-    return 1e3 * seconds(lambda: local_update(client, lanes, take_step), 3) / steps
+
+    def update() -> None:
+        for piece in in_pieces(client, lanes, take_step, count):
+            local_update(client, piece, take_step)
+
+    update()
+    return 1e3 * seconds(update, 3) / steps
 
 
 def central(count: int, method: wafl.Method, precision: str, channels: list[int]) -> float:

@@ -142,3 +142,74 @@ def test_steps_in_one_kernel_end_where_steps_one_after_another_end(lanes: int, c
         expected = (base.double() + gram.double() @ expected).softmax(1)
     ends = one_kernel.softmax_steps(base, gram, start.softmax(1), 40)
     torch.testing.assert_close(ends.double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5, 8, 6), (64, 32, 32, 32), (1, 1, 2, 2)])
+def test_bias_relu_and_pooling_in_one_kernel_have_the_bits_of_three(dtype, layout, shape: tuple[int, ...]) -> None:
+    kernel = pytest.importorskip("wafl.core.pool_kernel")
+    generator = torch.Generator("cuda").manual_seed(0)
+    draw = torch.randn(shape, device="cuda", generator=generator).mul(4).round().div(2)  # many ties
+    images, bias = draw.to(dtype).contiguous(memory_format=layout), torch.arange(shape[1], device="cuda").to(dtype) / 4
+    images[0, 0, 0, 0] = math.nan
+    sums = (images + bias[:, None, None]).requires_grad_()
+    plain = torch.nn.functional.max_pool2d(sums.relu(), 2)
+    slope = torch.randn(plain.shape, device="cuda", generator=generator).to(dtype)
+    torch.testing.assert_close(kernel.forward(images, bias), plain, atol=0, rtol=0, equal_nan=True)
+    slope[0, 0, 0, 0] = 0.0  # where the largest is not a number
+    there = torch.autograd.grad(plain, sums, slope)[0]
+    torch.testing.assert_close(kernel.backward(images, bias, slope), there, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_network_that_pools_in_one_kernel_learns_the_same(digits: wafl.Federation, monkeypatch, precision) -> None:
+    pytest.importorskip("wafl.core.pool_kernel")
+    model = wafl.models.cnn(digits, channels=(4, 8))
+
+    def params() -> dict[str, torch.Tensor]:
+        options = {"rounds": 2, "cohort": 5, "local_epochs": 1, "device": "cuda", "precision": precision}
+        return wafl.fit(model, digits, wafl.WAFL(gamma=2.0, steps=4), **options).params
+
+    pooled = params()
+    monkeypatch.setattr("wafl.core.task.with_pooling", lambda module: module)
+    plain = params()
+    for name, value in plain.items():
+        torch.testing.assert_close(pooled[name], value, atol=1e-5, rtol=0)
+
+
+MOST_KERNELS = {
+    ("FedAvg", "float32"): 138,
+    ("FedAvg", "bfloat16"): 154,
+    ("WAFL", "float32"): 552,
+    ("WAFL", "bfloat16"): 764,
+}
+"""What a captured step of three clients launches now; if it launches fewer, write that down here."""
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", [wafl.FedAvg(), wafl.WAFL(gamma=2.0, steps=4, tolerance=0.0)], ids=lambda m: m.name)
+def test_a_captured_step_launches_no_more_kernels_than_it_did(method: wafl.Method, precision: str) -> None:
+    pairs = [(torch.rand(64, 1, 8, 8), torch.arange(64) % 4) for _ in range(3)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
+    model = wafl.models.cnn(clients, channels=(4, 8))
+
+    def kernels(steps: int) -> int:
+        kinds = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=kinds) as profile:
+            wafl.fit(
+                model,
+                clients,
+                method,
+                rounds=1,
+                local_steps=steps,
+                batch_size=8,
+                device="cuda",
+                precision=precision,
+            )
+        return len([event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA])
+
+    kernels(3)  # what is done only once is not counted
+    two, six = kernels(2), kernels(6)
+    assert (six - two) / 4 <= MOST_KERNELS[method.name, precision]

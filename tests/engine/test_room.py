@@ -6,11 +6,14 @@ import pytest
 import torch
 
 import wafl
+from wafl.core.random import Key
+from wafl.core.structured import make_task
 from wafl.core.trees import mapped
 from wafl.engine import lanes
 from wafl.engine.captured import Captured
 from wafl.engine.client_task import ClientTask, LaneInput
 from wafl.engine.step import Batch, Carry, Eager, step
+from wafl.schedule import LocalWork
 
 
 class Roomy(Eager):
@@ -62,3 +65,17 @@ def test_a_step_that_writes_over_what_was_before_gives_the_same_bits(
     monkeypatch.setattr(lanes, "Eager", Over)
     for name, value in train().params.items():
         assert torch.equal(value, expected.params[name])
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(10, [10]), (16, [16]), (20, [10, 10]), (100, [15] * 6 + [10])])
+def test_a_captured_network_is_computed_in_pieces_with_a_stream_per_lane(count: int, sizes: list[int]) -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
+    places, captured = torch.zeros(count, dtype=torch.int64), Eager()
+    captured.reuses = True
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 10))
+    for model, expected in ((network, sizes), (wafl.models.mlr(clients), [count])):
+        client = ClientTask(make_task(model), None, LocalWork(1, None, 8), clients.train)
+        params = client.task.initial().expand(count, -1)
+        sent = LaneInput(params, places, {}, Key(places, places, places, places))
+        assert [len(piece.params) for piece in lanes.in_pieces(client, sent, captured, count)] == expected
+        assert [len(piece.params) for piece in lanes.in_pieces(client, sent, Eager(), count)] == [count]

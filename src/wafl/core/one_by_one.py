@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import reduce
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
     """What ``torch.func.vmap(function)`` computes, lane by lane, for arguments that are tensors or tuples of them."""
 
     def each_lane(*args: Any) -> Any:
-        count = len(args[0])
+        count = _count(args[0])
         streams = _streams(count) if are_side_by_side() else []
         results: list[Any] = []
         for lane in range(count):
@@ -69,11 +70,56 @@ def autograd_gradient(function: Callable[..., tuple[Tensor, Tensor]]) -> Callabl
     return gradient
 
 
+def written_gradient(
+    function: Callable[..., tuple[Tensor, Tensor]], learns: Sequence[bool]
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """For all lanes one after another, the extra result and the gradient ``[L, P]`` in the first argument.
+
+    That is a tuple of parameters ``[L, *shape]``, of which some do not learn. The gradient of a lane is written to its
+    row at once; its type is that of the extra result.
+    """
+
+    def gradient(values: tuple[Tensor, ...], *rest: Any) -> tuple[Tensor, Tensor]:
+        kind = reduce(torch.promote_types, (value.dtype for value in values))
+        width = sum(value[0].numel() for value in values)
+        rows = torch.empty(len(values[0]), width, dtype=kind, device=values[0].device)
+
+        def of_lane(values: tuple[Tensor, ...], row: Tensor, *rest: Any) -> Tensor:
+            with torch.enable_grad():
+                point = [value.detach().requires_grad_(free) for value, free in zip(values, learns, strict=True)]
+                total, extra = function(tuple(point), *rest)
+                leaves = [value for value in point if value.requires_grad]
+                found = iter(torch.autograd.grad(total, leaves, allow_unused=True))
+            slopes = [next(found) if free else None for free in learns]
+            parts = [
+                torch.zeros_like(value) if slope is None else slope for value, slope in zip(values, slopes, strict=True)
+            ]
+            torch.cat([part.reshape(-1) for part in parts], out=row)
+            return extra.detach()
+
+        extras = in_turn(of_lane)(values, rows, *rest)
+        return extras, rows.to(extras.dtype)
+
+    return gradient
+
+
+def _count(value: Any) -> int:
+    return len(value) if isinstance(value, Tensor) else _count(value[0])
+
+
 def _at(value: Any, lane: int) -> Any:
     return value[lane] if isinstance(value, Tensor) else tuple(_at(part, lane) for part in value)
 
 
 def _stacked(results: list[Any]) -> Any:
     if isinstance(results[0], Tensor):
+        if _has_channels_last(results[0]):
+            return torch.stack([images.permute(0, 2, 3, 1) for images in results]).permute(0, 1, 4, 2, 3)
         return torch.stack(results)
     return tuple(_stacked(list(parts)) for parts in zip(*results, strict=True))
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    """Whether these are images, which torch would lay out anew before it stacks them."""
+    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()

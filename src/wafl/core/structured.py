@@ -17,6 +17,7 @@ from wafl.core import precision
 from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, has_bias
 from wafl.core.inputs import Shifted, dense, shared
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
+from wafl.core.sequence import is_plain, members
 from wafl.core.task import Loss, Masks, Moved, Task, trainable
 
 
@@ -40,6 +41,8 @@ def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.devi
 
 class LinearTask(Task):
     """Outputs ``W x + b``: every derivative in closed form, without autograd."""
+
+    in_streams = False
 
     def __init__(self, module: nn.Module, layer: nn.Linear, loss: OutputLoss) -> None:
         super().__init__(module, loss)
@@ -105,6 +108,8 @@ class LinearTask(Task):
 
 class LayeredTask(Task):
     """A chain of plain layers: lanes are the batch of each matrix product, without the overhead of ``vmap``."""
+
+    in_streams = False
 
     def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss) -> None:
         super().__init__(module, loss)
@@ -264,15 +269,3 @@ def _chain(module: nn.Module) -> list[nn.Module] | None:
 
 def _is_plain_convolution(layer: nn.Conv2d) -> bool:
     return is_plain(layer, nn.Conv2d) and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-
-
-def members(sequence: nn.Module) -> list[nn.Module]:
-    """The modules of a sequence; one that is used twice is listed twice."""
-    return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
-
-
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module computes what its kind computes: no custom forward, no hooks, no parametrization."""
-    hooked = bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-    parametrized = nn.utils.parametrize.is_parametrized(module)
-    return isinstance(module, kind) and type(module).forward is kind.forward and not hooked and not parametrized

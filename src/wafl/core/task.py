@@ -24,7 +24,8 @@ from wafl.core.dropout import Site, draw_masks, masked, recorded
 from wafl.core.inputs import Inputs, Shifted, dense
 from wafl.core.layers import changed_output, output_of
 from wafl.core.losses import OutputLoss, Product
-from wafl.core.one_by_one import are_side_by_side, autograd_gradient, in_turn
+from wafl.core.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
+from wafl.core.pooling import with_pooling
 from wafl.core.random import Key
 from wafl.core.statistics import affine_of, followed, names_of, tracking_layers
 
@@ -33,6 +34,8 @@ Masks = tuple[Tensor, ...]
 """What each dropout of a model multiplies by, one row per lane."""
 Moved = Tensor | Inputs | Shifted
 """Examples, as they are or moved."""
+Params = Tensor | tuple[Tensor, ...]
+"""Parameters as one vector, or one by one, as layers read them."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ class Task:
     With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
     as in evaluation. The running statistics of BatchNorm layers in training mode follow the parameters in the flat
     vector, ``num_statistics`` numbers with no gradient (:mod:`wafl.core.statistics`); P counts them too.
+    ``in_streams`` says whether a captured step computes each lane in a stream of its own.
     """
+
+    in_streams = True
 
     def __init__(self, module: nn.Module, loss: OutputLoss) -> None:
         self.module = module
@@ -75,6 +81,9 @@ class Task:
         for layer in self.tracking.values():
             layer.eval()
         self._at_rest = _sharing_tensors(module).eval()
+        self._read: tuple[Tensor, ...] | None = None  # the parameters [L, *shape] that are read instead of any others
+        self._casts = precision.casts_of(module)
+        self._side_by_side = {True: with_pooling(module), False: with_pooling(self._at_rest)}
         flat = {**trainable(module), **self._own_statistics()}
         self._shapes = {name: value.shape for name, value in flat.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
@@ -154,8 +163,29 @@ class Task:
         with torch.no_grad():
             return convolution_products(self._at_rest, lambda: self.call(flat, x))
 
+    def reading(self, params: Tensor) -> Self:
+        """This task for many calls with these parameters: lanes side by side cast them and lay them out only once."""
+        if not (self.in_streams and are_side_by_side()):
+            return self
+        parts = zip(self._shapes.items(), params.split(self._sizes, dim=1), strict=True)
+        values = {name: part.view(-1, *shape) for (name, shape), part in parts}
+        other = copy.copy(self)
+        cast = self._casts.params
+        other._read = tuple(precision.prepared(part) if name in cast else part for name, part in values.items())
+        return other
+
+    def _lanes(self, params: Tensor) -> Params:
+        return params if self._read is None else self._read
+
+    def _inputs(self, x: Moved) -> tuple[Tensor, ...]:
+        """The examples and, if they are moved at a layer, how far."""
+        if isinstance(x, Shifted):
+            return x.x, x.delta
+        once = self._read is not None and self._casts.inputs
+        return (precision.prepared(dense(x)) if once else dense(x),)
+
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
-        return self._each_lane(self._calling(x, masks))(params, *_parts(x), masks or ())
+        return self._each_lane(self._calling(x, masks))(self._lanes(params), *self._inputs(x), masks or ())
 
     def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
         return self.loss.value(self.outputs(params, x, masks), y)
@@ -170,11 +200,14 @@ class Task:
         """Losses ``[L, B]``, and the gradient of their weighted sum in the parameters."""
         call = self._calling(x, masks)
 
-        def total(flat: Tensor, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+        def total(flat: Params, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
             losses = self.loss.value(call(flat, *inputs), y)
             return (weight * losses).sum(), losses
 
-        gradients, losses = self._each_lane(self._gradient_of(total))(params, y, weight, *_parts(x), masks or ())
+        if self._read is not None:
+            learns = [name not in self.statistics for name in self._shapes]
+            return written_gradient(total, learns)(self._read, y, weight, *self._inputs(x), masks or ())
+        gradients, losses = self._each_lane(self._gradient_of(total))(params, y, weight, *self._inputs(x), masks or ())
         return losses, gradients
 
     def input_gradient(
@@ -185,13 +218,16 @@ class Task:
             raise ValueError(self._why_not_movable())
         call = self._calling(x, masks)
 
-        def total(moved: Tensor, flat: Tensor, y: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+        def total(moved: Tensor, flat: Params, y: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
             *still, masks = inputs
             losses = self.loss.value(call(flat, *still, moved, masks), y)
             return losses.sum(), losses
 
-        *still, moved = _parts(x)
-        gradients, losses = self._each_lane(self._gradient_of(total))(moved, params, y, *still, masks or ())
+        *still, moved = self._inputs(x)
+        each_lane = self._each_lane(self._gradient_of(total))
+        gradients, losses = each_lane(moved, self._lanes(params), y, *still, masks or ())
+        if self._read is not None:
+            gradients = gradients.to(params.dtype, memory_format=torch.contiguous_format)
         return losses, gradients
 
     def next_statistics(self, params: Tensor, x: Moved, weight: Tensor, masks: Masks | None = None) -> Tensor:
@@ -205,7 +241,7 @@ class Task:
                 call(flat, *inputs)
             return torch.cat(list(running.values()))
 
-        return self._each_lane(found)(params, weight, *_parts(x), masks or ())
+        return self._each_lane(found)(params, weight, *self._inputs(x), masks or ())
 
     def features(self, params: Tensor, x: Tensor | Inputs, layer: str, masks: Masks | None = None) -> Tensor:
         """The output of a layer ``[L, B, ...]``."""
@@ -228,14 +264,17 @@ class Task:
 
         return self._each_lane(self._gradient_of(total))(params, x, slopes, masks or ())[0]
 
-    def call(self, flat: Tensor, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
-        """The outputs ``[B, C]`` of one lane: parameters ``[P]``, examples ``[B, ...]``."""
+    def call(self, flat: Params, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
+        """The outputs ``[B, C]`` of one lane: parameters ``[P]`` or prepared ones, examples ``[B, ...]``."""
         module = self.module if trains else self._at_rest
-        x, values = x.long() if self.traits.integers else x, self.unflatten(flat)
-        if are_side_by_side() and precision.is_reduced():
-            x, values = precision.laid_out(x), {name: precision.laid_out(value) for name, value in values.items()}
+        values = self.unflatten(flat) if isinstance(flat, Tensor) else dict(zip(self._shapes, flat, strict=True))
+        x = x.long() if self.traits.integers else x
+        if are_side_by_side():
+            module = self._side_by_side[trains]
+            if precision.is_reduced():
+                x, values = precision.laid_out(x), {name: precision.laid_out(value) for name, value in values.items()}
         with masked(iter(masks)) if masks else nullcontext(), precision.layers(x.device):
-            return functional_call(module, values, (x,), tie_weights=self._tie).to(flat.dtype)
+            return functional_call(module, values, (x,), tie_weights=self._tie).to(_outputs_type(flat))
 
     def _calling(self, x: Moved, masks: Masks | None) -> Callable[..., Tensor]:
         """:meth:`call` with the parts of x, in the mode that masks stand for."""
@@ -244,7 +283,7 @@ class Task:
             return partial(self.call, trains=trains)
         module, layer = self.module if trains else self._at_rest, x.layer
 
-        def shifted(flat: Tensor, x: Tensor, delta: Tensor, masks: Masks) -> Tensor:
+        def shifted(flat: Params, x: Tensor, delta: Tensor, masks: Masks) -> Tensor:
             with changed_output(module, layer, lambda output: output + delta):
                 return self.call(flat, x, masks, trains=trains)
 
@@ -290,28 +329,32 @@ class Problem:
     params: Tensor
     masks: Masks | None = None
 
+    @cached_property
+    def _reader(self) -> Task:
+        return self.task.reading(self.params)
+
     def outputs(self, x: Moved) -> Tensor:
-        return self.task.outputs(self.params, x, self.masks)
+        return self._reader.outputs(self.params, x, self.masks)
 
     def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return self.task.losses(self.params, x, y, self.masks)
+        return self._reader.losses(self.params, x, y, self.masks)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         return self.loss_and_gradient(x, y)[1]
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return self.task.input_gradient(self.params, x, y, self.masks)
+        return self._reader.input_gradient(self.params, x, y, self.masks)
 
     def descent(self, x: Moved, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of the weighted sum of the losses."""
-        return self.task.gradient(self.params, x, y, weight, self.masks)
+        return self._reader.gradient(self.params, x, y, weight, self.masks)
 
     def loss_and_descent(self, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return self.task.losses_and_gradient(self.params, x, y, weight, self.masks)
+        return self._reader.losses_and_gradient(self.params, x, y, weight, self.masks)
 
     def push(self, x: Moved, slopes: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, outputs_b>``, for slopes ``[L, B, C]``."""
-        task = self.task.with_loss(Product())
+        task = self._reader.with_loss(Product())
         return task.gradient(self.params, x, slopes, torch.ones_like(slopes[..., 0]), self.masks)
 
     def push_at(self, layer: str, x: Moved, slopes: Tensor) -> Tensor:
@@ -355,7 +398,7 @@ class LayerProblem(Problem):
         return super().loss(x if isinstance(x, Shifted) else self.shifted(x), y)
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return self.task.input_gradient(self.params, self.shifted(x), y, self.masks)
+        return self._reader.input_gradient(self.params, self.shifted(x), y, self.masks)
 
     @cached_property
     def linear(self) -> None:
@@ -366,9 +409,11 @@ class LayerProblem(Problem):
         return None
 
 
-def _parts(x: Moved) -> tuple[Tensor, ...]:
-    """The examples and, if they are moved at a layer, how far."""
-    return (x.x, x.delta) if isinstance(x, Shifted) else (dense(x),)
+def _outputs_type(flat: Params) -> torch.dtype:
+    """The type of the parameters before they were prepared."""
+    if isinstance(flat, Tensor):
+        return flat.dtype
+    return torch.float32 if flat[0].dtype == torch.bfloat16 else flat[0].dtype
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:

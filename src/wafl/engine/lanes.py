@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wafl.algorithms import Query, Replies
+from wafl.core.one_by_one import MOST_STREAMS
 from wafl.core.random import Key
 from wafl.engine.captured import Captured
 from wafl.engine.client_task import ClientTask, LaneInput
@@ -65,7 +66,7 @@ class Lanes:
         among_others = self.client.pairs and (self._pair or len(places) > 1)
         outputs: list[LaneOutput] = []
         for rows in _alike([self._size(client) for _, client in places], room):
-            for piece in lanes.take(rows).split(self.chunk_size):
+            for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
                 alone = among_others and len(piece.params) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
                 done = local_update(self.client, piece, self._step) if trains else report_loss(self.client, piece)
@@ -137,6 +138,18 @@ class Lanes:
         return {
             name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers]) for name in fresh
         }
+
+
+def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
+    """The same lanes in pieces of at most so many.
+
+    A captured network gets pieces of about the same size, with a stream for each lane: more lanes at once are not
+    faster, and take longer to record.
+    """
+    if step.reuses and client.task.in_streams:
+        pieces = -(-len(lanes.params) // MOST_STREAMS)
+        most = min(most, -(-len(lanes.params) // pieces))
+    return lanes.split(most)
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:

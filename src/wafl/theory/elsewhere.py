@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from wafl.core.layers import after
+from wafl.core.sequence import is_plain, members
 from wafl.core.shaping import CLIENTS, Shape, check_shaping
-from wafl.core.structured import is_plain, members
 from wafl.data.examples import CHUNK, Examples
 from wafl.data.federation import Federation
 from wafl.engine.embedded import Embedded

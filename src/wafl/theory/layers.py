@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.core.losses import OutputLoss
-from wafl.core.structured import is_plain, members
+from wafl.core.sequence import is_plain, members
 
 # |a'| and |a''| of activations, rounded up; infinity if a' jumps.
 ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {

@@ -1,0 +1,104 @@
+"""Bias, ReLU and 2 x 2 max pooling of images on a GPU, in one kernel forward and one backward.
+
+One after another, each of them reads and writes every pixel, which takes longer than a small convolution.
+Images have their channels first or last. They are seen as ``[rows, width, inner]``: ``inner`` is the number of channels
+if these are last, and otherwise 1.
+"""
+
+# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+"""Pooled pixels of a program."""
+
+
+def forward(x: Tensor, bias: Tensor) -> Tensor:
+    """``max_pool2d(relu(x + bias), 2)`` of images ``[N, C, H, W]`` whose sides are even."""
+    last = _channels_last(x)
+    size = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
+    out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=_format(last))
+    _forward[_grid(out)](x, bias, out, out.numel(), *_sides(x, last), BLOCK)
+    return out
+
+
+def backward(x: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
+    """The gradient in ``x + bias``, from that in what was pooled: all of it goes to the first of the largest."""
+    last = _channels_last(x)
+    slope, found = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
+    _backward[_grid(slope)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
+    return found
+
+
+def _channels_last(x: Tensor) -> bool:
+    return not x.is_contiguous()
+
+
+def _format(last: bool) -> torch.memory_format:
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _grid(out: Tensor) -> tuple[int]:
+    return (triton.cdiv(out.numel(), BLOCK),)
+
+
+def _sides(x: Tensor, last: bool) -> tuple[int, int, int, int]:
+    """Pooled pixels of a channel that follow each other, channels, the pooled width, and ``inner``."""
+    _, channels, height, width = x.shape
+    return (1 if last else height * width // 4), channels, width // 2, channels if last else 1
+
+
+@triton.jit
+def _window(x, bias, place, inside, together, channels, width, inner):
+    """Where the window of a pooled pixel begins, and its four values."""
+    across = place // inner
+    first = (4 * (across // width) * width + 2 * (across % width)) * inner + place % inner
+    offset = tl.load(bias + place // together % channels, mask=inside, other=0.0).to(tl.float32)
+    kind = x.dtype.element_ty
+    below = 2 * width * inner
+    # Rounded as a sum that is written down: the largest of rounded numbers may not be the largest.
+    one = (tl.load(x + first, mask=inside, other=0.0).to(tl.float32) + offset).to(kind).to(tl.float32)
+    two = (tl.load(x + first + inner, mask=inside, other=0.0).to(tl.float32) + offset).to(kind).to(tl.float32)
+    three = (tl.load(x + first + below, mask=inside, other=0.0).to(tl.float32) + offset).to(kind).to(tl.float32)
+    four = (tl.load(x + first + below + inner, mask=inside, other=0.0).to(tl.float32) + offset).to(kind).to(tl.float32)
+    return first, one, two, three, four
+
+
+@triton.jit
+def _larger(one, two):
+    return tl.maximum(one, two, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _forward(x, bias, out, count, together, channels, width, inner, SIDE: tl.constexpr):  # noqa: N803
+    place = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
+    inside = place < count
+    _, one, two, three, four = _window(x, bias, place, inside, together, channels, width, inner)
+    most = _larger(_larger(one, two), _larger(three, four))
+    tl.store(out + place, _larger(most, 0.0).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(x, bias, slope, found, count, together, channels, width, inner, SIDE: tl.constexpr):  # noqa: N803
+    place = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
+    inside = place < count
+    first, one, two, three, four = _window(x, bias, place, inside, together, channels, width, inner)
+    most = tl.maximum(tl.maximum(one, two), tl.maximum(three, four))
+    whole = tl.load(slope + place, mask=inside, other=0.0)
+    rest = tl.where(most > 0, whole, 0.0).to(whole.dtype)
+    none = tl.zeros_like(rest)
+    below = 2 * width * inner
+    tl.store(found + first, tl.where(one == most, rest, none), mask=inside)
+    rest = tl.where(one == most, none, rest)
+    tl.store(found + first + inner, tl.where(two == most, rest, none), mask=inside)
+    rest = tl.where(two == most, none, rest)
+    tl.store(found + first + below, tl.where(three == most, rest, none), mask=inside)
+    rest = tl.where(three == most, none, rest)
+    tl.store(found + first + below + inner, tl.where(four == most, rest, none), mask=inside)
