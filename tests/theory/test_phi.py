@@ -12,6 +12,7 @@ from wafl.core.losses import CrossEntropy, SquaredError, output_loss
 from wafl.theory import phi
 from wafl.theory.around import settled_above
 from wafl.theory.ball import Ball
+from wafl.theory.ellipsoids import within_ellipsoids
 from wafl.theory.incumbents import Incumbent, climb, value_at
 from wafl.theory.kept import Kept, squared_distances
 from wafl.theory.lines import along_lines
@@ -96,6 +97,25 @@ def test_around_a_settled_ascent_nothing_is_missed(classes):
                 found = settled_above(ball, a, labels, begun, gamma, torch.full_like(a[:, 0], allowed))
                 assert ((found.value + found.missed).numpy() >= truth - 1e-9).all()
                 assert (found.value.numpy() <= truth + 1e-5).all()
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_no_ellipsoid_leaves_out_a_part_of_the_ball(classes):
+    """Around any p, the p of a sure example and that of a class among them."""
+    weight, outputs, y = a_case(classes, seed=classes, examples=3)
+    ball, (s, labels) = Ball(torch.from_numpy(weight), math.inf), tensors(outputs, y)
+    a, limit = s - s.gather(1, labels[:, None]), theory.farthest_rows(weight, math.inf) ** 2 / 8.0
+    corners = torch.eye(classes, dtype=a.dtype)
+    for gamma in (0.5 * limit, 2.0 * limit):
+        truth = np.array(
+            [oracles.brute_force_phi(weight, s, label, gamma, math.inf) for s, label in zip(outputs, y, strict=True)]
+        )
+        for p in (a.softmax(-1), corners[labels], corners[(labels + 1) % classes]):
+            lower, _ = value_at(ball, a, labels, p, gamma)
+            for allowed in (1e-3, 1.0, 30.0):
+                upper = within_ellipsoids(ball, a, labels, p, lower, gamma, torch.full_like(lower, allowed))
+                assert (upper.numpy() >= truth - 1e-9).all()
+    assert upper.isfinite().all()
 
 
 def test_around_a_settled_ascent_the_bound_is_tight_where_the_problem_is_concave_there():

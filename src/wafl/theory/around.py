@@ -31,6 +31,8 @@ from wafl.theory.incumbents import Incumbent, Summit, settle
 
 PIECES, MOST_HALVINGS = 8, 7
 """Into how many intervals of t an example's search begins, and how often one is halved at most."""
+NEAR, CLOSE = 2.0, 0.1
+"""How many times the tolerance is still worth finding, and within what part of it."""
 CACHED = 1 << 19
 """How many numbers the matrices that are worked on at a time may have."""
 LARGEST_EXPONENT = 500.0
@@ -42,33 +44,51 @@ ROUNDED_UP = 1.0 + 1e-9
 def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: float, allowed: Tensor) -> Summit:
     """Where the ascents end that ``best`` has begun, and how much higher the maximum may be.
 
-    A search that cannot come within ``allowed`` stops; what it returns is proven all the same.
+    Infinitely much where a search cannot come near ``allowed``.
     """
-    if not float(ball.distances.max()) ** 2 < LARGEST_EXPONENT * gamma:
+    if not gamma > 0.0:
         return Summit(best.p, best.value, best.cost, torch.full_like(allowed, torch.inf))
     found = settle(ball, a, y, best.p, gamma, allowed)
-    size = max(1, CACHED // (PIECES * a.shape[1] ** 2))
-    parts = zip(found.p.split(size), (allowed - found.missed).split(size), strict=True)
-    beyond = torch.cat([_beyond(ball.gram, p, gamma, enough) for p, enough in parts])
+    beyond = above_tangent(ball.gram.expand(len(a), -1, -1), found.p, gamma, allowed - found.missed)
     return Summit(found.p, found.value, found.cost, found.missed + beyond)
 
 
-def _beyond(gram: Tensor, p: Tensor, gamma: float, enough: Tensor) -> Tensor:
-    """``sup over t of log(1 + t^2 r(t)) - gamma t^2`` from above, for each p."""
-    mean = p @ gram
-    inner = gram - mean[:, None, :] - mean[:, :, None] + (mean * p).sum(-1)[:, None, None]
+def above_tangent(grams: Tensor, p: Tensor, gamma: float, enough: Tensor) -> Tensor:
+    """By how much f may lie above its tangent at each p; infinity if a search cannot come near ``enough``.
+
+    ``grams [n, C, C]`` are the products of the rows ``w_j``.
+    """
+    size = max(1, CACHED // (PIECES * p.shape[1] ** 2))
+    parts = zip(grams.split(size), p.split(size), enough.split(size), strict=True)
+    return torch.cat([_above_tangent(*part, gamma) for part in parts])
+
+
+def _above_tangent(grams: Tensor, p: Tensor, enough: Tensor, gamma: float) -> Tensor:
+    mean = torch.bmm(grams, p[..., None])[..., 0]
+    inner = grams - mean[:, None, :] - mean[:, :, None] + (mean * p).sum(-1)[:, None, None]
     lengths = inner.diagonal(dim1=1, dim2=2).clamp_min(0.0).sqrt()
+    found, end = torch.full_like(enough, torch.inf), lengths.amax(-1) / gamma
+    rows = (end * lengths.amax(-1) < LARGEST_EXPONENT).nonzero()[:, 0]
+    at_rest = _bend(inner, p, lengths, rows, torch.zeros_like(end[rows]))
+    rows = rows[_most(at_rest, torch.zeros_like(at_rest), end[rows], gamma) <= NEAR * enough[rows]]
+    if len(rows):
+        found[rows] = _beyond(inner[rows], p[rows], lengths[rows], end[rows], enough[rows], gamma)
+    return found
+
+
+def _beyond(inner: Tensor, p: Tensor, lengths: Tensor, end: Tensor, enough: Tensor, gamma: float) -> Tensor:
+    """``sup over t up to end of log(1 + t^2 r(t)) - gamma t^2``, from above."""
     found = torch.zeros_like(enough)
     owner = torch.arange(len(p), device=p.device).repeat_interleave(PIECES)
-    end = lengths.amax(-1)[owner] / gamma / PIECES
-    place = torch.arange(PIECES, device=p.device).repeat(len(p)).to(p)
-    left, right = place * end, (place + 1.0) * end
+    place, width = torch.arange(PIECES, device=p.device).repeat(len(p)).to(p), end[owner] / PIECES
+    left, right = place * width, (place + 1.0) * width
     bend = _bend(inner, p, lengths, owner, right)
     for halving in range(MOST_HALVINGS + 1):
         value = _most(bend, left, right, gamma)
-        lost = found.new_zeros(len(found), dtype=torch.bool)
-        lost[owner[_gain(bend, right.square(), gamma) > enough[owner]]] = True
-        wide = (value > enough[owner]) & ~lost[owner] & (halving < MOST_HALVINGS)
+        least = _gain(bend, right.square(), gamma)
+        found = found.index_fill(0, owner[least > NEAR * enough[owner]], torch.inf)
+        wide = (value > enough[owner]) & (value > least + CLOSE * enough[owner])
+        wide &= found[owner].isfinite() & (halving < MOST_HALVINGS)
         found = found.scatter_reduce(0, owner[~wide], value[~wide], "amax")
         if not wide.any():
             break

@@ -1,8 +1,8 @@
 """phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
 
 Cross-entropy: every norm and every gamma > 0, by :mod:`wafl.theory.lines` (l1, and along the distance alone for every
-norm), :mod:`wafl.theory.around` (l2) and :mod:`wafl.theory.simplex`. Squared error: closed forms
-(:mod:`wafl.theory.regression`), infinite below ``L_zz / 2``.
+norm), :mod:`wafl.theory.around` (l2), :mod:`wafl.theory.ellipsoids` (l_inf) and :mod:`wafl.theory.simplex`. Squared
+error: closed forms (:mod:`wafl.theory.regression`), infinite below ``L_zz / 2``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from wafl.theory import regression
 from wafl.theory.around import settled_above
 from wafl.theory.ball import Ball
 from wafl.theory.coordinates import along_coordinates
+from wafl.theory.ellipsoids import within_ellipsoids
 from wafl.theory.incumbents import climb, summit
 from wafl.theory.lines import along_lines
 from wafl.theory.simplex import EASY, branch
@@ -121,7 +122,7 @@ class LinearPhi:
                 best = settled_above(self._ball, a, y, best, gamma, EASY * allowed)
                 upper = best.value + best.missed
             else:
-                upper = torch.full_like(allowed, math.inf)
+                upper = within_ellipsoids(self._ball, a, y, best.p, best.value, gamma, EASY * allowed)
             lower, cost = best.value, best.cost
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):

@@ -20,6 +20,7 @@ two across its worst edge.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,8 +36,10 @@ SURE_STEPS = 3
 """How many of them are taken at least by a part that must be cut: its weights say where."""
 MOST_PARTS = 256
 """Into how many parts the simplex of one example is cut at most."""
-EASY, EASY_PARTS = 0.9, 64
-"""The share of the tolerance that an example of so many parts may use up; one of twice as many, twice as much."""
+EASY = 0.9
+"""The share of the tolerance that an easy example may use up: one of few parts."""
+EASY_PARTS = {2.0: 32, math.inf: 64}
+"""How many parts that is, by norm; an example of twice as many may use up twice as much."""
 MEMORY = 1 << 25
 """How many numbers all parts together may have."""
 CACHED = 1 << 19
@@ -253,13 +256,13 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
     settled = torch.full_like(lower, -torch.inf)
     count = torch.ones_like(lower)
     nothing = torch.full_like(lower, -torch.inf)
-    parts = search.whole(lower + _allowed(tolerance, count))
+    parts = search.whole(lower + _allowed(search.ball.norm, tolerance, count))
     parts = replace(parts, bound=torch.minimum(parts.bound, upper))
     while True:
         p = torch.bmm(parts.vertices, parts.weights[..., None])[..., 0]
         value, spent = value_at(search.ball, search.a[parts.example], search.y[parts.example], p, search.gamma)
         lower, cost = _best(lower, cost, parts.example, value, spent)
-        enough = lower + _allowed(tolerance, count)
+        enough = lower + _allowed(search.ball.norm, tolerance, count)
         wide = parts.bound > enough[parts.example]
         cut = wide & (count[parts.example] < MOST_PARTS)
         left = (wide & ~cut).nonzero()[:, 0]
@@ -273,12 +276,12 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
         count = count.scatter_add(0, parts.example, torch.full_like(parts.bound, 0.5))
 
 
-def _allowed(tolerance: Tensor, count: Tensor) -> Tensor:
+def _allowed(norm: float, tolerance: Tensor, count: Tensor) -> Tensor:
     """How wide an example's gap may stay after so many parts.
 
     A few examples in a hundred would take most of the time, so they may give away what the others save.
     """
-    return EASY * (count / EASY_PARTS).clamp_min(1.0) * tolerance
+    return EASY * (count / EASY_PARTS[norm]).clamp_min(1.0) * tolerance
 
 
 def _best(lower: Tensor, cost: Tensor, example: Tensor, value: Tensor, spent: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,72 @@
+"""phi_gamma of a linear model with cross-entropy from above, for l_inf: its ball lies in ellipsoids.
+
+For any weights ``s_d > 0`` of the inputs, ``||g||_1^2 <= S sum_d g_d^2 / s_d`` with ``S = sum_d s_d``, and both are
+equal where s is proportional to ``|g|``. With the notation of :mod:`wafl.theory.ball` and
+``g = sum_j p_j (w_j - w_y)``, size(p)^2 is therefore at most what it is in l2 for the rows ``sqrt(S / s) w_j``, and
+:mod:`wafl.theory.around` bounds that. Around the p of an ascent nothing is lost if ``s = |g|``; inputs that hardly
+count there make the ellipsoid long, so a share of the mean is added.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wafl.theory.around import above_tangent
+from wafl.theory.ball import CHUNK, Ball
+
+SHARES = (0.1, 0.3, 0.03)
+"""What of the mean of ``|g|`` is added to each input's, one after another."""
+LEAST = 1e-6
+"""Every weight is at least this part of a typical one of the model."""
+STEPS = 60
+SETTLED = 0.02
+"""The share of the tolerance by which the tangent may rise where an ascent has settled."""
+
+
+def within_ellipsoids(
+    ball: Ball, a: Tensor, y: Tensor, p: Tensor, lower: Tensor, gamma: float, allowed: Tensor
+) -> Tensor:
+    """What phi_gamma is not above, ``[n]``: searched until it is within ``allowed`` of ``lower``."""
+    upper = torch.full_like(lower, torch.inf)
+    rows = torch.arange(len(a), device=a.device)
+    for share in SHARES:
+        size = max(1, CHUNK // ball.weight.numel())
+        for some in rows.split(size):
+            found = _in_one(ball, a[some], y[some], p[some], share, lower[some], gamma, allowed[some])
+            upper[some] = torch.minimum(upper[some], found)
+        rows = rows[(upper - lower > allowed)[rows]]
+    return upper
+
+
+def _in_one(
+    ball: Ball, a: Tensor, y: Tensor, p: Tensor, share: float, lower: Tensor, gamma: float, allowed: Tensor
+) -> Tensor:
+    pull = (_lean(y, p) @ ball.weight).abs()
+    least = LEAST * ball.weight.abs().mean().clamp_min(torch.finfo(p.dtype).tiny)
+    weights = pull + (share * pull.mean(1, keepdim=True)).clamp_min(least)
+    scale = weights.sum(1, keepdim=True) / weights
+    grams = torch.matmul(ball.weight * scale[:, None, :], ball.weight.T)
+    value, p, missed = _settled(grams, a, y, p, gamma, SETTLED * allowed)
+    return value + missed + above_tangent(grams, p, gamma, lower + allowed - value - missed)
+
+
+def _settled(
+    grams: Tensor, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The value where an ascent in l2 settles, that p, and by how much the tangent rises there."""
+    for step in range(STEPS):
+        lean = _lean(y, p)
+        seen = torch.bmm(grams, lean[..., None])[..., 0]
+        logs = (a + seen / (2.0 * gamma)).log_softmax(-1)
+        rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
+        missed = (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
+        if step == STEPS - 1 or not (missed > enough).any():
+            value = (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + (seen * lean).sum(-1) / (4.0 * gamma)
+            return value, p, missed
+        p = logs.exp()
+    raise AssertionError("the last step returns")
+
+
+def _lean(y: Tensor, p: Tensor) -> Tensor:
+    return p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
