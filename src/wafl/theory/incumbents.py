@@ -48,9 +48,11 @@ def value_at(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float) -> tuple
     return value, square / (4.0 * gamma**2)
 
 
-def climb(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor) -> Incumbent:
-    """Climb from the example itself, and from the best move toward a single class."""
+def climb(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor, concave: bool = False) -> Incumbent:
+    """Climb from the example itself and, unless the whole is ``concave``, from the best move toward a single class."""
     best = _ascend(ball, a, y, a.softmax(-1), gamma, tolerance)
+    if concave:
+        return best
     other = _ascend(ball, a, y, _toward_a_class(ball, a, y, gamma), gamma, tolerance)
     better = other.value > best.value
     return Incumbent(

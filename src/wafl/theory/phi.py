@@ -72,6 +72,10 @@ class LinearPhi:
     def _curvature(self) -> float:
         return float(CrossEntropy().curvature(self._weight[None], self._norm)[0])
 
+    def _concave(self, gamma: float) -> bool:
+        """Whether what is maximized is concave in p: it then has one maximum."""
+        return self._norm == 2 and 2.0 * gamma >= self._curvature
+
     @property
     def limit(self) -> float:
         """phi_gamma is finite above this gamma."""
@@ -90,7 +94,7 @@ class LinearPhi:
         if self._norm == 1:
             found = along_coordinates(self._ball.weight, a, y, gamma, allowed)
             return found[0], found[2]
-        best = climb(self._ball, a, y, gamma, allowed)
+        best = climb(self._ball, a, y, gamma, allowed, self._concave(gamma))
         return best.value, best.cost
 
     def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float | Tensor) -> Phi:
@@ -113,7 +117,7 @@ class LinearPhi:
         a, y, allowed = piece
         if self._norm == 1:
             return along_coordinates(self._ball.weight, a, y, gamma, allowed)
-        if self._norm == 2 and 2.0 * gamma >= self._curvature:
+        if self._concave(gamma):
             best = summit(self._ball, a, y, gamma, allowed)
             lower, cost, upper = best.value, best.cost, best.value + best.missed
         else:
