@@ -99,6 +99,16 @@ def test_a_test_that_was_done_is_not_done_again(tmp_path: Path, monkeypatch: pyt
     assert done == ["clean", "moved", "moved", *["clean", "moved"] * (runs - 1)]
 
 
+def test_a_test_may_be_of_some_seeds_alone(tmp_path: Path) -> None:
+    (part, *_) = files.read("fig-gamma-radius", "paper", "smoke")
+    tests = {"clean": {"kind": "none"}, "moved": {"kind": "fgsm", "attacked": [0.5], "seeds": [1]}}
+    part = replace(part, tests=tests, experiment=part.experiment.model_copy(update={"seeds": [0, 1]}))
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
+    assert path is not None
+    found = {(row["test"], row["seed"]) for row in json.loads(path.read_text())["rows"]}
+    assert found == {("clean", 0), ("clean", 1), ("moved", 1)}
+
+
 def test_methods_that_were_left_out_are_named_and_can_be_added(tmp_path: Path) -> None:
     (part, *_) = files.read("fig-gamma-sweep", "paper", "smoke")
     said: list[str] = []

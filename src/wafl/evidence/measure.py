@@ -29,7 +29,8 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
     Args:
         study: a study in which the method is done.
         entry: the method.
-        tests: attacks by name, as in an experiment file, each with its shares ``attacked``; none is clean data.
+        tests: attacks by name, as in an experiment file, each with its shares ``attacked`` (none is clean data),
+            and ``seeds`` if only some of them are tested.
         target: clients to test on instead of the study's own.
     """
     rows: list[dict[str, Any]] = []
@@ -46,6 +47,8 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
         assert clients is not None
         kept = study.run_folder(entry, point) / "tested.json"
         for name, test in tests.items():
+            if point["seed"] not in test.get("seeds", [point["seed"]]):
+                continue
             rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
     return rows
 
@@ -61,7 +64,7 @@ def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Map
 
 
 def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    options = {key: value for key, value in test.items() if key != "attacked"}
+    options = {key: value for key, value in test.items() if key not in ("attacked", "seeds")}
     attack = within(make_attack(Attack(**options)), clients.bounds)
     shares = test.get("attacked", [0.0]) if attack is not None else [0.0]
     seed = run.settings["schedule"]["seed"]
