@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_every_experiment_gives_numbers_and_a_picture(protocol: Any, tmp_path: P
             labels = {row["entry"] for row in numbers["rows"]}
             assert labels == {method.label for method in part.experiment.methods}
             assert all(0.0 <= row["accuracy"] <= 100.0 for row in numbers["rows"] if "diverged" not in row)
+
+
+def test_a_part_comes_back_from_another_process_as_it_was() -> None:
+    for name in files.names():
+        for part in files.read(name, "fair", "full"):
+            copy = pickle.loads(pickle.dumps(part))
+            assert copy.experiment.model_dump() == part.experiment.model_dump()
+            assert reproduce.digest(copy) == reproduce.digest(part)
+            assert copy.label == part.label
 
 
 def test_drawing_again_trains_and_tests_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

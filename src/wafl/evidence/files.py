@@ -16,13 +16,14 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from wafl.core.errors import ConfigError
 from wafl.engine.embedded import find_device
 from wafl.runs.config import Experiment
+from wafl.runs.folder import to_toml
 from wafl.runs.read import parse_experiment
 
 Protocol = Literal["paper", "fair"]
@@ -66,9 +67,18 @@ class Part:
         base = f"{self.name}-{self.part}-{self.protocol}"
         return base if self.scale == "full" else f"{base}-{self.scale}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process an experiment goes as text: the classes of its methods have no name to be found by."""
+        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "experiment"}
+        return _with_experiment, (others, to_toml(self.experiment))
+
     def on(self, device: str) -> Part:
         """The same part, tuned, trained and tested on this device; its numbers count as the same."""
         return replace(self, experiment=self.experiment.model_copy(update={"device": str(find_device(device))}))
+
+
+def _with_experiment(others: dict[str, Any], text: str) -> Part:
+    return Part(**others, experiment=parse_experiment(tomllib.loads(text), others["name"]))
 
 
 def folder() -> Path:
