@@ -50,6 +50,7 @@ def in_this_process(each: Contestant, place: Path, threads: int | None) -> dict[
 
 def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "_turn", in_this_process)
+    monkeypatch.setattr(contest, "JUDGED", 40)
     loop = (sys.executable, "-m", "wafl.bench.plain")
     others = [Contestant("broken", ("nothing",)), Contestant("lazy", loop), Contestant("alone", loop)]
     found = hold("fedavg", SIZE, [*at_home("fedavg"), *others], repeats=2, clock="cpu")
@@ -61,6 +62,7 @@ def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monk
     assert "failed" not in rows["alone"]
     assert (rows["alone"]["clock"], rows["alone"]["ratio"]["median"]) == ("wall", 0.5)
     assert rows["wafl"]["accuracy"] == rows["plain PyTorch"]["accuracy"] > 0.5
+    assert 40 * rows["wafl"]["accuracy"] == pytest.approx(round(40 * rows["wafl"]["accuracy"]), abs=1e-9)
 
 
 def test_the_command_prints_a_table_and_writes_numbers_and_a_chart(
