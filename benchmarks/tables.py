@@ -50,6 +50,7 @@ TABLES = [
         "wafl bench --work wafl --peers benchmarks/peers --threads 1 --clock cpu",
     ),
     Table("docs/performance.md", "| times the plain loop |", "python benchmarks/unequal.py"),
+    Table("docs/performance.md", "| times plain PyTorch |", "python benchmarks/convolutions.py"),
     Table("docs/performance.md", "| | command | |", "python benchmarks/million.py"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python benchmarks/auto_radius.py"),
     Table("docs/natural.md", "| data | clients | examples |", "python benchmarks/natural.py"),

@@ -18,6 +18,7 @@ QUICK = {
     "box": ["--smallest"],
     "certificates": ["--smallest"],
     "checkpoint": ["--smallest"],
+    "convolutions": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "garbage": ["--smallest"],
     "liars": ["--smallest"],

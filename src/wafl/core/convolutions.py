@@ -12,7 +12,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 BUSY = 500_000
-"""With more products per example than this, a lane keeps a processor busy (``benchmarks/small_networks.py``)."""
+"""With more products per example than this, a lane keeps a processor busy (``benchmarks/convolutions.py``)."""
 
 
 def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:
