@@ -33,6 +33,7 @@ SNAPSHOT = {**AUTO, "name": "snapshot", "client_weights": "snapshot"}
 KNOWN = {"method": "WAFL", "radius": 0.3}
 
 
+@pytest.mark.filterwarnings("ignore::wafl.core.errors.ConcavityWarning")
 @pytest.mark.parametrize(
     ("methods", "seeds", "targets"),
     [

@@ -953,7 +953,7 @@ def is_large(data: bytes) -> bool:
             elif not isinstance(item, str):
                 yield key, item
 
-    costly = {"num_clients": 500, "steps": 50, "restarts": 5, "channels": 50}
+    costly = {"num_clients": 500, "steps": 50, "restarts": 5, "channels": 50, "local_steps": 500, "local_epochs": 50}
     given = content.get("data")
     elsewhere = isinstance(given, dict) and given.get("dataset", "digits") != "digits"
     return elsewhere or any(

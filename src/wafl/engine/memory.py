@@ -8,6 +8,9 @@ import torch
 
 from wafl.engine.client_task import REPORT_BATCH, ClientTask, LaneInput
 
+SLOT = 64
+"""Bytes that drawing one example of one step takes: its number, and what is compared and sorted on the way."""
+
 
 def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
     """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs."""
@@ -21,7 +24,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
-    """The parameters, the gradient, the batch, copies of them, and the activations that autograd keeps."""
+    """The parameters, the gradient, the batch, copies of them, the activations that autograd keeps, and all batches."""
     largest = int(client.examples.num_examples.max())
     batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]
@@ -37,4 +40,5 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
         client.task.call(params[0].clone().requires_grad_(), x)
     memory = sum(kept[0].nbytes for kept in lanes.memory.values())
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
-    return 6 * params.nbytes + 4 * vectors + 8 * x.nbytes + 3 * kept + 4 * memory
+    drawn = max(client.work.num_steps([largest])) * client.batch_room(largest)
+    return 6 * params.nbytes + 4 * vectors + 8 * x.nbytes + 3 * kept + 4 * memory + SLOT * drawn
