@@ -81,6 +81,16 @@ def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
     assert [tags(again.train.of(i)[0]) for i in range(40)] == [tags(whole.train.of(i)[0]) for i in range(40)]
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.25])
+def test_integers_become_floating_point_block_by_block(monkeypatch, fraction):
+    monkeypatch.setattr("wafl.data.arrays.FEW", 3)
+    pairs = [(np.arange(8 * i, 8 * i + 8).reshape(4, 2), np.zeros(4, int)) for i in range(10)]
+    clients = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
+    wanted = wafl.Federation.from_arrays([(x.tolist(), y) for x, y in pairs], test_fraction=fraction)
+    assert clients.fingerprint() == wanted.fingerprint()
+    assert clients.train.raw.dtype == torch.float32
+
+
 def test_columns_that_lie_apart_are_packed_in_rows():
     pairs = [(np.asfortranarray(x), y) for x, y in (client_arrays(i, 5) for i in range(3))]
     assert wafl.Federation.from_arrays(pairs).train.raw.is_contiguous()

@@ -20,7 +20,7 @@ from wafl.data.examples import Examples
 from wafl.data.labels import Labels
 from wafl.data.mapped import Mapped, Stored, pick
 from wafl.data.mistakes import check_client, check_order, refuse_raw_images
-from wafl.data.packer import PIECE, Packer, Scratch
+from wafl.data.packer import PIECE, Packer
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
 from wafl.data.splits import held_out_rows, split_rows
 
@@ -68,10 +68,10 @@ def pack_arrays(
     packers = Packer(), Packer()
     agreement = _agreement(test_fraction, bounds, num_classes, classes, preprocess, seed)
     fraction = QUARTER if test_fraction is None else test_fraction
-    scratch = Scratch(), Scratch()
     for first, block in _blocks(arrays):
-        if (together := _together(agreement, first, block, scratch)) is not None:
-            for packer, (x, y, sizes) in zip(packers, _split_together(first, *together, fraction, seed), strict=True):
+        if (together := _together(agreement, first, block, packers[0])) is not None:
+            split = list(_split_together(first, *together, fraction, seed))  # before what lies in the packer is gone
+            for packer, (x, y, sizes) in zip(packers, split, strict=True):
                 packer.add(x, y, sizes)
             continue
         clients = [agreement.read(client, item) for client, item in enumerate(block, first)]
@@ -175,7 +175,7 @@ def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
 
 
 def _together(
-    agreement: _Agreement, first: int, block: list[Client], scratch: tuple[Scratch, Scratch]
+    agreement: _Agreement, first: int, block: list[Client], packer: Packer
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The examples and labels of many clients as if they were of one, and how many each has: that is read much faster.
 
@@ -194,8 +194,7 @@ def _together(
         sizes, counts = (list(map(len, column)) for column in columns)
         if sizes != counts or min(sizes) == 0:
             return None
-        joins = [torch.cat] * 2 if kinds == {Tensor} else [each.joined for each in scratch]
-        joined = [join(column) for join, column in zip(joins, columns, strict=True)]
+        joined = [torch.cat(column) for column in columns] if kinds == {Tensor} else packer.joined(*columns)
         ((x, y),) = agreement.read(first, (joined[0], joined[1]))
     except (TypeError, ValueError, RuntimeError):  # arrays of other shapes, or on another device, cannot be joined
         return None

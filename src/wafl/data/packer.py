@@ -31,8 +31,15 @@ class Packer:
         self._mapped: list[Mapped] = []
         self._sizes: list[Array] = []
 
+    def joined(self, xs: Sequence[Array], ys: Sequence[Array]) -> tuple[Array, Array]:
+        """Examples and labels, each all of one type, one after another; until something is added.
+
+        They lie where they would be added, so that adding them as they are copies nothing.
+        """
+        return self._x.joined(xs), self._y.joined(ys)
+
     def add(self, x: Stored, y: Tensor, sizes: Tensor) -> None:
-        """Append a copy of the examples of consecutive clients, which have that many each."""
+        """Append the examples of consecutive clients, which have that many each, as a copy."""
         on_disk = bool(self._mapped) if self._sizes else isinstance(x, Mapped)
         if on_disk:
             self._mapped.append(x if isinstance(x, Mapped) else Mapped.of(x.numpy()))
@@ -53,48 +60,39 @@ class _Rows:
 
     def __init__(self) -> None:
         self._full: list[Array] = []
-        self._piece: Array | None = None
+        self._piece = np.empty(0)
         self._used = 0
 
+    def joined(self, arrays: Sequence[Array]) -> Array:
+        if self._used and not self._fits(arrays[0]):
+            return np.concatenate(arrays)
+        return np.concatenate(arrays, out=self._room(sum(map(len, arrays)), arrays[0]))
+
     def add(self, rows: Array) -> None:
-        if self._piece is None or self._used + len(rows) > len(self._piece):
-            self._close()
-            most = PIECE // max(1, rows.itemsize * prod(rows.shape[1:]))
-            count = max(len(rows), min(most, sum(map(len, self._full))))
-            self._piece = np.empty((count, *rows.shape[1:]), rows.dtype)
-        self._piece[self._used : self._used + len(rows)] = rows
+        room = self._room(len(rows), rows)
+        if room.ctypes.data != rows.ctypes.data:
+            room[:] = rows
         self._used += len(rows)
 
     def finish(self) -> Tensor:
-        self._close()
-        if not self._full:
-            return torch.empty(0)
-        like = self._full[0]
-        whole, end = np.empty((sum(map(len, self._full)), *like.shape[1:]), like.dtype), 0
-        self._full.reverse()
-        while self._full:
-            piece = self._full.pop()
+        pieces = [*self._full, self._piece[: self._used]]
+        self._full, self._piece = [], np.empty(0)  # nothing else keeps a piece that has been copied
+        whole, end = np.empty((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype), 0
+        pieces.reverse()
+        while pieces:
+            piece = pieces.pop()
             whole[end : end + len(piece)] = piece
             end += len(piece)
         return torch.from_numpy(whole)
 
-    def _close(self) -> None:
-        if self._piece is not None:
-            self._full.append(self._piece[: self._used])
-        self._piece, self._used = None, 0
+    def _room(self, count: int, like: Array) -> Array:
+        """Where that many more rows go."""
+        if not self._fits(like) or self._used + count > len(self._piece):
+            self._full += [self._piece[: self._used]] if self._used else []
+            most = PIECE // max(1, like.itemsize * prod(like.shape[1:]))
+            rows = max(count, min(most, sum(map(len, self._full))))
+            self._piece, self._used = np.empty((rows, *like.shape[1:]), like.dtype), 0
+        return self._piece[self._used : self._used + count]
 
-
-class Scratch:
-    """Memory that is written again and again: new memory takes the system longer to hand out than to fill."""
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def joined(self, arrays: Sequence[Array]) -> Array:
-        """The arrays, all of one type, one after another; until the next call."""
-        first = arrays[0]
-        shape = sum(map(len, arrays)), *first.shape[1:]
-        count = first.itemsize * prod(shape)
-        if count > len(self._bytes):
-            self._bytes = np.empty(count + count // 4, np.uint8)
-        return np.concatenate(arrays, out=self._bytes[:count].view(first.dtype).reshape(shape))
+    def _fits(self, like: Array) -> bool:
+        return self._piece.dtype == like.dtype and self._piece.shape[1:] == like.shape[1:]
