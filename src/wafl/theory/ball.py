@@ -40,14 +40,14 @@ class Ball:
 
     def size(self, y: Tensor, p: Tensor) -> Tensor:
         """``||sum_j p_j (w_j - w_y)||_*`` for labels ``[n]`` and ``p [n, C]``."""
-        lean = self._lean(y, p)
+        lean = self.lean(y, p)
         if self.norm == 2:
             return ((lean @ self.gram) * lean).sum(-1).clamp_min(0.0).sqrt()
         return torch.cat([power_norm(part @ self.weight, dual(self.norm), 1) for part in self._pieces(lean)])
 
     def pull(self, y: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """The size, and what the move of length 1 that attains it adds to each A_k, ``[n, C]``."""
-        lean = self._lean(y, p)
+        lean = self.lean(y, p)
         if self.norm == 2:
             seen = lean @ self.gram
             size = (seen * lean).sum(-1).clamp_min(0.0).sqrt()
@@ -60,7 +60,8 @@ class Ball:
             size, added = (torch.cat([pair[place] for pair in found]) for place in (0, 1))
         return size, added - added.gather(-1, y[:, None])
 
-    def _lean(self, y: Tensor, p: Tensor) -> Tensor:
+    def lean(self, y: Tensor, p: Tensor) -> Tensor:
+        """``p - e_y``: what each row of W counts in ``sum_j p_j (w_j - w_y)``."""
         return p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
 
     def _pieces(self, lean: Tensor) -> tuple[Tensor, ...]:

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from wafl.theory.around import above_tangent
 from wafl.theory.ball import CHUNK, Ball
+from wafl.theory.incumbents import SETTLED
 
 SHARES = (0.1, 0.3, 0.03)
 """What of the mean of ``|g|`` is added to each input's, one after another."""
 LEAST = 1e-6
 """Every weight is at least this part of a typical one of the model."""
 STEPS = 60
-SETTLED = 0.02
-"""The share of the tolerance by which the tangent may rise where an ascent has settled."""
 
 
 def within_ellipsoids(
@@ -29,6 +28,8 @@ def within_ellipsoids(
 ) -> Tensor:
     """What phi_gamma is not above, ``[n]``: searched until it is within ``allowed`` of ``lower``."""
     upper = torch.full_like(lower, torch.inf)
+    if not gamma > 0.0:
+        return upper
     rows = torch.arange(len(a), device=a.device)
     for share in SHARES:
         size = max(1, CHUNK // ball.weight.numel())
@@ -42,31 +43,33 @@ def within_ellipsoids(
 def _in_one(
     ball: Ball, a: Tensor, y: Tensor, p: Tensor, share: float, lower: Tensor, gamma: float, allowed: Tensor
 ) -> Tensor:
-    pull = (_lean(y, p) @ ball.weight).abs()
+    pull = (ball.lean(y, p) @ ball.weight).abs()
     least = LEAST * ball.weight.abs().mean().clamp_min(torch.finfo(p.dtype).tiny)
     weights = pull + (share * pull.mean(1, keepdim=True)).clamp_min(least)
     scale = weights.sum(1, keepdim=True) / weights
     grams = torch.matmul(ball.weight * scale[:, None, :], ball.weight.T)
-    value, p, missed = _settled(grams, a, y, p, gamma, SETTLED * allowed)
+    value, p, missed = _settled(ball, grams, a, y, p, gamma, SETTLED * allowed)
     return value + missed + above_tangent(grams, p, gamma, lower + allowed - value - missed)
 
 
 def _settled(
-    grams: Tensor, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor
+    ball: Ball, grams: Tensor, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The value where an ascent in l2 settles, that p, and by how much the tangent rises there."""
-    for step in range(STEPS):
-        lean = _lean(y, p)
-        seen = torch.bmm(grams, lean[..., None])[..., 0]
-        logs = (a + seen / (2.0 * gamma)).log_softmax(-1)
-        rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
-        missed = (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
-        if step == STEPS - 1 or not (missed > enough).any():
-            value = (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + (seen * lean).sum(-1) / (4.0 * gamma)
-            return value, p, missed
-        p = logs.exp()
-    raise AssertionError("the last step returns")
+    """The value where each ascent in l2 settles, that p, and by how much the tangent rises there."""
+    for _ in range(STEPS):
+        new, missed = _step(grams, a, ball.lean(y, p), p, gamma)
+        far = missed > enough
+        if not far.any():
+            break
+        p = torch.where(far[:, None], new, p)  # one that has settled stays, whatever its neighbors do
+    lean = ball.lean(y, p)
+    square = (torch.bmm(grams, lean[..., None])[..., 0] * lean).sum(-1)
+    value = (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + square / (4.0 * gamma)
+    return value, p, _step(grams, a, lean, p, gamma)[1]
 
 
-def _lean(y: Tensor, p: Tensor) -> Tensor:
-    return p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
+def _step(grams: Tensor, a: Tensor, lean: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """The next p, and by how much the tangent at this one rises."""
+    logs = (a + torch.bmm(grams, lean[..., None])[..., 0] / (2.0 * gamma)).log_softmax(-1)
+    rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
+    return logs.exp(), (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
