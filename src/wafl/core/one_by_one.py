@@ -76,7 +76,7 @@ def written_gradient(
     """For all lanes one after another, the extra result and the gradient ``[L, P]`` in the first argument.
 
     That is a tuple of parameters ``[L, *shape]``, of which some do not learn. The gradient of a lane is written to its
-    row at once; its type is that of the extra result.
+    row at once, zero where the result does not depend on it; its type is that of the extra result.
     """
 
     def gradient(values: tuple[Tensor, ...], *rest: Any) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,8 @@ def written_gradient(
                 point = [value.detach().requires_grad_(free) for value, free in zip(values, learns, strict=True)]
                 total, extra = function(tuple(point), *rest)
                 leaves = [value for value in point if value.requires_grad]
-                found = iter(torch.autograd.grad(total, leaves, allow_unused=True))
+                depends = total.requires_grad
+                found = iter(torch.autograd.grad(total, leaves, allow_unused=True) if depends else [None] * len(leaves))
             slopes = [next(found) if free else None for free in learns]
             parts = [
                 torch.zeros_like(value) if slope is None else slope for value, slope in zip(values, slopes, strict=True)

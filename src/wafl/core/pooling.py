@@ -15,7 +15,7 @@ class Pooling(nn.Sequential):
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
-        self._modules = layers._modules  # pyright: ignore
+        self._modules = layers._modules  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         layers = members(self)
