@@ -104,7 +104,7 @@ class AutoAttack(Attack):
             attack.attacks_to_run = _ensemble(classes, tuple(examples.shape[1:]))
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attack.square.n_queries = self.queries
-            together = _BATCH if x.device.type == "cpu" else _BATCH_ON_GPU
+            together = self.at_once(_BATCH, x.device)
             found, _ = attack.run_standard_evaluation(unit, labels, batch_size=together)
         moved = self._project(examples, (low + (high - low) * found).to(x))
         stays = (found == unit).flatten(1).all(1)

@@ -168,11 +168,6 @@ class LayeredTask(Task):
             losses, slope = value_and_slope(self.loss, passed.outputs, y, params.new_ones(x.shape[:2]))
             return losses, self._chain.input_slope(values, passed, slope)
 
-    def _values(self, params: Tensor) -> list[Tensor]:
-        """Each parameter of all lanes, ``[L, *shape]``, as views."""
-        parts = params.split(self._sizes, dim=1)
-        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
-
 
 class ConvolvedTask(LayeredTask):
     """A chain with convolutions on a CPU: one lane after another if these are large, otherwise any model's ``vmap``."""

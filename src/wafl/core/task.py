@@ -82,8 +82,6 @@ class Task:
             layer.eval()
         self._at_rest = _sharing_tensors(module).eval()
         self._read: tuple[Tensor, ...] | None = None  # the parameters [L, *shape] that are read instead of any others
-        self._casts = precision.casts_of(module)
-        self._side_by_side = {True: with_pooling(module), False: with_pooling(self._at_rest)}
         flat = {**trainable(module), **self._own_statistics()}
         self._shapes = {name: value.shape for name, value in flat.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
@@ -163,16 +161,28 @@ class Task:
         with torch.no_grad():
             return convolution_products(self._at_rest, lambda: self.call(flat, x))
 
+    @cached_property
+    def _casts(self) -> precision.Casts:
+        return precision.casts_of(self.module)
+
+    @cached_property
+    def _side_by_side(self) -> dict[bool, nn.Module]:
+        """The model in training and at rest, as a captured step calls it."""
+        return {True: with_pooling(self.module), False: with_pooling(self._at_rest)}
+
     def reading(self, params: Tensor) -> Self:
         """This task for many calls with these parameters: lanes side by side cast them and lay them out only once."""
         if not (self.in_streams and are_side_by_side()):
             return self
-        parts = zip(self._shapes.items(), params.split(self._sizes, dim=1), strict=True)
-        values = {name: part.view(-1, *shape) for (name, shape), part in parts}
-        other = copy.copy(self)
-        cast = self._casts.params
-        other._read = tuple(precision.prepared(part) if name in cast else part for name, part in values.items())
+        other, cast = copy.copy(self), self._casts.params
+        values = zip(self._shapes, self._values(params), strict=True)
+        other._read = tuple(precision.prepared(value) if name in cast else value for name, value in values)
         return other
+
+    def _values(self, params: Tensor) -> list[Tensor]:
+        """Each parameter of all lanes, ``[L, *shape]``, as views."""
+        parts = params.split(self._sizes, dim=1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
 
     def _lanes(self, params: Tensor) -> Params:
         return params if self._read is None else self._read

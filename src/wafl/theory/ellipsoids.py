@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.theory.around import above_tangent
 from wafl.theory.ball import CHUNK, Ball
-from wafl.theory.incumbents import SETTLED
+from wafl.theory.incumbents import SETTLED, tangent_rise, value_of
 
 SHARES = (0.1, 0.3, 0.03)
 """What of the mean of ``|g|`` is added to each input's, one after another."""
@@ -64,12 +64,10 @@ def _settled(
         p = torch.where(far[:, None], new, p)  # one that has settled stays, whatever its neighbors do
     lean = ball.lean(y, p)
     square = (torch.bmm(grams, lean[..., None])[..., 0] * lean).sum(-1)
-    value = (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + square / (4.0 * gamma)
-    return value, p, _step(grams, a, lean, p, gamma)[1]
+    return value_of(a, p, square, gamma), p, _step(grams, a, lean, p, gamma)[1]
 
 
 def _step(grams: Tensor, a: Tensor, lean: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """The next p, and by how much the tangent at this one rises."""
     logs = (a + torch.bmm(grams, lean[..., None])[..., 0] / (2.0 * gamma)).log_softmax(-1)
-    rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
-    return logs.exp(), (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
+    return logs.exp(), tangent_rise(logs, p)

@@ -44,8 +44,21 @@ class Summit(Incumbent):
 def value_at(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """The value of p and the squared length of its move."""
     square = ball.size(y, p).square()
-    value = (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + square / (4.0 * gamma)
-    return value, square / (4.0 * gamma**2)
+    return value_of(a, p, square, gamma), square / (4.0 * gamma**2)
+
+
+def value_of(a: Tensor, p: Tensor, square: Tensor, gamma: float) -> Tensor:
+    """``<p, A> + H(p) + size(p)^2 / (4 gamma)``."""
+    return (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + square / (4.0 * gamma)
+
+
+def tangent_rise(logs: Tensor, p: Tensor) -> Tensor:
+    """By how much the tangent at p rises at most, from the logarithms of the next step q.
+
+    With ``r = log q - log p`` that is ``max_j r_j - <p, r>``.
+    """
+    rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
+    return (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
 
 
 def climb(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor, concave: bool = False) -> Incumbent:
@@ -75,18 +88,14 @@ def settle(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, tolerance:
 def _until_settled(
     ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor, share: float | None = None
 ) -> Summit:
-    """Until the tangent rises by no more than ``enough``, nor than a ``share`` of what the move gains.
-
-    With q the next step from p, the tangent at p rises by at most ``max_j r_j - <p, r>``, where ``r = log q - log p``.
-    """
+    """Until the tangent rises by no more than ``enough``, nor than a ``share`` of what the move gains."""
     rows = torch.arange(len(a), device=a.device)
     missed = torch.full_like(a[:, 0], torch.inf)
     for _ in range(SUMMIT_STEPS):
         here = p[rows]
         size, added = ball.pull(y[rows], here)
         logs = (a[rows] + (size / (2.0 * gamma))[:, None] * added).log_softmax(-1)
-        rise = logs - here.clamp_min(torch.finfo(p.dtype).tiny).log()
-        missed[rows] = (rise.amax(-1) - (here * rise).sum(-1)).clamp_min(0.0)
+        missed[rows] = tangent_rise(logs, here)
         limit = enough[rows]
         if share is not None:
             limit = torch.minimum(limit, share * (size.square() / (4.0 * gamma)))
