@@ -401,6 +401,7 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "attacked": SHARES,
         "rounds": COUNT,
         "seed": SEED,
+        "seeds": SEEDS,
         "space": Kind(
             ({}, {"gamma": [0.5, 2.0], "norm": [2, "inf"], "learning_rate": []}),
             (

@@ -226,9 +226,10 @@ def test_nothing_that_exists_is_overwritten(tuned: tuple[Path, Any], tmp_path: P
     assert path.with_suffix(".tuned.toml").read_bytes() == text
     other = write(tmp_path)
     (tmp_path / "exp.trials.json").write_bytes(path.with_suffix(".trials.json").read_bytes())
-    result = invoke(str(other), "--set", "schedule.rounds=1")
-    assert result.exit_code == 2
-    assert "trials of another experiment" in result.stderr
+    for change in ("schedule.rounds=1", "tune.seeds=[4, 5]"):
+        result = invoke(str(other), "--set", change)
+        assert result.exit_code == 2
+        assert "trials of another experiment" in result.stderr
     (tmp_path / "exp.trials.json").write_bytes(b"{}")
     assert "cannot be read" in invoke(str(other)).stderr
 

@@ -184,6 +184,47 @@ def test_trials_in_one_batch_are_what_fit_and_evaluate_give_one_by_one(few: wafl
             assert trial.value == pytest.approx(sum(scores) / 2, rel=1e-5), (name, trial)
 
 
+def test_with_several_seeds_a_value_is_the_mean_of_what_each_seed_gives_alone(few: wafl.Federation) -> None:
+    attack = wafl.PGD(epsilon=0.2, steps=2)
+
+    def tuned(**seeds: Any) -> wafl.Tuning:
+        return wafl.tune(
+            wafl.models.mlr(few), few, [wafl.WAFL(gamma=1.0), wafl.FedAvg()], trials=3, metric="loss", attack=attack,
+            attacked=(0.0, 0.5), space={"norm": []}, rounds=2, cohort=3, local_epochs=1, learning_rate=0.3, **seeds,
+        )  # fmt: skip
+
+    alone, both = [tuned(seed=0, seeds=[seed]) for seed in (4, 9)], tuned(seed=0, seeds=[4, 9])
+    assert both.measure == alone[0].measure + ", mean of 2 seeds"
+    for name, trials in both.trials.items():
+        for trial, *others in zip(trials, *(each.trials[name] for each in alone), strict=True):
+            assert [other.setting for other in others] == [trial.setting] * 2
+            first, second = (other.value or math.nan for other in others)
+            assert abs(first - second) > 1e-4, "two seeds that give the same show nothing"
+            assert trial.value == pytest.approx((first + second) / 2, rel=1e-6)
+        assert both.best[name].value == min(trial.value or INF for trial in trials)
+    assert tuned(seed=0, seeds=[0]) == tuned(seed=0)
+
+
+def test_a_setting_that_diverges_with_one_seed_loses_and_says_with_which() -> None:
+    """One of two clients takes part, and only a step on the examples of the second is too far: the seed decides."""
+    pairs = [(torch.full((10, 1), x), torch.ones(10, 1)) for x in (1.0, 1e25)]
+    clients = wafl.Federation.from_arrays(pairs)
+
+    def diverged(*seeds: int) -> list[str | None]:
+        tuning = wafl.tune(
+            one_weight(), clients, {"fine": (wafl.FedAvg(), {"learning_rate": 1e-60}), "one": wafl.FedAvg()},
+            trials=2, seeds=seeds, space={"learning_rate": [0.1, 0.2]}, rounds=1, cohort=1, local_steps=1,
+            batch_size=None, learning_rate=0.1, loss="squared_error",
+        )  # fmt: skip
+        return [trial.diverged for trial in tuning.trials["one"]]
+
+    by_seed = {seed: diverged(seed)[0] for seed in range(4)}
+    fine, lost = (next(s for s in by_seed if bool(by_seed[s]) is failed) for failed in (False, True))
+    for reason in diverged(fine, lost):
+        assert reason is not None
+        assert reason == f"seed {lost}: {by_seed[lost]}"
+
+
 def test_the_same_seed_gives_the_same_trials_and_the_same_choice(few: wafl.Federation) -> None:
     def tuned(seed: int) -> wafl.Tuning:
         return wafl.tune(
@@ -278,6 +319,10 @@ def test_a_cohort_larger_than_the_clients_that_are_left_takes_all_of_them(few: w
         ({"attacked": (0.5, 2.0)}, "attacked=2.0 is a share of the clients"),
         ({"attacked": ()}, "holds no share"),
         ({"seed": -1}, "seed=-1 must lie in"),
+        ({"seeds": [4, -1]}, "seed=-1 must lie in"),
+        ({"seeds": []}, r"seeds=\[\] must be a list of one seed or more, all different"),
+        ({"seeds": [4, 4]}, r"seeds=\[4, 4\] must be a list of one seed or more, all different"),
+        ({"seeds": 3}, r"seeds=3 must be a list"),
         ({"space": {"gama": [1.0]}}, "did you mean 'gamma'"),
         ({"methods": []}, "there are no methods to tune"),
         ({"methods": [wafl.WAFL(), wafl.WAFL()]}, "have the same name"),

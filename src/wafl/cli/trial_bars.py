@@ -19,7 +19,7 @@ class TrialBars(Callback):
         self.display = rounds_display(console)
         pending = [candidate for candidate in search.candidates if candidate.name not in known]
         self._rounds = {candidate.name: candidate.schedule["rounds"] for candidate in pending}
-        self._names = [name for name in self._rounds for _ in search.settings[name]]
+        self._names = [name for name in self._rounds for _ in search.settings[name] for _ in search.trained_seeds]
         self._bars = {
             name: self.display.add_task(name, total=rounds * self._names.count(name), start=False, numbers="")
             for name, rounds in self._rounds.items()

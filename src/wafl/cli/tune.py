@@ -54,7 +54,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
     from wafl.core.signals import Stopped, exit_status, stopped_by_signals
 
     console, search = make_console(), tuned.search
-    measure = search.goal.words()
+    measure = search.words()
     console.print(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {measure}\n", markup=False)
     if tuned.known:
         console.print(f"Done before: {', '.join(tuned.known)}.", markup=False)

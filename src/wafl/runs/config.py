@@ -170,9 +170,17 @@ class Tune(Section):
     """The most rounds of a trial, by default as many as the method has; a method with its own rounds gets the same
     share of those."""
     seed: Seed = 0
-    """The seed of the held-out part, the settings and the trials' training."""
+    """The seed of the held-out part, the settings and, without seeds, the trials' training."""
+    seeds: list[Seed] | None = Field(default=None, min_length=1)
+    """Train every setting once per seed, and judge it by the mean; by default with the seed above alone."""
     space: dict[str, Searched] = Field(default={})
     """By option of a method or the schedule: a list of values, or { low = ..., high = ... }."""
+
+    @model_validator(mode="after")
+    def _different_seeds(self) -> Tune:
+        if self.seeds is not None and len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds={self.seeds} must differ")
+        return self
 
 
 class Faults(Section):

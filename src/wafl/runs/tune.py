@@ -101,7 +101,7 @@ class TunedExperiment:
 
     def _digest(self) -> str:
         """What saved trials must have been made for."""
-        about = describe([self.plan.experiment.model_dump(), self.search.settings, self.search.goal.words()])
+        about = describe([self.plan.experiment.model_dump(), self.search.settings, self.search.words()])
         return sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def _write_trials(self, trials: Mapping[str, list[Trial]], tuning: Tuning | None = None) -> None:
@@ -111,7 +111,7 @@ class TunedExperiment:
             methods[name] = {"trials": describe(rows)}
         for name, best in (tuning.best if tuning is not None else {}).items():
             methods[name] |= {"best": describe(best.setting), "why": best.why, "edges": list(best.edges)}
-        content = {"experiment": self._digest(), "measure": self.search.goal.words(), "methods": methods}
+        content = {"experiment": self._digest(), "measure": self.search.words(), "methods": methods}
         write_whole(self.trials_file, sealed(content))
 
     def _read_known(self) -> dict[str, list[Trial]]:
@@ -161,7 +161,7 @@ def make_search(plan: Plan) -> Search:
     space = {name: _given(values) for name, values in options.space.items()}
     trainer = Trainer(plan.model, clients, experiment.model.loss, None)
     try:
-        return Search(candidates, space, options.trials, trainer, goal, options.seed)
+        return Search(candidates, space, options.trials, trainer, goal, options.seed, options.seeds)
     except ValueError as error:
         raise ConfigError(f"tune: {error}") from error
 

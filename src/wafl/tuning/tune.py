@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +52,7 @@ def tune(
     attack: Attack | None = None,
     attacked: Sequence[float] = (0.0, 1.0),
     seed: int = 0,
+    seeds: Sequence[int] | None = None,
     loss: Loss = "cross_entropy",
     init: Mapping[str, Tensor] | None = None,
     device: str = "cpu",
@@ -78,7 +80,9 @@ def tune(
         metric: ``"accuracy"`` or ``"loss"``; by default accuracy, and for a regression the loss.
         attack: an attack or a shift of held-out examples; None judges trials on clean data.
         attacked: shares of the clients to attack; a trial's value is the mean over them, and 0 is clean data.
-        seed: determines the held-out part, the settings, and every random choice of the trials.
+        seed: determines the held-out part, the settings, and, without ``seeds``, every random choice of the trials.
+        seeds: train every setting once per seed, as lanes of the same batch; a trial's value is the mean, and a setting
+            that diverges with one of them loses. Each decides the cohorts, the batches and the attacked clients.
         loss: what clients minimize.
         init: the parameters to start from; by default the model's own.
         device: where lanes are computed.
@@ -101,7 +105,7 @@ def tune(
     where = find_device(device)
     trainer = Trainer(model, Embedded(split.train, where, chunk_size), loss, init)
     goal = Goal(split, metric, attack, tuple(attacked), seed, where)
-    search = Search(_candidates(methods, schedule), space or {}, trials, trainer, goal, seed)
+    search = Search(_candidates(methods, schedule), space or {}, trials, trainer, goal, seed, seeds)
     return search.run(callbacks)
 
 
@@ -116,6 +120,7 @@ class Search:
         trainer: trains on what is not held out.
         goal: judges on what is.
         seed: what the settings are drawn from, and of the trials' training.
+        seeds: of the trials' training instead; a trial's value is the mean over them.
     """
 
     candidates: Sequence[Candidate]
@@ -124,24 +129,40 @@ class Search:
     trainer: Trainer
     goal: Goal
     seed: int = 0
+    seeds: Sequence[int] | None = None
     spaces: dict[str, Space] = field(init=False, default_factory=dict[str, Space])
     settings: dict[str, list[Setting]] = field(init=False, default_factory=dict[str, list[Setting]])
 
     def __post_init__(self) -> None:
         Count(2, ": the first is the method's own setting").check("trials", self.trials)
+        _check_seeds(self.seeds)
         check_names(self.given, self.candidates)
         features = math.prod(self.trainer.roster.input_shape)
-        models = float(self.trials) * len(self.candidates) * self.trainer.task.num_params
-        check_memory(f"the models of trials={self.trials}", 4.0 * models, "lower trials")
+        lanes = float(self.trials) * len(self.trained_seeds) * len(self.candidates)
+        check_memory(f"the models of trials={self.trials}", 4.0 * lanes * self.trainer.task.num_params, "lower trials")
         for candidate in self.candidates:
             _check_weights(candidate, self.goal.held_out.train)
             space = make_space(candidate, self.given, features)
             own = {name: value for name, (_, value) in candidate.options().items() if name in space}
             self.spaces[candidate.name] = space
             self.settings[candidate.name] = draw_settings(
-                space, own, self.trials, self.seed, lambda setting, candidate=candidate: self._spec(candidate, setting)
+                space,
+                own,
+                self.trials,
+                self.seed,
+                lambda setting, candidate=candidate: self._spec(candidate, setting, self.seed),
             )
         self.trainer.check([spec for _, spec in self._specs(self.candidates)])
+
+    @property
+    def trained_seeds(self) -> tuple[int, ...]:
+        """The seeds that every setting is trained with."""
+        return (self.seed,) if self.seeds is None else tuple(self.seeds)
+
+    def words(self) -> str:
+        """What the values of trials are, for people."""
+        count = len(self.trained_seeds)
+        return self.goal.words() + (f", mean of {count} seeds" if count > 1 else "")
 
     def run(
         self, callbacks: Callbacks = (), known: Mapping[str, list[Trial]] | None = None, keep: OnMethod | None = None
@@ -156,7 +177,7 @@ class Search:
         done = dict(known or {})
         pending = [candidate for candidate in self.candidates if candidate.name not in done]
         if pending:
-            judging = _Judging(self._specs(pending), self.goal, self.settings, done, keep)
+            judging = _Judging(self, self._specs(pending), done, keep)
             with warnings.catch_warnings():
                 for category in TOO_FAR:
                     warnings.simplefilter("ignore", category)
@@ -171,57 +192,69 @@ class Search:
         if not best:
             reason = next(trial.diverged for listed in trials.values() for trial in listed)
             raise DivergedError(f"every trial of every method diverged; {reason}")
-        return Tuning(trials, best, self.goal.words(), self.goal.accuracy)
+        return Tuning(trials, best, self.words(), self.goal.accuracy)
 
     def _specs(self, candidates: Sequence[Candidate]) -> list[tuple[str, Spec]]:
         return [
-            (candidate.name, self._spec(candidate, setting))
+            (candidate.name, self._spec(candidate, setting, seed))
             for candidate in candidates
             for setting in self.settings[candidate.name]
+            for seed in self.trained_seeds
         ]
 
-    def _spec(self, candidate: Candidate, setting: Setting) -> Spec:
-        """The run of a trial; if clients are held out, a cohort takes at most those that are left."""
+    def _spec(self, candidate: Candidate, setting: Setting, seed: int) -> Spec:
+        """A run of a trial; if clients are held out, a cohort takes at most those that are left."""
         cohort, most = candidate.schedule.get("cohort"), self.trainer.roster.num_clients
         if cohort is not None and most < cohort <= self.goal.held_out.num_clients:
             candidate = replace(candidate, schedule={**candidate.schedule, "cohort": most})
-        return candidate.spec(setting, self.seed)
+        return candidate.spec(setting, seed)
 
 
 class _Judging(Callback):
-    """Judges trials as they end, and hands on those of a method when all of them have."""
+    """Judges runs as they end, and hands on the trials of a method when all of its runs have."""
 
     def __init__(
         self,
+        search: Search,
         specs: Sequence[tuple[str, Spec]],
-        goal: Goal,
-        settings: Mapping[str, list[Setting]],
         done: dict[str, list[Trial]],
         keep: OnMethod | None,
     ) -> None:
         self.specs = [spec for _, spec in specs]
         self._names = [name for name, _ in specs]
-        self._goal, self._settings, self._done, self._keep = goal, settings, done, keep
-        self._found: dict[int, Trial] = {}
+        self._settings, self._seeds, self._done, self._keep = search.settings, search.trained_seeds, done, keep
+        self._goals = {seed: replace(search.goal, seed=seed) for seed in self._seeds}
+        self._found: dict[int, float | str] = {}
+        """By place: a run's value, or why it has none."""
 
     def on_end(self, place: int, run: Run) -> None:
         name = self._names[place]
-        first = self._names.index(name)
-        settings = self._settings[name]
-        self._found[place] = self._judged(settings[place - first], run)
-        places = range(first, first + len(settings))
-        if all(each in self._found for each in places):
-            self._done[name] = [self._found[each] for each in places]
+        self._found[place] = self._judged(self._goals[self.specs[place].schedule.seed], run)
+        first, settings, each = self._names.index(name), self._settings[name], len(self._seeds)
+        if all(other in self._found for other in range(first, first + each * len(settings))):
+            found = [self._found[other] for other in range(first, first + each * len(settings))]
+            self._done[name] = [
+                self._trial(setting, found[number * each : (number + 1) * each])
+                for number, setting in enumerate(settings)
+            ]
             if self._keep is not None:
                 self._keep(name, self._done[name])
 
-    def _judged(self, setting: Setting, run: Run) -> Trial:
+    def _trial(self, setting: Setting, found: Sequence[float | str]) -> Trial:
+        """The mean over the seeds, or the first reason why there is none."""
+        values = [value for value in found if not isinstance(value, str)]
+        if len(values) == len(found):
+            return Trial(setting, statistics.fmean(values))
+        seed, reason = next((seed, why) for seed, why in zip(self._seeds, found, strict=True) if isinstance(why, str))
+        return Trial(setting, None, reason if len(found) == 1 else f"seed {seed}: {reason}")
+
+    def _judged(self, goal: Goal, run: Run) -> float | str:
         if run.diverged:
-            return Trial(setting, None, run.diverged)
+            return run.diverged
         try:
-            return Trial(setting, self._goal.value(run))
+            return goal.value(run)
         except ValueError as error:  # finite parameters whose losses are not
-            return Trial(setting, None, str(error))
+            return str(error)
 
 
 def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate]:
@@ -249,3 +282,13 @@ def _check_weights(candidate: Candidate, clients: Federation) -> None:
         candidate.method.client_weights.initial(clients.train.num_examples.tolist())
     except ValueError as error:
         raise ValueError(f"{candidate.name}: {error}; held_out='examples' keeps all clients") from error
+
+
+def _check_seeds(seeds: Sequence[int] | None) -> None:
+    """Refuse what is not a list of different seeds."""
+    if seeds is None:
+        return
+    if not isinstance(seeds, Sequence) or not seeds or len(set(seeds)) < len(seeds):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"seeds={seeds!r} must be a list of one seed or more, all different, such as [1, 2, 3]")
+    for seed in seeds:
+        check_seed(seed)
