@@ -162,6 +162,37 @@ def test_bias_relu_and_pooling_in_one_kernel_have_the_bits_of_three(dtype, layou
     torch.testing.assert_close(kernel.backward(images, bias, slope), there, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("depth", "channels", "side", "height", "width"),
+    [(3, 32, 5, 32, 32), (1, 16, 5, 28, 28), (5, 16, 3, 2, 12), (32, 64, 5, 16, 16), (16, 128, 3, 14, 6)],
+)
+def test_a_convolution_that_pools_in_one_kernel_is_three_layers(depth, channels, side, height, width) -> None:
+    kernel = pytest.importorskip("wafl.core.conv_kernel")
+    generator, lanes, images = torch.Generator("cuda").manual_seed(0), 3, 7
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    x, few = draw(lanes, images, depth, height, width), depth < 16
+    x = x if few else x.bfloat16().permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    filters = (draw(lanes, channels, side, side, depth) / 8).bfloat16().permute(0, 1, 4, 2, 3)
+    bias, slope = draw(lanes, channels).bfloat16(), draw(lanes, images, channels, height // 2, width // 2).bfloat16()
+    pooled, choice = kernel.forward(x, filters, bias)
+    found = kernel.backward(slope, choice, filters, x)
+    assert found.dtype == x.dtype
+    for lane in range(lanes):
+        point = x[lane].bfloat16().double().requires_grad_()
+        sums = torch.nn.functional.conv2d(point, filters[lane].double(), padding=side // 2)
+        sums = sums + bias[lane].double()[:, None, None]
+        expected = torch.nn.functional.max_pool2d(sums.relu(), 2)
+        torch.testing.assert_close(pooled[lane].double(), expected, atol=0.02, rtol=0.01)
+        # Where two pixels of a window are equal but for rounding, either may be taken.
+        there = torch.autograd.grad(expected, point, slope[lane].double())[0]
+        far = (found[lane].double() - there).norm() / there.norm()
+        assert far < 0.06
+        assert (found[lane].double() - there).abs().median() <= (1e-4 if few else 0.01)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_network_that_pools_in_one_kernel_learns_the_same(digits: wafl.Federation, monkeypatch, precision) -> None:
     pytest.importorskip("wafl.core.pool_kernel")
@@ -176,6 +207,26 @@ def test_a_network_that_pools_in_one_kernel_learns_the_same(digits: wafl.Federat
     plain = params()
     for name, value in plain.items():
         torch.testing.assert_close(pooled[name], value, atol=1e-5, rtol=0)
+
+
+def test_a_network_of_few_kernels_learns_as_its_layers_do(digits: wafl.Federation, monkeypatch) -> None:
+    pytest.importorskip("wafl.core.conv_kernel")
+    model = wafl.models.cnn(digits, channels=(16, 32))
+
+    def train() -> wafl.Run:
+        options = {"rounds": 4, "cohort": 5, "local_epochs": 1, "device": "cuda", "precision": "bfloat16"}
+        return wafl.fit(model, digits, wafl.WAFL(gamma=2.0, steps=4), learning_rate=0.05, **options)
+
+    fused, again = train(), train()
+    monkeypatch.setattr("wafl.core.structured.fuse", lambda layers: None)
+    layered = train()
+    whole = torch.cat([value.flatten() for value in layered.params.values()])
+    for name in layered.params:
+        assert torch.equal(fused.params[name], again.params[name])
+    moved = torch.cat([(fused.params[name] - value).flatten() for name, value in layered.params.items()])
+    start = torch.cat([value.flatten() for value in model.state_dict().values()]).to(whole)
+    assert moved.norm() < 0.05 * (whole - start).norm()
+    assert fused.history[-1].cost == pytest.approx(layered.history[-1].cost, rel=0.02)
 
 
 MOST_KERNELS = {

@@ -13,6 +13,7 @@ from wafl.adversaries.accelerated import Spot, accelerate
 from wafl.adversaries.ascent import backtrack, close, settling
 from wafl.adversaries.base import Move
 from wafl.core.inputs import Inputs
+from wafl.core.kernels import kernels
 from wafl.core.task import Problem
 
 
@@ -141,8 +142,5 @@ def _one_kernel(point: Tensor) -> Callable[[Tensor, Tensor, Tensor, int], Tensor
     """All steps of a softmax in one kernel, where there is one."""
     if point.device.type != "cuda" or point.dtype != torch.float32:
         return None
-    try:
-        from wafl.adversaries import one_kernel
-    except ImportError:
-        return None
-    return one_kernel.softmax_steps if point.shape[1] <= one_kernel.MOST_CLASSES else None
+    kernel = kernels("wafl.adversaries.one_kernel")
+    return kernel.softmax_steps if kernel is not None and point.shape[1] <= kernel.MOST_CLASSES else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from wafl.core.kernels import kernels
 from wafl.core.sequence import is_plain, members
 
 
@@ -20,7 +22,7 @@ class Pooling(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         layers = members(self)
         while layers:
-            if _pools(layers):
+            if pools(layers):
                 x, layers = _pooled(layers[0], x), layers[3:]
             else:
                 x, layers = layers[0](x), layers[1:]
@@ -30,11 +32,11 @@ class Pooling(nn.Sequential):
 def with_pooling(module: nn.Module) -> nn.Module:
     """The same model, which pools in one kernel if it is a plain sequence that pools and there is such a kernel."""
     layers = members(module) if is_plain(module, nn.Sequential) else []
-    pools = any(_pools(layers[place:]) for place in range(len(layers)))
-    return Pooling(module) if pools and _kernel() is not None else module
+    found = any(pools(layers[place:]) for place in range(len(layers)))
+    return Pooling(module) if found and _kernel() is not None else module
 
 
-def _pools(layers: list[nn.Module]) -> bool:
+def pools(layers: Sequence[nn.Module]) -> bool:
     """Whether these begin with a convolution with bias, a ReLU and a pooling of 2 x 2, which nobody watches."""
     kinds = (nn.Conv2d, nn.ReLU, nn.MaxPool2d)
     if len(layers) < 3 or not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=False)):
@@ -84,9 +86,4 @@ class _ReluPool(torch.autograd.Function):
 
 
 def _kernel() -> Any:
-    """The kernels, where there is Triton."""
-    try:
-        from wafl.core import pool_kernel
-    except ImportError:
-        return None
-    return pool_kernel
+    return kernels("wafl.core.pool_kernel")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from wafl.core import precision
 from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, has_bias
+from wafl.core.fused import Fused, fuse
 from wafl.core.inputs import Shifted, dense, shared
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
 from wafl.core.sequence import is_plain, members
@@ -35,8 +36,10 @@ def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.devi
         return Task(module, output_loss(loss))
     if not any(isinstance(layer, ONE_BY_ONE) for layer in layers):
         return LayeredTask(module, layers, output_loss(loss))
-    on_cpu = torch.device(device).type == "cpu"
-    return ConvolvedTask(module, layers, output_loss(loss)) if on_cpu else Task(module, output_loss(loss))
+    if torch.device(device).type == "cpu":
+        return ConvolvedTask(module, layers, output_loss(loss))
+    fused = fuse(layers)
+    return FusedTask(module, fused, output_loss(loss)) if fused is not None else Task(module, output_loss(loss))
 
 
 class LinearTask(Task):
@@ -201,6 +204,29 @@ class ConvolvedTask(LayeredTask):
         found = super().input_gradient
         losses, gradients = zip(*(found(params[lane], x[lane], y[lane], masks) for lane in _lanes(params)), strict=True)
         return torch.cat(losses), torch.cat(gradients)
+
+
+class FusedTask(Task):
+    """A network of convolutions on a GPU: in captured steps of a reduced precision, few kernels for all lanes."""
+
+    def __init__(self, module: nn.Module, fused: Fused, loss: OutputLoss) -> None:
+        super().__init__(module, loss)
+        self._fused = fused
+
+    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        if self._read is None or not self._fuses(x):
+            return super().outputs(params, x, masks)
+        return self._fused.outputs(self._read, dense(x))
+
+    def input_gradient(
+        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(x, Shifted) or self._read is None or not self._fuses(x):
+            return super().input_gradient(params, x, y, masks)
+        return self._fused.input_gradient(self._read, x, y, self.loss)
+
+    def _fuses(self, x: Moved) -> bool:
+        return precision.is_reduced() and not isinstance(x, Shifted) and self._fused.takes(dense(x))
 
 
 def _lanes(params: Tensor) -> list[slice]:
