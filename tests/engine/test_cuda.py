@@ -182,15 +182,17 @@ def test_a_convolution_that_pools_in_one_kernel_is_three_layers(depth, channels,
     assert found.dtype == x.dtype
     for lane in range(lanes):
         point = x[lane].bfloat16().double().requires_grad_()
-        sums = torch.nn.functional.conv2d(point, filters[lane].double(), padding=side // 2)
-        sums = sums + bias[lane].double()[:, None, None]
+        sums = _rounded(torch.nn.functional.conv2d(point, filters[lane].double(), padding=side // 2))
+        sums = _rounded(sums + bias[lane].double()[:, None, None])
         expected = torch.nn.functional.max_pool2d(sums.relu(), 2)
-        torch.testing.assert_close(pooled[lane].double(), expected, atol=0.02, rtol=0.01)
-        # Where two pixels of a window are equal but for rounding, either may be taken.
+        torch.testing.assert_close(pooled[lane].double(), expected, atol=0, rtol=0.01)
         there = torch.autograd.grad(expected, point, slope[lane].double())[0]
-        far = (found[lane].double() - there).norm() / there.norm()
-        assert far < 0.06
-        assert (found[lane].double() - there).abs().median() <= (1e-4 if few else 0.01)
+        assert (found[lane].double() - there).norm() < 0.01 * there.norm()
+
+
+def _rounded(values: torch.Tensor) -> torch.Tensor:
+    """As bfloat16 has them, with the gradient of the identity."""
+    return values + (values.detach().bfloat16().double() - values.detach())
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -226,7 +228,7 @@ def test_a_network_of_few_kernels_learns_as_its_layers_do(digits: wafl.Federatio
     moved = torch.cat([(fused.params[name] - value).flatten() for name, value in layered.params.items()])
     start = torch.cat([value.flatten() for value in model.state_dict().values()]).to(whole)
     assert moved.norm() < 0.05 * (whole - start).norm()
-    assert fused.history[-1].cost == pytest.approx(layered.history[-1].cost, rel=0.02)
+    assert fused.history[-1].loss == pytest.approx(layered.history[-1].loss, rel=0.02)
 
 
 MOST_KERNELS = {

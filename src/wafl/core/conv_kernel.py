@@ -59,7 +59,7 @@ def backward(slope: Tensor, choice: Tensor, weight: Tensor, like: Tensor) -> Ten
     grid = (triton.cdiv(slope.numel(), BLOCK),)
     _spread[grid](slope, choice, spread, slope.numel(), width // 2, channels, BLOCK)
     grid = (triton.cdiv(images * height * width, MANY), lanes)
-    _back_to_many[grid](spread, weight, found, *sizes, MANY, num_stages=4)
+    _back_to_many[grid](spread, weight, found, *sizes, MANY, num_stages=2)
     return found
 
 
