@@ -14,6 +14,7 @@ from torch.nn import functional
 from tests.oracles import adversary as oracles
 from wafl import robust_loss
 from wafl.adversaries import AdversaryState, wasserstein
+from wafl.core.chain import Chain
 from wafl.core.losses import output_loss
 from wafl.core.random import Key
 from wafl.core.structured import make_task
@@ -21,7 +22,7 @@ from wafl.core.task import Problem
 from wafl.models import CNN
 
 NORMS = (1, 2, math.inf)
-gradient = Problem.loss_and_gradient
+gradient, forward = Problem.loss_and_gradient, Chain.forward
 
 
 def random_linear(seed, classes=3, features=4, scale=1.0):
@@ -681,3 +682,50 @@ def test_an_ascent_that_nobody_watches_takes_one_gradient_less(monkeypatch):
     for looks in (True, False):
         adversary(problem, x, y, replace(state, watched=looks))
     assert len(asked) == 5 + 4
+
+
+def layered(gamma):
+    """Two lanes of a network, and the state of a training step; with a gamma of 0.05, some examples overshoot."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        task = make_task(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+    draw = torch.Generator().manual_seed(1)
+    params = 2.0 * torch.randn(2, task.num_params, generator=draw)
+    x, y = torch.randn(2, 5, 6, generator=draw), torch.randint(3, (2, 5), generator=draw)
+    return Problem(task, params), x, y, AdversaryState({"gamma": torch.full((2,), gamma)}, watched=False)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("gamma", [0.05, 100.0])
+def test_the_gradient_is_that_of_the_moved_examples_whichever_pass_it_comes_from(gamma, options):
+    problem, x, y, state = layered(gamma)
+    move = wasserstein(gamma=gamma, steps=3, tolerance=0.0, **options)(problem, x, y, state)
+    share = torch.full((2, 5), 0.2)
+    again = Problem(problem.task, problem.params)
+    assert torch.equal(move.descent(problem, share), again.descent(move.x_adv.clone(), move.y_adv, share))
+    assert torch.equal(problem.outputs(move.inputs), again.outputs(move.x_adv.clone()))
+
+
+@pytest.mark.parametrize(("gamma", "passes"), [(100.0, 4), (0.05, 5)])
+def test_only_where_the_last_step_descends_does_its_check_take_a_forward_pass_of_its_own(gamma, passes, monkeypatch):
+    """Three passes to find the moves of three steps, and one where they end."""
+    problem, x, y, state = layered(gamma)
+    made = []
+    monkeypatch.setattr(Chain, "forward", lambda *at: made.append(at) or forward(*at))
+    wasserstein(gamma=gamma, steps=3, tolerance=0.0)(problem, x, y, state).descent(problem, torch.full((2, 5), 0.2))
+    assert len(made) == passes
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-3])
+@pytest.mark.parametrize(("gamma", "settles"), [(1e-30, False), (0.05, None), (1e30, True)])
+def test_an_example_that_nobody_watches_is_said_to_be_stuck_where_it_is(gamma, settles, tolerance):
+    """One that has not moved has either settled at rest, or overflowed: a training must tell them apart."""
+    problem, x, y, state = layered(gamma)
+    adversary = wasserstein(gamma=gamma, steps=3, tolerance=tolerance)
+    watched, unwatched = (adversary(problem, x, y, replace(state, watched=looks)) for looks in (True, False))
+    unmoved = watched.cost == 0
+    assert bool(unmoved.any())
+    assert torch.equal(watched.converged[unmoved], unwatched.converged[unmoved])
+    if settles is not None:
+        assert bool(unmoved.all())
+        assert bool((unwatched.converged == settles).all())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from wafl.core.chain import ELEMENTWISE
+from wafl.core.chain import ELEMENTWISE, Chain
 from wafl.core.losses import CrossEntropy, SquaredError, value_and_slope
 from wafl.core.structured import ConvolvedTask, LayeredTask, make_task
 from wafl.core.task import Task, Traits
@@ -83,6 +83,24 @@ def test_gradients_of_convolutions_are_those_of_autograd_but_for_rounding(
         close(slopes[lane], torch.autograd.grad(wanted.sum(), moved, retain_graph=True)[0])
         found = torch.autograd.grad((weight[lane] * wanted).sum(), list(model.parameters()))
         close(gradient[lane], torch.cat([value.flatten() for value in found]))
+
+
+@pytest.mark.parametrize("name", ["layers", "convolutions"])
+def test_a_forward_pass_that_was_kept_gives_the_bits_of_a_new_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    layers = [nn.Flatten(), nn.Linear(192, 9), nn.Tanh(), nn.Linear(9, 3)]
+    task = make_task(nn.Sequential(*(layers if name == "layers" else CONVOLUTIONS["few channels, then many"])))
+    task.traits = Traits(busy=name == "convolutions")
+    params = 0.3 * torch.randn(2, task.num_params, generator=draw)
+    x, y = torch.randn(2, 7, 3, 8, 8, generator=draw), torch.randint(3, (2, 7), generator=draw)
+    weight = torch.rand(2, 7, generator=draw)
+    wanted = task.outputs(params, x), *task.losses_and_gradient(params, x, y, weight)
+    kept = task.forward(params, x)
+    monkeypatch.setattr(Chain, "forward", None)
+    found = task.outputs(params, kept), *task.losses_and_gradient(params, kept, y, weight)
+    assert all(map(torch.equal, found, wanted))
+    assert torch.equal(task.losses(params, kept, y), wanted[1])
+    assert kept.dense() is x
 
 
 def test_small_convolutions_are_those_of_any_model() -> None:

@@ -139,7 +139,7 @@ def backtrack(
     Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
     what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
     converged, to within ``tolerance`` of its distance from the origin, is frozen individually. With ``last_value``,
-    which gives the objective alone, nobody finds out which examples settle in the last step.
+    which gives the objective alone, an example that climbs in the last step counts as settled, without a look.
     """
     point, (value, slope) = start, evaluate(start)
     damping = torch.ones_like(value)
@@ -155,8 +155,11 @@ def backtrack(
         if last_value is not None and step == steps - 1:
             trial_value = last_value(trial)
             climbs = _climbs(trial_value, value) & ~settled
+            if at_hand and bool(climbs.all()):
+                return Ascent(trial, trial_value, climbs)
+            stays = close(length(aim - point), settling(tolerance, value), length(aim - origin))
             point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
-            return Ascent(point, torch.where(climbs, trial_value, value), settled)
+            return Ascent(point, torch.where(climbs, trial_value, value), settled | climbs | stays)
         trial_value, slope = evaluate(trial)
         climbs = _climbs(trial_value, value) & ~settled
         if at_hand and bool(climbs.all()):

@@ -28,7 +28,8 @@ class AdversaryState:
         memory: what each client keeps between steps, ``[L, M]``, such as FedRobust's map.
         label_counts: how many examples of each class the client has, ``[L, K]``, if the adversary's ``counts_labels``
             is True and the labels are classes.
-        watched: whether anyone looks at the ``converged`` of the move; otherwise, an ascent need not find out.
+        watched: whether anyone looks at the ``converged`` of the move; otherwise, an example that has moved may count
+            as converged without a look.
     """
 
     scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])

@@ -96,7 +96,7 @@ class BoundedAscent:
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )
         starts = self._starts(flat, epsilon, lane_key(state, x)) if self.pace.random_start else [torch.zeros_like(flat)]
-        moves = [self._ascend(problem, x, y, start, epsilon, step_size) for start in starts]
+        moves = (self._ascend(problem, x, y, start, epsilon, step_size) for start in starts)
         return replace(reduce(better, moves), state=state)
 
     def _ascend(
@@ -111,8 +111,9 @@ class BoundedAscent:
         if self.box is not None:
             x_adv = x_adv.clamp(*self.box)
         cost = power_norm(delta, self.norm, 2)
-        value = problem.loss(x_adv, y)
-        return Move(x_adv, y, value, cost, torch.ones_like(value, dtype=torch.bool))
+        there = problem.forward(x_adv)
+        value = problem.loss(there, y)
+        return Move(there, y, value, cost, torch.ones_like(value, dtype=torch.bool))
 
     def _direction(self, gradient: Tensor) -> Tensor:
         if self.norm == math.inf:

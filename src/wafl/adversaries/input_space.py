@@ -36,6 +36,7 @@ class InputSpace:
         self.features = self.flat.shape[-1]
         check_inside(self.flat, bounds)
         self.room = None if bounds is None else Room.within(self.flat, bounds)
+        self._last: tuple[Tensor, Inputs] | None = None  # the last move that was valued, and the examples there
 
     def cost(self, delta: Tensor) -> Tensor:
         return power_norm(delta, self.norm, self.power)
@@ -45,7 +46,9 @@ class InputSpace:
         return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
 
     def value(self, delta: Tensor) -> Tensor:
-        loss = self.problem.loss(self.x + delta.view_as(self.x), self.y)
+        there = self.problem.forward(self.x + delta.view_as(self.x))
+        self._last = delta, there
+        loss = self.problem.loss(there, self.y)
         return loss - self.gamma[:, None] * self.cost(delta)
 
     def aim_at(self, gradient: Tensor) -> Tensor:
@@ -72,10 +75,16 @@ class InputSpace:
         begin = origin if start is None else start
         last_value = None if self.watched else self.value
         ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value)
-        x_adv = self.x + ascent.point.view_as(self.x)
-        if self.bounds is not None:
-            x_adv = x_adv.clamp(*self.bounds)
-        return Move(x_adv, self.y, ascent.value, self.cost(ascent.point), ascent.converged)
+        return Move(self.moved(ascent.point), self.y, ascent.value, self.cost(ascent.point), ascent.converged)
+
+    def moved(self, delta: Tensor) -> Tensor | Inputs:
+        """The examples after a move, with their forward pass if the last one was made there."""
+        last = self._last
+        there = last[1] if last is not None and last[0] is delta else shared(self.x + delta.view_as(self.x))
+        if self.bounds is None:
+            return there
+        inside = there.base.clamp(*self.bounds)
+        return there if there.passed and torch.equal(inside, there.base) else inside
 
 
 def num_classes(problem: Problem, x: Inputs) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from wafl.core.chain import Passed
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -14,7 +16,8 @@ class Inputs:
 
     Lanes of a sweep that differ only in gamma see the same batch. For a linear model an example may also be moved
     along the rows of the weights W: it is then ``base + W^T shift`` with ``shift [L, C, B]``, and the model's outputs
-    there, ``outputs [L, C, B]``, are known without writing a single pixel.
+    there, ``outputs [L, C, B]``, are known without writing a single pixel. For a chain of layers, ``passed`` is what a
+    forward pass left behind, of all lanes together or of each, if one was made there.
     """
 
     base: Tensor
@@ -22,6 +25,7 @@ class Inputs:
     weight: Tensor | None = None
     shift: Tensor | None = None
     outputs: Tensor | None = None
+    passed: tuple[Passed, ...] = ()
 
     def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Inputs:
         return replace(self, weight=weight, shift=shift, outputs=outputs)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wafl.core.fingerprint import tensors_digest
-from wafl.core.inputs import Inputs, Shifted, dense
+from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.losses import OutputLoss
 from wafl.core.task import Moved, Problem
 
@@ -116,6 +116,9 @@ class ShapedProblem(Problem):
         moved = x + ((dense(u) - x).flatten(2) @ self.factor.T).view_as(x)
         known = u.outputs if isinstance(u, Inputs) else None
         return moved if known is None else Inputs(moved, len(moved), outputs=known)
+
+    def forward(self, x: Tensor) -> Inputs:
+        return shared(x)
 
     def outputs(self, x: Moved) -> Tensor:
         return self.inner.outputs(x if isinstance(x, Shifted) else self.real(x))

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from wafl.core import precision
-from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, has_bias
+from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, Passed, has_bias
 from wafl.core.fused import Fused, fuse
-from wafl.core.inputs import Shifted, dense, shared
+from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
 from wafl.core.sequence import is_plain, members
 from wafl.core.task import Loss, Masks, Moved, Task, trainable
@@ -125,8 +125,16 @@ class LayeredTask(Task):
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
+        if passed := _passed(x):
+            return passed[0].outputs
         with precision.layers(params.device):
             return self._chain.forward(self._values(params), dense(x)).outputs.to(params.dtype)
+
+    def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
+        if precision.is_reduced():
+            return super().forward(params, x, masks)
+        with torch.no_grad():
+            return Inputs(x, len(x), passed=(self._chain.forward(self._values(params), x),))
 
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
@@ -137,12 +145,14 @@ class LayeredTask(Task):
             return self._by_autograd(params, x, y, weight)
         gradient = torch.empty_like(params)
         with torch.no_grad():
-            return self._write_gradient(params, dense(x), y, weight, gradient), gradient
+            return self._write_gradient(params, dense(x), y, weight, gradient, _passed(x)), gradient
 
-    def _write_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-        """The losses."""
+    def _write_gradient(
+        self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, made: tuple[Passed, ...]
+    ) -> Tensor:
+        """The losses, from the forward pass that was ``made`` or a new one."""
         values = self._values(params)
-        passed = self._chain.forward(values, x)
+        passed = made[0] if made else self._chain.forward(values, x)
         losses, slope = value_and_slope(self.loss, passed.outputs, y, weight)
         self._chain.write_gradient(values, passed, slope, self._values(out))
         return losses
@@ -182,8 +192,16 @@ class ConvolvedTask(LayeredTask):
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         if isinstance(x, Shifted) or self.traits.batched:
             return super(LayeredTask, self).outputs(params, x, masks)
+        if passed := _passed(x):
+            return torch.cat([each.outputs for each in passed])
         found, inputs = super().outputs, dense(x)
         return torch.cat([found(params[lane], inputs[lane], masks) for lane in _lanes(params)])
+
+    def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
+        if self.traits.batched:
+            return super(LayeredTask, self).forward(params, x, masks)
+        made = [super(ConvolvedTask, self).forward(params[lane], x[lane]).passed for lane in _lanes(params)]
+        return Inputs(x, len(x), passed=sum(made, ()))
 
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
@@ -192,9 +210,13 @@ class ConvolvedTask(LayeredTask):
             return super(LayeredTask, self).losses_and_gradient(params, x, y, weight, masks)
         return super().losses_and_gradient(params, x, y, weight, masks)
 
-    def _write_gradient(self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    def _write_gradient(
+        self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, made: tuple[Passed, ...]
+    ) -> Tensor:
         write = super()._write_gradient
-        return torch.cat([write(*(value[lane] for value in (params, x, y, weight, out))) for lane in _lanes(params)])
+        return torch.cat(
+            [write(params[lane], x[lane], y[lane], weight[lane], out[lane], made[lane]) for lane in _lanes(params)]
+        )
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
@@ -227,6 +249,10 @@ class FusedTask(Task):
 
     def _fuses(self, x: Moved) -> bool:
         return precision.is_reduced() and not isinstance(x, Shifted) and self._fused.takes(dense(x))
+
+
+def _passed(x: Moved) -> tuple[Passed, ...]:
+    return x.passed if isinstance(x, Inputs) else ()
 
 
 def _lanes(params: Tensor) -> list[slice]:

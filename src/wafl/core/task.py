@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from wafl.core import precision
 from wafl.core.convolutions import convolution_products
 from wafl.core.dropout import Site, draw_masks, masked, recorded
-from wafl.core.inputs import Inputs, Shifted, dense
+from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.layers import changed_output, output_of
 from wafl.core.losses import OutputLoss, Product
 from wafl.core.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
@@ -197,6 +197,10 @@ class Task:
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         return self._each_lane(self._calling(x, masks))(self._lanes(params), *self._inputs(x), masks or ())
 
+    def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
+        """The examples with a forward pass, if one can be kept for the losses and gradients that are asked for next."""
+        return shared(x)
+
     def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
         return self.loss.value(self.outputs(params, x, masks), y)
 
@@ -346,6 +350,10 @@ class Problem:
     def outputs(self, x: Moved) -> Tensor:
         return self._reader.outputs(self.params, x, self.masks)
 
+    def forward(self, x: Tensor) -> Inputs:
+        """The same examples, for both :meth:`loss` and :meth:`descent`, which then share a forward pass if they can."""
+        return self._reader.forward(self.params, x, self.masks)
+
     def loss(self, x: Moved, y: Tensor) -> Tensor:
         return self._reader.losses(self.params, x, y, self.masks)
 
@@ -400,6 +408,9 @@ class LayerProblem(Problem):
 
     def shifted(self, features: Tensor | Inputs) -> Shifted:
         return Shifted(self.x, self.layer, self.at_rest, dense(features) - self.at_rest)
+
+    def forward(self, x: Tensor) -> Inputs:
+        return shared(x)
 
     def outputs(self, x: Moved) -> Tensor:
         return super().outputs(x if isinstance(x, Shifted) else self.shifted(x))

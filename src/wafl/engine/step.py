@@ -109,7 +109,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     loss, cost, memory, move = carry.loss, carry.cost, carry.memory, None
     if client.adversary is not None:
         counts = client.label_counts(lanes.clients)
-        state = AdversaryState(lanes.scalars, key, share, memory, counts, watched=batch.first)
+        state = AdversaryState(lanes.scalars, key, share, memory, counts, watched=False)
         move = client.adversary(problem, x, y, state)
         x, y = move.inputs, move.y_adv
         if memory is not None and move.state.memory is not None:
