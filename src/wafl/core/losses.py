@@ -91,8 +91,7 @@ class CrossEntropy(OutputLoss):
         return _softmax
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
-        probabilities = _softmax(outputs)
-        return probabilities.scatter_add_(-1, y[..., None], torch.full_like(y, -1.0, dtype=outputs.dtype)[..., None])
+        return _softmax(outputs).scatter_(-1, y[..., None], -1.0, reduce="add")
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
         """How steep ``loss(W x + b)`` can be for each label y: the largest ``||w_j - w_y||_*``, ``[L, C]``.

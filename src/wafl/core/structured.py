@@ -18,6 +18,7 @@ from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, Passed, has_bias
 from wafl.core.fused import Fused, fuse
 from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
+from wafl.core.products import product
 from wafl.core.sequence import is_plain, members
 from wafl.core.task import Loss, Masks, Moved, Task, trainable
 
@@ -70,7 +71,7 @@ class LinearTask(Task):
         weight, bias = self.linear(params)
         base = inputs.base.flatten(2)
         # All lanes that share a batch go into one product: [G, R C, D] x [G, D, B].
-        products = torch.bmm(weight.reshape(len(base), -1, self._features), base.mT)
+        products = product(weight.reshape(len(base), -1, self._features), base)
         return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
 
     def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:

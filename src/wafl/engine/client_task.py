@@ -134,6 +134,11 @@ class LaneInput:
     iterates: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     sharing: int = 1
 
+    @cached_property
+    def columns(self) -> dict[str, Tensor]:
+        """The scalars as ``[L, 1]``, which multiply the rows of parameters."""
+        return {name: value[:, None] for name, value in self.scalars.items()}
+
     def split(self, chunk: int) -> list[LaneInput]:
         """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
         size = max(chunk // self.sharing, 1) * self.sharing

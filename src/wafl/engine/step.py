@@ -145,6 +145,8 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     after = Carry(params, loss, cost, carry.decay, velocity, memory, {**carry.local, **carried}, carry.iterates)
     if batch.live is not None:
         after = _chosen(batch.live, after, carry)
+    if not lanes.iterates:
+        return after
     # The params after that many steps, or after the lane's last.
     due = {name: (steps > batch.step)[:, None] for name, steps in lanes.iterates.items()}
     kept = {name: torch.where(due[name], after.params, value) for name, value in carry.iterates.items()}
@@ -152,8 +154,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
 
 
 def local_state(lanes: LaneInput, carry: Carry) -> LocalState:
-    scalars = {name: value[:, None] for name, value in lanes.scalars.items()}
-    return LocalState(lanes.params, carry.params, scalars, lanes.vectors, lanes.memory.get(LOCAL), carry.local)
+    return LocalState(lanes.params, carry.params, lanes.columns, lanes.vectors, lanes.memory.get(LOCAL), carry.local)
 
 
 def joined(carries: Sequence[Carry]) -> Carry:
