@@ -19,7 +19,7 @@ from wafl.adversaries.base import lane_scalar
 from wafl.algorithms import Replies
 from wafl.core.errors import CheckpointError, ConfigError
 from wafl.core.inputs import Inputs, dense
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 from wafl.engine.checkpoint import Checkpoint
 from wafl.local import LocalState, Plain
 from wafl.run import load_run

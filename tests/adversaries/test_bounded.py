@@ -14,9 +14,9 @@ from torch import nn
 from tests.oracles import adversary as oracles
 from wafl import FGSM, PGD
 from wafl.adversaries import AdversaryState, ProjectedAscent, fgsm, pgm
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 
 NORMS = (2, math.inf)
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import wafl
 from wafl.adversaries import AdversaryState, resilient, wasserstein
 from wafl.adversaries.order_one import LEAST_EXCESS, next_excess
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 
 Array = npt.NDArray[Any]
 DUALS: dict[float, Any] = {1: math.inf, 2: 2, math.inf: 1}

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import wafl
 from tests.adversaries.test_terms import FEATURES, MODELS, drawn
 from wafl.adversaries import Shape, Wasserstein, client_shape
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Problem, Task
+from wafl.core.task import Task
 
 GENERATOR = torch.Generator().manual_seed(5)
 MATRIX = torch.eye(FEATURES, dtype=torch.float64) + 0.4 * torch.randn(

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import wafl
 from wafl.adversaries import AdversaryState, sinkhorn
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 
 GAMMA, NOISE = 0.6, 0.4
 X, Y = torch.tensor([[[-0.8], [0.1], [1.5]]], dtype=torch.float64), torch.tensor([[0, 1, 1]])

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from wafl.adversaries import AdversaryState, Move, sinkhorn
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy, kl_div
 
 import wafl
 from wafl.adversaries import AdversaryState, calibrated, invariant, pgm, trades
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 
 CLASSES, FEATURES, BATCH = 4, 5, 6
 BALL = {"epsilon": 0.3, "norm": 2, "steps": 4, "random_start": True, "bounds": None}

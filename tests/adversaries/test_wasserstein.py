@@ -16,9 +16,9 @@ from wafl import robust_loss
 from wafl.adversaries import AdversaryState, wasserstein
 from wafl.core.chain import Chain
 from wafl.core.losses import output_loss
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 from wafl.models import CNN
 
 NORMS = (1, 2, math.inf)

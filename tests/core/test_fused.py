@@ -11,8 +11,9 @@ from wafl.core.fused import fuse
 from wafl.core.losses import output_loss
 from wafl.core.one_by_one import side_by_side
 from wafl.core.precision import computing
+from wafl.core.problem import Problem
 from wafl.core.structured import FusedTask
-from wafl.core.task import Problem, Task, Traits
+from wafl.core.task import Task, Traits
 
 LANES, BATCH = 2, 3
 

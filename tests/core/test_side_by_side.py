@@ -10,8 +10,9 @@ from wafl.core import one_by_one
 from wafl.core.one_by_one import side_by_side
 from wafl.core.pooling import Pooling, with_pooling
 from wafl.core.precision import casts_of, computing
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Problem, Task, Traits
+from wafl.core.task import Task, Traits
 
 LANES, BATCH = 3, 4
 

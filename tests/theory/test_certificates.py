@@ -21,8 +21,8 @@ from tests.oracles import theory
 from wafl.adversaries import AdversaryState
 from wafl.attacks import Population
 from wafl.core.losses import CrossEntropy
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 from wafl.theory import certify, constants
 from wafl.theory.dual import Surrogate, minimize_dual
 from wafl.theory.layers import loss_steepness

@@ -14,8 +14,8 @@ from tests.oracles import adversary as oracles
 from tests.oracles import theory
 from tests.theory.test_certificates import NORMS, a_case
 from wafl.adversaries import AdversaryState
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Problem
 from wafl.theory import certify
 from wafl.theory.constants import data_free_constants
 from wafl.theory.sampling import Domain, Moments, Sample, largest_surrogate

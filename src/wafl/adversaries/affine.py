@@ -15,7 +15,7 @@ from torch import Tensor
 from wafl.adversaries.base import AdversaryState, Move, lane_scalar
 from wafl.core.inputs import Inputs, dense
 from wafl.core.options import Positive, Tunable, check_options
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)

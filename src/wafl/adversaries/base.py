@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from wafl.core.inputs import Inputs, dense
+from wafl.core.problem import Problem
 from wafl.core.random import Key, Purpose
-from wafl.core.task import Moved, Problem
+from wafl.core.task import Moved
 
 Draw = Callable[[Key, Purpose, int], Tensor]
 

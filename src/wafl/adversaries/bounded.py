@@ -30,8 +30,8 @@ from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import power_norm, typical_length
 from wafl.core.options import Box, Choice, Count, Positive, Range, Tunable, check_options
+from wafl.core.problem import Problem
 from wafl.core.random import Key, normal, uniform
-from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

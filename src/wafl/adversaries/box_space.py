@@ -13,7 +13,7 @@ from wafl.adversaries.class_space import ClassSpace
 from wafl.core.bounds import Box, check_inside
 from wafl.core.capture import everywhere
 from wafl.core.inputs import Inputs
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 LARGEST_RATIO = 0.8
 """The slowest convergence that is extrapolated; beyond it, an example has hardly begun to converge."""

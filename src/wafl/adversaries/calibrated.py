@@ -16,7 +16,7 @@ from wafl.adversaries.base import AdversaryState, Move, Term
 from wafl.adversaries.bounded import ProjectedAscent
 from wafl.adversaries.trades import check_classes, within_ball
 from wafl.core.inputs import Inputs, dense
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 RAREST = 1e-8
 """What counts as the share of a class that a client does not have."""

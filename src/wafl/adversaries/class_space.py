@@ -14,7 +14,7 @@ from wafl.adversaries.ascent import backtrack, close, settling
 from wafl.adversaries.base import Move
 from wafl.core.inputs import Inputs
 from wafl.core.kernels import kernels
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)

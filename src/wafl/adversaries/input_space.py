@@ -11,7 +11,7 @@ from wafl.core.bounds import Box, check_inside
 from wafl.core.capture import everywhere
 from wafl.core.inputs import Inputs, shared
 from wafl.core.norms import power_norm
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 
 class InputSpace:

@@ -15,7 +15,7 @@ from wafl.adversaries.base import AdversaryState, Move, Term, lane_scalar
 from wafl.adversaries.trades import check_classes
 from wafl.core.inputs import Inputs, dense
 from wafl.core.options import NotNegative, Tunable, check_options
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import Tensor
 from wafl.adversaries.base import AdversaryState, Move, Term
 from wafl.core.inputs import Inputs
 from wafl.core.norms import dual, power_norm, steepest
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 FIRST_EXCESS, FIRST_PACE = 1.0, -1.0
 LEAST_EXCESS = 1e-4

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.adversaries.ascent import Room, linear_maximizer
 from wafl.core.inputs import Inputs
 from wafl.core.norms import dual, power_norm
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 STEPS = 4
 """How often the loss is linearized; the first time tells how far the batch moves at least, if the loss is convex."""

@@ -19,7 +19,7 @@ from wafl.adversaries.base import AdversaryState, Move, Term, lane_scalar
 from wafl.adversaries.wasserstein import Wasserstein
 from wafl.core.inputs import Inputs
 from wafl.core.options import Positive, Tunable, part
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from wafl.adversaries.base import AdversaryState, Move, Term, example_draws, lan
 from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
 from wafl.core.options import NotNegative, Positive, Tunable, check_options
+from wafl.core.problem import Problem
 from wafl.core.random import normal
-from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from wafl.adversaries.wasserstein import Wasserstein
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import typical_price
 from wafl.core.options import Count, Positive, Range, Tunable, check_options
+from wafl.core.problem import Problem
 from wafl.core.random import normal
-from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from wafl.adversaries.base import AdversaryState
 from wafl.core.checks import check_seed
 from wafl.core.cost import check_ascent
 from wafl.core.fitness import check_fitness
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
-from wafl.core.task import Loss, Problem
+from wafl.core.task import Loss
 
 
 class Trained(Protocol):

@@ -16,7 +16,7 @@ from wafl.adversaries.bounded import ProjectedAscent
 from wafl.core.inputs import Inputs, dense
 from wafl.core.losses import SoftLabels
 from wafl.core.options import NotNegative, Tunable, part
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, Shifted, shared
 from wafl.core.norms import typical_length, typical_price
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options
+from wafl.core.problem import Problem
 from wafl.core.random import normal
 from wafl.core.shaping import Shape, check_shaping, shaped, shaped_curvature
-from wafl.core.task import Problem
 
 FIRST_GAMMA = {1: 1.0, 2: 1e6}
 """Where the search for the gamma of a radius starts, by power.

@@ -20,7 +20,7 @@ from wafl.attacks.base import Attack, Population
 from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
 from wafl.core.checks import check_seed
 from wafl.core.norms import norm_name
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 
 _BATCH = 500
 _BATCH_ON_GPU = 8192

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from wafl.adversaries.surrogate import single_lane
 from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
-from wafl.core.task import Loss, Moved, Problem
+from wafl.core.problem import Problem
+from wafl.core.task import Loss, Moved
 from wafl.run import Run
 
 

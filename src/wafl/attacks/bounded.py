@@ -17,8 +17,9 @@ from wafl.core.checks import check_seed
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import norm_name
 from wafl.core.options import options_of
+from wafl.core.problem import Problem
 from wafl.core.random import Key
-from wafl.core.task import Moved, Problem
+from wafl.core.task import Moved
 
 
 class BoundedAttack(Attack):

@@ -17,7 +17,8 @@ from wafl.core.checks import check_space
 from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
 from wafl.core.norms import norm_name
-from wafl.core.task import Loss, Moved, Problem
+from wafl.core.problem import Problem
+from wafl.core.task import Loss, Moved
 from wafl.run import Run
 
 SAME, NEAR = 1e-6, 1e-2

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from wafl.core.convolutions import BUSY
 from wafl.core.dropout import Site, recorded
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import LayeredTask, LinearTask
-from wafl.core.task import Problem, Task, Traits
+from wafl.core.task import Task, Traits
 
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 """What models raise for inputs that do not suit them."""

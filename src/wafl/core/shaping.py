@@ -17,7 +17,8 @@ from torch import Tensor
 from wafl.core.fingerprint import tensors_digest
 from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.losses import OutputLoss
-from wafl.core.task import Moved, Problem
+from wafl.core.problem import Problem
+from wafl.core.task import Moved
 
 CLIENTS: Final = "clients"
 WAYS = f"{CLIENTS!r}, a square matrix, or one number per feature"

@@ -14,9 +14,10 @@ from wafl.adversaries import Adversary, Fitted
 from wafl.algorithms.local import LocalStep, sgd
 from wafl.algorithms.messages import Vectors
 from wafl.core.inputs import Inputs
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.statistics import FEDBN, PER_CLIENT
-from wafl.core.task import Problem, Task
+from wafl.core.task import Task
 from wafl.data.examples import Examples
 from wafl.engine.batches import room_for
 from wafl.schedule import LocalWork

@@ -21,8 +21,9 @@ from wafl.core.describe import describe
 from wafl.core.errors import SequentialWarning
 from wafl.core.fitness import UNFIT, check_fitness
 from wafl.core.precision import computing
+from wafl.core.problem import Problem
 from wafl.core.shaping import Shape
-from wafl.core.task import Problem, Task
+from wafl.core.task import Task
 from wafl.core.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is

@@ -15,8 +15,8 @@ from torch import Tensor
 from wafl.adversaries import AdversaryState
 from wafl.algorithms.algorithm import reports
 from wafl.algorithms.messages import GRADIENT, PARAMS, Vectors
+from wafl.core.problem import Problem
 from wafl.core.random import Key
-from wafl.core.task import Problem
 from wafl.engine.batches import draw_batches
 from wafl.engine.client_task import (
     ADVERSARY,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wafl.adversaries import AdversaryState, Move
 from wafl.algorithms.local import LocalState
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 from wafl.core.trees import mapped
 from wafl.engine.client_task import ADVERSARY, LOCAL, ClientTask, LaneInput
 

@@ -22,7 +22,8 @@ from wafl.core.errors import (
     RadiusWarning,
     UnboundedError,
 )
-from wafl.core.task import Problem, Task
+from wafl.core.problem import Problem
+from wafl.core.task import Task
 from wafl.core.warn import warn_user
 from wafl.history import History, Record
 from wafl.methods import Method

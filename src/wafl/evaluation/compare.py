@@ -21,7 +21,7 @@ from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.core.checks import check_seed
 from wafl.core.files import write_whole
 from wafl.core.frames import to_frame, to_html
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import (

@@ -13,8 +13,9 @@ from wafl.core.bounds import within
 from wafl.core.checks import check_seed
 from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
+from wafl.core.problem import Problem
 from wafl.core.random import Purpose, choose
-from wafl.core.task import Loss, Problem
+from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score

@@ -21,8 +21,9 @@ from wafl.core.bounds import within
 from wafl.core.errors import ConfigError
 from wafl.core.fitness import check_fitness
 from wafl.core.precision import computing
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Problem, Task
+from wafl.core.task import Task
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.engine.chosen_radius import CANDIDATES

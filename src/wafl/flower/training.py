@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from wafl.adversaries import AdversaryState, Wasserstein
 from wafl.core.checks import check_positive
 from wafl.core.fitness import check_fitness
+from wafl.core.problem import Problem
 from wafl.core.random import WORD, Key
 from wafl.core.structured import make_task
-from wafl.core.task import Loss, Problem, Task
+from wafl.core.task import Loss, Task
 from wafl.engine.watch import lowest_gamma
 
 PREFIX = "wafl-"

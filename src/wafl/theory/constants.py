@@ -15,8 +15,9 @@ from wafl.core.checks import check_positive
 from wafl.core.errors import PreconditionError
 from wafl.core.fitness import check_fitness
 from wafl.core.norms import check_norm, dual
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.core.task import Loss, Problem, Task
+from wafl.core.task import Loss, Task
 from wafl.data.arrays import as_array
 from wafl.data.federation import Federation
 from wafl.data.labels import count_classes

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from wafl.adversaries import Adversary
 from wafl.attacks import Population, WassersteinShift
 from wafl.core.fitness import check_fitness
-from wafl.core.task import Loss, Problem, Task
+from wafl.core.problem import Problem
+from wafl.core.task import Loss, Task
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.engine.survey import Survey, SurveyReplies

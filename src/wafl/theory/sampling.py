@@ -32,7 +32,8 @@ from wafl.adversaries.base import lane_scalar
 from wafl.core.errors import PreconditionError
 from wafl.core.inputs import Inputs
 from wafl.core.norms import dual, power_norm
-from wafl.core.task import Problem, Task
+from wafl.core.problem import Problem
+from wafl.core.task import Task
 from wafl.data.federation import Federation
 from wafl.theory import linear
 from wafl.theory.constant import Constant

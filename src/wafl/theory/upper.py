@@ -12,7 +12,7 @@ from wafl.adversaries import AdversaryState, Move, Wasserstein
 from wafl.adversaries.base import lane_scalar
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.norms import dual, power_norm
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 from wafl.theory.margins import margins_of
 from wafl.theory.phi import LinearPhi, distance_to_error
 

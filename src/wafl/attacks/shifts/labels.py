@@ -11,8 +11,8 @@ from torch import Tensor
 from wafl.attacks.base import Attack, Population
 from wafl.attacks.shifts.shift import PURPOSE, Draw, check_severity
 from wafl.core.checks import check_seed
+from wafl.core.problem import Problem
 from wafl.core.random import Key, uniform
-from wafl.core.task import Problem
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from wafl.attacks.base import Attack, Population
 from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
 from wafl.core.checks import check_seed
+from wafl.core.problem import Problem
 from wafl.core.random import Key, Purpose
-from wafl.core.task import Problem
 
 PURPOSE = Purpose.SHIFT
 _CHUNK = 2**20
