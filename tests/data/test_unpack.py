@@ -18,12 +18,10 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from wafl.core.errors import ConfigError
 from wafl.data import matlab, unpack
 from wafl.data.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
 from wafl.data.unpack import check_pickle, read_npz, unpacked
 from wafl.data.unpickle import read_frame
-from wafl.flower.site import read_folder
 
 
 def npy(shape: tuple[int, ...], content: bytes, dtype: str = "<f8") -> bytes:
@@ -91,15 +89,6 @@ def test_a_header_that_promises_more_than_the_file_holds_takes_no_memory(tmp_pat
     path = zipped(tmp_path / "huge.npz", x=npy((10**14,), bytes(8)), y=npy((1,), bytes(8)))
     with pytest.raises(ValueError, match="x holds 8 bytes, but its header promises 728 TiB"):
         read_npz(path, ("x", "y"))
-    with pytest.raises(ConfigError, match=r"huge.npz cannot be read: x holds 8 bytes"):
-        read_folder(tmp_path)
-
-
-def test_a_node_does_not_read_what_its_memory_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wafl.flower.site.free_bytes", lambda device: 1000)
-    zipped(tmp_path / "a.npz", x=npy((200, 1), bytes(1600)), y=npy((200,), bytes(1600), "<i8"))
-    with pytest.raises(ConfigError, match=r"a.npz cannot be read: it unpacks to more than 1,000 bytes"):
-        read_folder(tmp_path)
 
 
 def test_an_idx_header_that_promises_terabytes_takes_no_memory(tmp_path: Path) -> None:
