@@ -7,7 +7,7 @@ import torch
 from torch.backends import mkldnn
 
 from wafl.core.precision import computing
-from wafl.core.products import LONGEST, product
+from wafl.core.products import product
 
 CPU = torch.device("cpu")
 
@@ -19,9 +19,7 @@ def matrices(rows: int, columns: int, depth: int) -> tuple[torch.Tensor, torch.T
     return flat[:, : rows * depth].view(3, rows, depth), torch.randn(3, columns, depth, generator=generator)
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "depth"), [(10, 64, 64), (64, 10, LONGEST), (10, 64, LONGEST + 1), (1, 1, 1), (10, 0, 4)]
-)
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(10, 64, 64), (64, 10, 784), (1, 1, 1), (10, 0, 4)])
 def test_it_is_the_product_in_rows(rows: int, columns: int, depth: int) -> None:
     a, b = matrices(rows, columns, depth)
     found = product(a, b)
@@ -29,8 +27,8 @@ def test_it_is_the_product_in_rows(rows: int, columns: int, depth: int) -> None:
     torch.testing.assert_close(found.double(), torch.einsum("lmk,lnk->lmn", a.double(), b.double()), rtol=0, atol=1e-4)
 
 
-def test_a_short_product_takes_no_detour(capfd: pytest.CaptureFixture[str]) -> None:
-    a, b = matrices(10, 64, 64)
+def test_it_takes_no_detour(capfd: pytest.CaptureFixture[str]) -> None:
+    a, b = matrices(10, 64, 784)
     with mkldnn.verbose(mkldnn.VERBOSE_ON):
         product(a, b)
     ctypes.CDLL(None).fflush(None)

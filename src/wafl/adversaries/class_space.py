@@ -15,6 +15,7 @@ from wafl.adversaries.base import Move
 from wafl.core.inputs import Inputs
 from wafl.core.kernels import kernels
 from wafl.core.problem import Problem
+from wafl.core.products import product
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ClassSpace:
         if self.probabilities is not None:
             self.origin.scatter_(1, y[:, None], 1.0)
         self.half_price = 0.5 / gamma
-        self.gram = torch.bmm(self.weight, self.weight.mT) * self.half_price[:, None, None]
+        self.gram = product(self.weight, self.weight) * self.half_price[:, None, None]
 
     @cached_property
     def base(self) -> Tensor:
@@ -131,9 +132,10 @@ class ClassSpace:
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         (at, converged), rest = self.climb(start, steps, tolerance), self.rest
         climbed = at.value >= rest.value  # always, except for rounding
-        move = torch.where(climbed[:, None], at.point - self.origin, 0.0)
+        fell = ~climbed
+        move = (at.point - self.origin).masked_fill_(fell[:, None], 0.0)
         outputs = torch.where(climbed[:, None], at.outputs, rest.outputs)
-        squared = torch.where(climbed, at.squared, 0.0)
+        squared = at.squared.masked_fill(fell, 0.0)
         inputs = self.x.shifted(self.weight, move * self.half_price[:, None, None], outputs)
         return Move(inputs, self.y, torch.maximum(at.value, rest.value), squared, converged)
 

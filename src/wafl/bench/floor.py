@@ -26,11 +26,12 @@ def prepare(work: Work) -> Train:
             for step in range(steps):
                 chosen = torch.from_numpy(np.stack([client[step] for client in rows]))
                 inputs = x.index_select(0, chosen.view(-1)).view(*chosen.shape, -1)
-                pull = torch.baddbmm(biases[:, None], inputs, weights.mT).softmax(-1)
-                pull.scatter_add_(2, y[chosen][..., None], pull.new_full((1, 1, 1), -1.0).expand(*chosen.shape, 1))
+                outputs = inputs.new_empty(cohort, weights.shape[1], chosen.shape[1])
+                torch.baddbmm(biases[:, None], inputs, weights.mT, out=outputs.mT)  # by columns: without oneDNN on ARM
+                pull = outputs.softmax(1).scatter_(1, y[chosen][:, None], -1.0, reduce="add")
                 scale = -rate / chosen.shape[1]
-                weights.baddbmm_(pull.mT, inputs, alpha=scale)
-                biases.add_(pull.sum(1), alpha=scale)
+                weights.baddbmm_(pull, inputs, alpha=scale)
+                biases.add_(pull.sum(2), alpha=scale)
             weight, bias = weights.mean(0), biases.mean(0)
         return dict(zip(work.params, (weight.numpy(), bias.numpy()), strict=True))
 
