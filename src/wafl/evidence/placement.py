@@ -37,13 +37,14 @@ def placed(x: Tensor, draws: Tensor) -> Tensor:
 
     Args:
         x: the images.
-        draws: how far each goes, ``[N, 4]``, in parts of the most: down, right, zoom, turn.
+        draws: how far each goes, ``[N, 4]``, in parts of the most: down, right, larger, counterclockwise.
     """
-    down, right, zoom, turn = draws.to(x).unbind(1)
-    angle, scale = math.radians(DEGREES) * turn, ZOOM**zoom
-    sine, cosine = scale * angle.sin(), scale * angle.cos()
+    down, right, larger, turn = draws.to(x).unbind(1)
     height, width = x.shape[-2:]
-    maps = torch.stack([cosine, -sine, right * 2 * PIXELS / width, sine, cosine, down * 2 * PIXELS / height], dim=1)
+    aside, along = right * 2.0 * PIXELS / width, down * 2.0 * PIXELS / height
+    angle, scale = math.radians(DEGREES) * turn, ZOOM**-larger
+    sine, cosine = scale * angle.sin(), scale * angle.cos()
+    maps = torch.stack([cosine, -sine, -aside, sine, cosine, -along], dim=1)  # from where each pixel is read
     grid = functional.affine_grid(maps.view(-1, 2, 3), list(x.shape), align_corners=False)
     return functional.grid_sample(x, grid, align_corners=False)
 
