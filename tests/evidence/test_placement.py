@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import wafl
-from wafl.core.task import Problem
+from wafl.core.problem import Problem
 from wafl.evidence import files
 from wafl.evidence.domains import clients_of
 from wafl.evidence.placement import SHRINKAGE, Placement, RandomPlacement, augmented, ball, placed, shape_of

@@ -19,9 +19,9 @@ from wafl.adversaries import AdversaryState, Move, Wasserstein
 from wafl.adversaries.base import example_draws, lane_key
 from wafl.attacks.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
 from wafl.core.inputs import Inputs, dense
+from wafl.core.problem import Problem
 from wafl.core.random import uniform
 from wafl.core.shaping import Shape
-from wafl.core.task import Problem
 from wafl.evidence.domains import clients_of
 from wafl.methods import Method
 from wafl.weights import ClientWeights, fixed
