@@ -335,3 +335,13 @@ def test_the_starter_can_be_tuned() -> None:
     assert list(search.settings) == ["wafl", "fedavg"]
     assert search.goal.attacked == [0.0, 0.2, 0.4, 0.6, 0.8]
     assert isinstance(search.goal.attack, wafl.PGD)
+
+
+def test_held_out_examples_can_be_moved_otherwise_than_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "exp.toml"
+    path.write_text(
+        EXPERIMENT.replace('source = "toy:make_clients"', 'dataset = "digits"\niid = true\nnum_clients = 5')
+    )
+    own, other = (TunedExperiment.create(path, attack=shift) for shift in (None, wafl.shifts.inversion(severity=1.0)))
+    assert isinstance(own.search.goal.attack, wafl.FGSM)
+    assert isinstance(other.search.goal.attack, wafl.shifts.Inversion)

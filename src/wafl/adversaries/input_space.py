@@ -84,7 +84,7 @@ class InputSpace:
         if self.bounds is None:
             return there
         inside = there.base.clamp(*self.bounds)
-        return there if there.passed and torch.equal(inside, there.base) else inside
+        return there if there.passed and everywhere(inside == there.base) else inside
 
 
 def num_classes(problem: Problem, x: Inputs) -> int:

@@ -7,5 +7,6 @@
 - ``leaderboard.py``: methods on natural clients, tuned alike; ``natural.py``: on which;
 - ``tables.py``: the tables of the pages, from the numbers;
 - ``domains.py``: the domain tasks as clients and a target;
+- ``placement.py``: images placed, zoomed and turned otherwise: to judge trials by, and as the shape of a ball;
 - ``statistics.py``: means, intervals, paired differences, ranks.
 """

@@ -48,6 +48,11 @@ def turned_digits() -> Federation:
     return _turned().clients
 
 
+def clients_of(name: str) -> Federation:
+    """The clients of a task, by the name of the function that makes them."""
+    return _turned().clients if name == "turned_digits" else task(name).clients
+
+
 def target_of(source: str | None) -> Federation | None:
     """The target that belongs to clients; None if they are tested on their own data."""
     if source is None:

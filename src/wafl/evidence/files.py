@@ -30,7 +30,7 @@ Protocol = Literal["paper", "fair"]
 Scale = Literal["smoke", "small", "full"]
 PROTOCOLS, SCALES = get_args(Protocol), get_args(Scale)
 SCALED = frozenset(SCALES)
-ABOUT = ("title", "figure", "parts", "tests", "at_rounds")
+ABOUT = ("title", "figure", "parts", "tests", "at_rounds", "judged")
 """The keys that say what becomes of the runs; all others are those of an experiment file."""
 
 UNSET = "unset"
@@ -48,6 +48,8 @@ class Part:
         figure: how it is drawn, one of :data:`wafl.evidence.draw.FIGURES`.
         experiment: what is trained.
         tests: what the trained models are tested with, by name: an attack as in an experiment file, and ``attacked``.
+        judged: what becomes of the held-out examples that trials are judged on, one of
+            :data:`wafl.evidence.reproduce.JUDGED`; None leaves them as they are.
         content: everything that the file says about this part, by which saved numbers are known again.
     """
 
@@ -59,6 +61,7 @@ class Part:
     figure: str
     experiment: Experiment
     tests: dict[str, dict[str, Any]]
+    judged: str | None
     content: dict[str, Any]
 
     @property
@@ -124,7 +127,9 @@ def _part(name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[
     rest["methods"] = [each for table in methods.values() for each in _at_rounds(table, about["at_rounds"])]
     experiment = parse_experiment(rest, f"{name}.toml ({part}, {protocol}, {scale})")
     tests = {label: dict(test) for label, test in (about["tests"] or {}).items() if test}
-    return Part(name, part, protocol, scale, content["title"], content["figure"], experiment, tests, content)
+    return Part(
+        name, part, protocol, scale, content["title"], content["figure"], experiment, tests, about["judged"], content
+    )
 
 
 def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str, Any]]:

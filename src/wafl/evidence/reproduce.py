@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from wafl.attacks import Attack
 from wafl.core.errors import ConfigError, DivergedError, TrainingWarning
 from wafl.core.files import write_whole
 from wafl.data.cache import data_folder, locate
@@ -24,9 +25,10 @@ from wafl.evidence.draw import draw
 from wafl.evidence.files import Part
 from wafl.evidence.jobs import each
 from wafl.evidence.measure import measured
+from wafl.evidence.placement import Placement
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder, provenance, to_toml
-from wafl.runs.method_keys import Schedule
+from wafl.runs.method_keys import MethodTable, OwnMethod, Schedule
 from wafl.runs.own_code import imports
 from wafl.runs.plan import make_entry
 from wafl.runs.read import read_experiment
@@ -36,6 +38,8 @@ from wafl.runs.tune import TunedExperiment
 Say = Callable[[str], None]
 MAKER = ("command", "python", "packages", "machine")
 """The keys that say how and where numbers were made."""
+JUDGED: dict[str, Attack] = {"placement": Placement(1.0)}
+"""What held-out examples that trials are judged on can be moved by."""
 
 
 def reproduce(
@@ -191,7 +195,8 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
     if part.experiment.tune is not None:
         source = plain.with_suffix(".tuned.toml")
         if not source.is_file():
-            TunedExperiment.create(plain, output=source).run()
+            attack = None if part.judged is None else JUDGED[part.judged]
+            TunedExperiment.create(plain, output=source, attack=attack).run()
         trials = json.loads(plain.with_suffix(".trials.json").read_text(encoding="utf-8"))
         found = trials["methods"][name]
         chosen = {"setting": found["best"], "why": found["why"], "by": trials["measure"]}
@@ -221,7 +226,14 @@ def alone(experiment: Experiment, name: str) -> Experiment:
     (method,) = (method for method in experiment.methods if method.label == name)
     tune = experiment.tune
     if tune is not None:
-        declared = make_entry(method, experiment.schedule).method.declared()
-        own = {*Schedule.model_fields, *(option for option, (_, value) in declared.items() if value is not None)}
+        own = {*Schedule.model_fields, *_searched(method, experiment)}
         tune = tune.model_copy(update={"space": {key: tune.space[key] for key in tune.space if key in own}})
     return experiment.model_copy(update={"methods": [method], "tune": tune})
+
+
+def _searched(method: MethodTable, experiment: Experiment) -> list[str]:
+    """The options of a method that can be searched: those with a value, or what its function is called with."""
+    if isinstance(method, OwnMethod):
+        return list(method.options)
+    declared = make_entry(method, experiment.schedule).method.declared()
+    return [option for option, (_, value) in declared.items() if value is not None]

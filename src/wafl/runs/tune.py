@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from wafl.attacks import Attack
 from wafl.core.describe import describe
 from wafl.core.errors import ConfigError
 from wafl.core.files import sealed, unsealed, write_whole
@@ -50,13 +51,16 @@ class TunedExperiment:
     known: dict[str, list[Trial]] = field(default_factory=dict[str, list[Trial]])
 
     @classmethod
-    def create(cls, source: Path, changes: Sequence[str] = (), output: Path | None = None) -> TunedExperiment:
+    def create(
+        cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
+    ) -> TunedExperiment:
         """Make and check everything before any work; nothing that exists is overwritten.
 
         Args:
             source: the experiment file.
             changes: what to change in it, as ``key=value``.
             output: the file to write; by default next to ``source``, as ``<name>.tuned.toml``.
+            attack: what moves held-out examples; by default the attack of the file.
         """
         output = output or source.with_suffix(".tuned.toml")
         if output.exists():
@@ -64,7 +68,7 @@ class TunedExperiment:
         if not output.parent.is_dir():
             raise FileNotFoundError(f"{output.parent} is not a folder: --output must be a file in one that exists")
         plan = make_plan(read_experiment(source, changes), source.parent)
-        made = cls(source, tuple(changes), output, plan, make_search(plan))
+        made = cls(source, tuple(changes), output, plan, make_search(plan, attack))
         return replace(made, known=made._read_known())
 
     @property
@@ -138,8 +142,8 @@ class TunedExperiment:
         }
 
 
-def make_search(plan: Plan) -> Search:
-    """What is tried of an experiment, by its section ``tune``."""
+def make_search(plan: Plan, attack: Attack | None = None) -> Search:
+    """What is tried of an experiment, by its section ``tune``; ``attack`` replaces that of the experiment."""
     experiment = plan.experiment
     options = experiment.tune or config.Tune()
     if plan.federation is None:
@@ -149,7 +153,7 @@ def make_search(plan: Plan) -> Search:
     goal = Goal(
         split,
         options.metric,
-        plan.attack,
+        attack or plan.attack,
         options.attacked or [0.0, *(share for share in experiment.evaluation.attacked if share > 0)],
         options.seed,
         clients.device,

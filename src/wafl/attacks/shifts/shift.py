@@ -30,6 +30,7 @@ class Draw(IntEnum):
     SHOT = 3
     LABELS = 4
     OCCLUSION = 5
+    PLACEMENT = 6
 
 
 @dataclass(frozen=True)
