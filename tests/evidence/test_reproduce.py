@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from wafl.core.errors import ConfigError
-from wafl.data.federation import Federation
 from wafl.evidence import files, measure, reproduce
 from wafl.evidence.draw import FIGURES
 from wafl.evidence.files import PROTOCOLS, SCALES
@@ -60,16 +58,6 @@ def test_a_part_comes_back_from_another_process_as_it_was() -> None:
             assert copy.experiment.model_dump() == part.experiment.model_dump()
             assert reproduce.digest(copy) == reproduce.digest(part)
             assert copy.label == part.label
-
-
-def test_a_test_with_few_examples_per_client_takes_them_evenly_from_each() -> None:
-    pairs = [(torch.zeros(1, 1), torch.zeros(1).long(), torch.arange(n).view(n, 1) / 100, torch.arange(n) % 3)
-             for n in (10, 2, 5)]  # fmt: skip
-    few = measure.with_fewer_tests(Federation.from_arrays(pairs), 4)
-    assert few.test.num_examples.tolist() == [4, 2, 4]
-    assert [round(100 * x) for x in few.test.x.flatten().tolist()] == [0, 2, 5, 7, 0, 1, 0, 1, 2, 3]
-    assert few.test.y.tolist() == [0, 2, 2, 1, 0, 1, 0, 1, 2, 0]
-    assert few.train.num_examples.tolist() == [1, 1, 1]
 
 
 def test_drawing_again_trains_and_tests_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

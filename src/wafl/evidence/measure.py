@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from wafl.core.bounds import within
 from wafl.core.files import write_whole
 from wafl.data.federation import Federation
-from wafl.data.mapped import pick
 from wafl.engine.embedded import find_device
 from wafl.evaluation.compare import compare
 from wafl.run import Run, load_run
@@ -34,7 +30,7 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
         study: a study in which the method is done.
         entry: the method.
         tests: attacks by name, as in an experiment file, each with its shares ``attacked`` (none is clean data),
-            ``seeds`` if only some of them are tested, and ``per_client``, the most test examples of each client.
+            and ``seeds`` if only some of them are tested.
         target: clients to test on instead of the study's own.
     """
     rows: list[dict[str, Any]] = []
@@ -68,9 +64,7 @@ def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Map
 
 
 def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    options = {key: value for key, value in test.items() if key not in ("attacked", "seeds", "per_client")}
-    if "per_client" in test:
-        clients = with_fewer_tests(clients, test["per_client"])
+    options = {key: value for key, value in test.items() if key not in ("attacked", "seeds")}
     attack = within(make_attack(Attack(**options)), clients.bounds)
     shares = test.get("attacked", [0.0]) if attack is not None else [0.0]
     seed = run.settings["schedule"]["seed"]
@@ -85,16 +79,6 @@ def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -
         }
         for share, row in zip(shares, table.rows, strict=True)
     ]
-
-
-def with_fewer_tests(clients: Federation, most: int) -> Federation:
-    """The same clients with at most ``most`` test examples each, evenly spaced over those that they have."""
-    counts = clients.test.num_examples.clamp(max=most).tolist()
-    each = zip(clients.test.offsets[:-1].tolist(), clients.test.num_examples.tolist(), counts, strict=True)
-    rows = torch.cat([begin + torch.arange(count) * size // max(count, 1) for begin, size, count in each])
-    offsets = torch.tensor([0, *counts]).cumsum(0)
-    test = replace(clients.test, raw=pick(clients.test.raw, rows), y=clients.test.y[rows], offsets=offsets)
-    return replace(clients, test=test, recipe=None)
 
 
 def achieved_radius(run: Run) -> float | None:
