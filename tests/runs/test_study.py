@@ -168,7 +168,8 @@ def test_about_records_versions_machine_command_and_commit(
 ) -> None:
     about = unsealed((whole / "about.json").read_bytes())
     assert about["format"] == 2
-    assert about["packages"]["torch"] == torch.__version__
+    # Some builds of torch call themselves 2.6.0+cpu, and their packages 2.6.0.
+    assert about["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert about["packages"]["wafl-learn"] == wafl.__version__
     assert set(about["packages"]) >= {"numpy", "scipy", "scikit-learn", "safetensors", "pydantic"}
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
