@@ -83,6 +83,7 @@ def test_the_command_prints_a_table_and_writes_numbers_and_a_chart(
     ("arguments", "message"),
     [
         (["--work", "gpt"], "--work gpt must be one of fedavg, wafl, cnn"),
+        (["--clock", "sun"], "--clock sun must be one of wall, cpu"),
         (["--clients", "3", "--cohort", "4"], "--cohort 4 is more than --clients 3"),
         (["--peers", "."], "holds no peers"),
     ],

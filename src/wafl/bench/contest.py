@@ -32,6 +32,7 @@ JUDGED = 4096
 """On how many examples at most: those of a thousand clients would take a CNN longer than its training."""
 OURS = "wafl"
 Clock = Literal["wall", "cpu"]
+CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
 
 
 @dataclass(frozen=True)
