@@ -26,7 +26,7 @@ from tests.oracles import flower_fakes as fakes
 from wafl.algorithms import Query
 from wafl.core.errors import ConfigError, FolderError
 from wafl.flower import client
-from wafl.flower.census import Hello
+from wafl.flower.hello import Hello
 from wafl.flower.keepsakes import Keepsakes, state_folder
 from wafl.flower.node import Node
 from wafl.flower.ops.app import CLIENT, SERVER, trial_experiment, write_app

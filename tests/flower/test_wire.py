@@ -22,7 +22,7 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
 from wafl.algorithms import Query, Replies
 from wafl.flower import queries
-from wafl.flower.census import Hello
+from wafl.flower.hello import Hello
 from wafl.flower.logs import log, shown_safely
 from wafl.flower.means import MeansQuery
 from wafl.flower.node import Node

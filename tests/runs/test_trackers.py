@@ -19,7 +19,8 @@ import wafl
 from wafl.engine.callbacks import Callback, EarlyStopping, EvaluateEvery, Moment
 from wafl.engine.checkpoint import Checkpoint
 from wafl.runs.config import Trackers
-from wafl.runs.trackers import MLflowTracker, TensorBoardTracker, WandbTracker, check_trackers, make_trackers
+from wafl.runs.plan import check_trackers
+from wafl.runs.trackers import MLflowTracker, TensorBoardTracker, WandbTracker, make_trackers
 from wafl.runs.trackers.base import numbers
 
 SEEDS = [0, 1, 2]

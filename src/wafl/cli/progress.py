@@ -103,8 +103,8 @@ def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
         return
     from threading import Thread
 
-    from wafl.cli.serve import make_server
     from wafl.cli.terminal import say
+    from wafl.runs.live import make_server
 
     with make_server(path) as server:
         Thread(target=server.serve_forever, daemon=True).start()

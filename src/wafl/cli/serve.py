@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from wafl.cli.shared import one_line_errors
-
-if TYPE_CHECKING:
-    from wafl.runs.live import Server
 
 
 def serve(
@@ -26,6 +23,7 @@ def serve(
     written, and nothing of a study is run. Ctrl-C ends it.
     """
     from wafl.cli.terminal import say
+    from wafl.runs.live import make_server
 
     with one_line_errors():
         if not folder.is_dir():
@@ -37,18 +35,3 @@ def serve(
             server.serve_forever()
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
-
-
-def make_server(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Server:
-    """A server that listens already, with a token if other machines can reach it."""
-    import secrets
-
-    from wafl.core.extras import require
-    from wafl.runs.live import Server, is_local
-
-    for module in ("jinja2", "plotly"):
-        require(module, extra="report", what="the page")
-    try:
-        return Server(folder, host, port, None if is_local(host) else secrets.token_urlsafe(24))
-    except OSError as error:
-        raise ValueError(f"cannot listen at {host}, port {port}: {error.strerror}. Choose another --port") from error

@@ -31,3 +31,8 @@ def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None
     if type(value).__repr__ is object.__repr__ and hasattr(value, "__dict__"):  # whose repr is a memory address
         return {"type": type(value).__name__, **describe(vars(value), call)}
     return getattr(value, "__qualname__", repr(value))
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of the names, and how many others there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 from wafl.algorithms import State
 from wafl.attacks import Attack
 from wafl.data.federation import Federation
-from wafl.engine.clients import Clients
 from wafl.engine.progress import ChosenRadius, Progress
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
+from wafl.evaluation.score import Score
 from wafl.history import History, Record
 from wafl.run import Run
 
@@ -130,6 +130,14 @@ def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[
     return found if on_round is None else [*found, _OnRound(on_round)]
 
 
+class TestedElsewhere(Protocol):
+    """Clients that test a model where their examples are, such as those on Flower's nodes."""
+
+    def evaluate(self, run: Run, *, attack: Attack | None, attacked: float, seed: int) -> Score:
+        """The score of a run on the clients' test examples."""
+        ...
+
+
 @dataclass(frozen=True)
 class EvaluateEvery(Callback):
     """Test the model from time to time; adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
@@ -144,7 +152,7 @@ class EvaluateEvery(Callback):
         seed: of the choice of clients and the attack's random starts.
     """
 
-    clients: Federation | Clients
+    clients: Federation | TestedElsewhere
     rounds: int = 10
     attack: Attack | None = None
     attacked: float = 1.0

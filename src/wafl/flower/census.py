@@ -4,114 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import RecordDict
-
 from wafl.algorithms.caps import Caps
+from wafl.core.describe import some
 from wafl.core.errors import ConfigError, TooFewRepliesError
 from wafl.data.intake import Intake
 from wafl.data.unseen import draw_unseen
 from wafl.engine.clients import Roster
 from wafl.flower.claims import dominating, owned, too_many
+from wafl.flower.hello import Hello
 from wafl.flower.logs import log
 from wafl.flower.post import POLL, Post, Sent
-from wafl.flower.refusals import LONGEST_NAME, check_refusal, signature
-from wafl.flower.wire import LARGEST, Reader, WireError, check_format, config_only, short
-from wafl.runs.attendance import some
+from wafl.flower.refusals import signature
+from wafl.flower.wire import WireError, config_only
 from wafl.runs.config import Flower
 
 OFTEN = 0.5
 """Seconds between two looks for nodes."""
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What a node says about itself; ``classes`` is 0 for a regression, and sizes are sent only if asked for."""
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...] | None
-    sizes: tuple[int, ...] | None
-    tested: tuple[str, ...]
-    shape: tuple[int, ...]
-    classes: int
-    outputs: int
-    unit: str
-    bounds: tuple[float, float] | None
-    node: str = ""
-    """What its operator calls the node."""
-    labels: tuple[str, ...] = ()
-    """The names of the classes, if they have any."""
-
-    def encode(self) -> RecordDict:
-        return config_only(
-            "reply",
-            names=list(self.names),
-            numbers=None if self.numbers is None else list(self.numbers),
-            sizes=None if self.sizes is None else list(self.sizes),
-            tested=list(self.tested),
-            shape=list(self.shape),
-            classes=self.classes,
-            outputs=self.outputs,
-            unit=self.unit,
-            bounds=None if self.bounds is None else list(self.bounds),
-            node=self.node or None,
-            labels=list(self.labels),
-        )
-
-    @classmethod
-    def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:
-        check_refusal(content)
-        check_format(content, "reply")
-        read = Reader(content, "reply")
-        names = read.different("names")
-        if not names:
-            raise WireError("names is empty: a node must hold at least one client")
-        bounds = read.many("bounds", float, 2) if read.has("bounds") else None
-        shape = tuple(read.many("shape", int, None, 1, LARGEST))
-        numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
-        classes, outputs = read.one("classes", int, 0, 10**9), read.one("outputs", int, 1, 10**9)
-        labels = read.many("labels", str, classes if read.has("labels") else None)
-        if not shape:
-            raise WireError("shape is empty: an example must have at least one dimension")
-        if bounds is not None and not bounds[0] < bounds[1]:
-            raise WireError(f"bounds={bounds} must be (low, high) with low < high")
-        if classes not in (0, outputs):
-            raise WireError(f"classes={classes} must equal outputs={outputs}, or be 0 for a regression")
-        if numbers is not None and len(set(numbers)) != len(numbers):
-            raise WireError(f"numbers={short(numbers)} must all differ")
-        return cls(
-            names,
-            None if numbers is None else tuple(numbers),
-            tuple(read.many("sizes", int, len(names), 1, LARGEST)) if with_sizes else None,
-            tuple(name for name in read.many("tested", str) if name in names),
-            shape,
-            classes,
-            outputs,
-            read.one("unit", str)[:200],
-            None if bounds is None else (bounds[0], bounds[1]),
-            read.one("node", str)[:LONGEST_NAME] if read.has("node") else "",
-            tuple(labels),
-        )
-
-    @property
-    def kind(self) -> tuple[tuple[int, ...], str, tuple[float, float] | None, bool]:
-        """What the examples of all nodes must have in common."""
-        return self.shape, self.unit, self.bounds, self.classes > 0
-
-    def without(self, names: Collection[str]) -> Hello:
-        """The same node without these clients."""
-        places = [place for place, name in enumerate(self.names) if name not in names]
-        return replace(
-            self,
-            names=tuple(self.names[place] for place in places),
-            numbers=None if self.numbers is None else tuple(self.numbers[place] for place in places),
-            sizes=None if self.sizes is None else tuple(self.sizes[place] for place in places),
-            tested=tuple(name for name in self.tested if name not in names),
-        )
 
 
 class Census:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wafl.core.norms import check_norm
 from wafl.engine.survey import SurveyReplies
-from wafl.flower.census import Hello
+from wafl.flower.hello import Hello
 from wafl.flower.means import means, with_shape
 from wafl.flower.node import PARTS, Node, Part, Tested
 from wafl.flower.refusals import SetupError, refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wafl.core.describe import some
 from wafl.history import Record
 from wafl.run import Run
 
@@ -52,8 +53,3 @@ def privacies(results: Mapping[str, Any]) -> list[str]:
 
 def _rounds(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
-
-
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first of the names, and how many others there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

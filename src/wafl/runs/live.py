@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import secrets
 from collections.abc import Callable, Hashable
 from hashlib import sha256
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from wafl.core.extras import require
 from wafl.core.files import is_temporary
 from wafl.report import Page, as_html
 from wafl.report.page import plotly_script
@@ -196,3 +198,13 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def _changed(path: Path) -> int:
     return max((stamp[0] for name in FILES if (stamp := _stamp(path / name)) is not None), default=0)
+
+
+def make_server(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Server:
+    """A server that listens already, with a token if other machines can reach it."""
+    for module in ("jinja2", "plotly"):
+        require(module, extra="report", what="the page")
+    try:
+        return Server(folder, host, port, None if is_local(host) else secrets.token_urlsafe(24))
+    except OSError as error:
+        raise ValueError(f"cannot listen at {host}, port {port}: {error.strerror}. Choose another --port") from error

@@ -21,7 +21,9 @@ from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.core.bounds import Bounds, check_bounds, within
 from wafl.core.cost import check_steps
+from wafl.core.describe import some
 from wafl.core.errors import ConfigError
+from wafl.core.extras import require
 from wafl.core.inputs import Inputs
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
@@ -40,10 +42,8 @@ from wafl.history import NUMBERS
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.runs import config
-from wafl.runs.attendance import some
 from wafl.runs.method_keys import CENTER, PARTS, MethodTable, OwnMethod
 from wafl.runs.own_code import imported, imports, own_code
-from wafl.runs.trackers import check_trackers
 from wafl.weights.base import asks_everyone
 
 SCHEDULE = tuple(config.Schedule.model_fields)
@@ -432,3 +432,14 @@ def make_attack(attack: config.Attack) -> Attack | None:
     from wafl.attacks.autoattack import AutoAttack
 
     return AutoAttack(epsilon=attack.epsilon, queries=attack.queries, **said)
+
+
+def check_trackers(trackers: config.Trackers) -> None:
+    """Refuse trackers whose packages are not installed, before anything is written.
+
+    Args:
+        trackers: which ones the experiment asks for.
+    """
+    for name in ("tensorboard", "mlflow", "wandb"):
+        if getattr(trackers, name):
+            require(name, extra=name, what=f"trackers.{name} = true")

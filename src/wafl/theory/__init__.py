@@ -13,7 +13,6 @@
 - ``perturbations.py``: moves of single examples against the ball
 """
 
-from wafl.theory.audit import Audit, LabelAudit, audit
 from wafl.theory.bound import Bound
 from wafl.theory.bounds import (
     Concentration,
@@ -31,14 +30,12 @@ from wafl.theory.constant import Constant
 from wafl.theory.constants import Constants, constants
 from wafl.theory.next_client import NextClient, next_client
 from wafl.theory.perturbations import inside_ball
-from wafl.theory.promise import Promise, issue
 from wafl.theory.rates import convergence
 from wafl.theory.summary import Refusal, Summary, summarize
-from wafl.theory.verify import Verification, verify
 
 __all__ = [
-    "Audit", "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants",
-    "LabelAudit", "NextClient", "Promise", "Refusal", "Summary", "Verification", "audit", "calibrate", "certify",
-    "constants", "convergence", "covering_radius", "distance_to_client", "distance_to_target", "excess_risk_sandwich",
-    "generalization_to_truth", "inside_ball", "issue", "next_client", "robust_generalization", "summarize", "verify",
+    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "NextClient",
+    "Refusal", "Summary", "calibrate", "certify", "constants", "convergence", "covering_radius", "distance_to_client",
+    "distance_to_target", "excess_risk_sandwich", "generalization_to_truth", "inside_ball", "next_client",
+    "robust_generalization", "summarize",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wafl.core.extras import require
+from wafl.runs.plan import check_trackers
 from wafl.runs.trackers.base import Log, Tracker
 from wafl.runs.trackers.mlflow import MLflowTracker
 from wafl.runs.trackers.tensorboard import TensorBoardTracker
@@ -22,20 +22,8 @@ __all__ = [
     "TensorBoardTracker",
     "Tracker",
     "WandbTracker",
-    "check_trackers",
     "make_trackers",
 ]
-
-
-def check_trackers(trackers: Trackers) -> None:
-    """Refuse trackers whose packages are not installed, before anything is written.
-
-    Args:
-        trackers: which ones the experiment asks for.
-    """
-    for name in ("tensorboard", "mlflow", "wandb"):
-        if getattr(trackers, name):
-            require(name, extra=name, what=f"trackers.{name} = true")
 
 
 def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
