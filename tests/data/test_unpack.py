@@ -7,7 +7,6 @@ import gzip
 import io
 import pickle
 import struct
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.test_readers import tar_gz
 from wafl.data import unpack
 from wafl.data.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
 from wafl.data.unpack import check_pickle, read_npz, unpacked
@@ -35,11 +35,8 @@ def zipped(path: Path, **members: bytes) -> Path:
     return path
 
 
-def tar_gz(path: Path, name: str, content: bytes) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
+def archived(path: Path, name: str, content: bytes) -> Path:
+    path.write_bytes(tar_gz({name: content}))
     return path
 
 
@@ -66,7 +63,7 @@ def test_every_compressed_format_of_a_data_set_is_bounded(tmp_path: Path) -> Non
     path.write_bytes(gzip.compress(idx))
     with pytest.raises(ValueError, match=r"idx.gz cannot be used: it unpacks to more than 100,000 bytes"):
         read_idx_files([path] * 4)
-    archive = tar_gz(tmp_path / "c.tar.gz", "data_batch_1", pickle.dumps(bytes(200_000)))
+    archive = archived(tmp_path / "c.tar.gz", "data_batch_1", pickle.dumps(bytes(200_000)))
     for read in (read_cifar10_archive, read_mnist_m):
         with pytest.raises(ValueError, match=r"c.tar.gz cannot be used: it unpacks to more than"):
             read([archive])
@@ -113,11 +110,11 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpa
 def test_a_picture_of_another_format_is_not_opened_whatever_its_name(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(EPS)).format == "EPS"  # which Pillow would hand to Ghostscript
     with pytest.raises(ValueError, match=r"m.tar.gz cannot be used: cannot identify image file"):
-        read_mnist_m([tar_gz(tmp_path / "m.tar.gz", "mnist_m_train/0.png", EPS)])
+        read_mnist_m([archived(tmp_path / "m.tar.gz", "mnist_m_train/0.png", EPS)])
 
 
 def test_a_picture_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.new("1", (3000, 3000)).save(buffer, "png")
     with pytest.raises(ValueError, match=r"0.png has 3000 x 3000 pixels, not 32 x 32"):
-        read_mnist_m([tar_gz(tmp_path / "m.tar.gz", "mnist_m_train/0.png", buffer.getvalue())])
+        read_mnist_m([archived(tmp_path / "m.tar.gz", "mnist_m_train/0.png", buffer.getvalue())])
