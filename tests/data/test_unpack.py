@@ -7,8 +7,6 @@ import gzip
 import io
 import pickle
 import struct
-import subprocess
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.io import savemat
 
-from wafl.data import matlab, unpack
+from tests.data.test_readers import tar_gz
+from wafl.data import unpack
 from wafl.data.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
 from wafl.data.unpack import check_pickle, read_npz, unpacked
-from wafl.data.unpickle import read_frame
 
 
 def npy(shape: tuple[int, ...], content: bytes, dtype: str = "<f8") -> bytes:
@@ -38,11 +35,8 @@ def zipped(path: Path, **members: bytes) -> Path:
     return path
 
 
-def tar_gz(path: Path, name: str, content: bytes) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
+def archived(path: Path, name: str, content: bytes) -> Path:
+    path.write_bytes(tar_gz({name: content}))
     return path
 
 
@@ -69,7 +63,7 @@ def test_every_compressed_format_of_a_data_set_is_bounded(tmp_path: Path) -> Non
     path.write_bytes(gzip.compress(idx))
     with pytest.raises(ValueError, match=r"idx.gz cannot be used: it unpacks to more than 100,000 bytes"):
         read_idx_files([path] * 4)
-    archive = tar_gz(tmp_path / "c.tar.gz", "data_batch_1", pickle.dumps(bytes(200_000)))
+    archive = archived(tmp_path / "c.tar.gz", "data_batch_1", pickle.dumps(bytes(200_000)))
     for read in (read_cifar10_archive, read_mnist_m):
         with pytest.raises(ValueError, match=r"c.tar.gz cannot be used: it unpacks to more than"):
             read([archive])
@@ -77,10 +71,6 @@ def test_every_compressed_format_of_a_data_set_is_bounded(tmp_path: Path) -> Non
     text.write_bytes(bz2.compress(b"1\n" * 100))  # 100 rows of 256 numbers
     with pytest.raises(ValueError, match=r"usps.bz2 cannot be used: it unpacks to more than"):
         read_usps([text, text])
-    frame = tmp_path / "frame"
-    frame.write_bytes(gzip.compress(bytes(200_000)))
-    with pytest.raises(ValueError, match="frame cannot be unpacked: it unpacks to more than"):
-        read_frame(frame)
     with pytest.raises(ValueError, match="it unpacks to more than"):
         read_npz(zipped(tmp_path / "a.npz", x=npy((20_000,), bytes(160_000))), ("x",))
 
@@ -120,56 +110,11 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpa
 def test_a_picture_of_another_format_is_not_opened_whatever_its_name(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(EPS)).format == "EPS"  # which Pillow would hand to Ghostscript
     with pytest.raises(ValueError, match=r"m.tar.gz cannot be used: cannot identify image file"):
-        read_mnist_m([tar_gz(tmp_path / "m.tar.gz", "mnist_m_train/0.png", EPS)])
+        read_mnist_m([archived(tmp_path / "m.tar.gz", "mnist_m_train/0.png", EPS)])
 
 
 def test_a_picture_of_another_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.new("1", (3000, 3000)).save(buffer, "png")
     with pytest.raises(ValueError, match=r"0.png has 3000 x 3000 pixels, not 32 x 32"):
-        read_mnist_m([tar_gz(tmp_path / "m.tar.gz", "mnist_m_train/0.png", buffer.getvalue())])
-
-
-def child_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(matlab, "CHILD", code)
-
-
-@pytest.mark.processes
-def test_a_matlab_file_that_ends_its_reader_is_an_error_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child_that(monkeypatch, "import os; os.abort()")
-    with pytest.raises(ValueError, match=r"it is damaged, and ended the process that read it \(SIGABRT\)"):
-        matlab.read_mat(tmp_path / "a.mat", ("X",))
-
-
-@pytest.mark.processes
-def test_a_matlab_file_that_takes_forever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child_that(monkeypatch, "import time; time.sleep(60)")
-    monkeypatch.setattr(matlab, "SECONDS", 0.2)
-    with pytest.raises(ValueError, match=r"reading it took more than 0\.2 seconds"):
-        matlab.read_mat(tmp_path / "a.mat", ("X",))
-
-
-@pytest.mark.processes
-def test_a_matlab_file_without_arrays_of_numbers_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.mat"
-    savemat(path, {"X": np.array([["a", [1, 2]]], object)})
-    with pytest.raises(ValueError, match="X is not an array of numbers"):
-        matlab.read_mat(path, ("X",))
-    path.write_bytes(b"no MATLAB file" * 100)
-    with pytest.raises(ValueError, match="Unknown mat file type"):
-        matlab.read_mat(path, ("X",))
-
-
-def test_matlab_files_are_never_read_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def run(command: list[str], **options: Any) -> Any:
-        asked.append((command, options["timeout"]))
-        np.savez(options["stdout"], X=np.arange(3))
-        return subprocess.CompletedProcess(command, 0, stderr=b"")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert matlab.read_mat(tmp_path / "a.mat", ("X", "y"))["X"].tolist() == [0, 1, 2]
-    ((command, timeout),) = asked
-    assert str(tmp_path / "a.mat") in command
-    assert timeout == matlab.SECONDS
+        read_mnist_m([archived(tmp_path / "m.tar.gz", "mnist_m_train/0.png", buffer.getvalue())])

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import wafl
+from tests.runs.test_study import assert_one_line
 from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.local import LOCAL_STEPS as LOCAL_STEP_KINDS
 from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
@@ -57,15 +58,6 @@ def invoke(*arguments: str) -> Any:
 
 def check(path: Path, *changes: str) -> Any:
     return invoke("config", "check", "--trust", str(path), *(part for change in changes for part in ("--set", change)))
-
-
-def assert_one_line(result: Any, *parts: str) -> None:
-    """Exit status 2 and one line that holds each of the parts; no traceback."""
-    assert result.exit_code == 2, result.output or result.exception
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1, result.stderr
-    for part in parts:
-        assert part in result.stderr
 
 
 # -- Every field ----------------------------------------------------------------------------------------------

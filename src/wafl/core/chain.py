@@ -1,7 +1,7 @@
 """A chain of plain layers and its derivatives, for all lanes at once.
 
-The derivatives are autograd's own and have its bits, but for the slopes at what goes into a convolution. Autograd
-itself takes as long to keep its records as a small network takes to compute.
+The derivatives are autograd's own and have its bits. Autograd itself takes as long to keep its records as a small
+network takes to compute.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wafl.core.convolved import convolved, input_slope, pooled, pooling_slope, write_slopes
-
 ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
-ONE_BY_ONE = (nn.Conv2d, nn.MaxPool2d)
-"""Layers that compute one lane at a time."""
 
 aten: Any = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What goes into each layer, and last the outputs; by the number of a layer, where the values are that it took."""
+    """What goes into each layer, and last the outputs."""
 
     hidden: list[Tensor]
-    peaks: dict[int, Tensor]
 
     @property
     def outputs(self) -> Tensor:
@@ -37,30 +32,25 @@ class Passed:
 class Chain:
     """Linear layers, flattening and elementwise functions, one after another.
 
-    ``values`` are the parameters of all lanes, ``[L, *shape]`` each, in the order of the layers. With a layer of
-    ``ONE_BY_ONE``, there is a single lane.
+    ``values`` are the parameters of all lanes, ``[L, *shape]`` each, in the order of the layers.
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = layers
-        counts = [1 + has_bias(layer) if isinstance(layer, nn.Linear | nn.Conv2d) else 0 for layer in layers]
+        counts = [1 + has_bias(layer) if isinstance(layer, nn.Linear) else 0 for layer in layers]
         places = [sum(counts[:number]) for number in range(len(counts))]
         self._own = [slice(place, place + count) for place, count in zip(places, counts, strict=True)]
         self._first = next(number for number, count in enumerate(counts) if count)
 
     def forward(self, values: Sequence[Tensor], x: Tensor) -> Passed:
-        passed = Passed([x], {})
-        for number, (layer, own) in enumerate(zip(self._layers, self._own, strict=True)):
+        passed = Passed([x])
+        for layer, own in zip(self._layers, self._own, strict=True):
             hidden = passed.outputs
             if isinstance(layer, nn.Linear):
                 weight, *bias = values[own]
                 moved = torch.bmm(_rows(hidden), weight.mT).view(*hidden.shape[:-1], -1)
                 lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
                 hidden = moved + bias[0].view(lead) if bias else moved
-            elif isinstance(layer, nn.Conv2d):
-                hidden = convolved(layer, hidden, values[own])
-            elif isinstance(layer, nn.MaxPool2d):
-                hidden, passed.peaks[number] = pooled(layer, hidden)
             else:
                 hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
             passed.hidden.append(hidden)
@@ -76,30 +66,20 @@ class Chain:
         """Write the gradient in each parameter, from the gradient in the outputs."""
         for number in reversed(range(self._first, len(self._layers))):
             layer, own, before = self._layers[number], self._own[number], passed.hidden[number]
-            further = number > self._first
-            if isinstance(layer, nn.Conv2d):
-                slope = write_slopes(layer, slope, before, values[own.start], out[own], further=further)
-                continue
             if isinstance(layer, nn.Linear):
                 _write_slopes(slope, before, out[own])
-            if further:
+            if number > self._first:
                 slope = self._slope_before(number, values, passed, slope)
 
     def _slope_before(self, number: int, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
         """The slope at what went into a layer, from that at what came out."""
         layer, own, before = self._layers[number], self._own[number], passed.hidden[number]
-        match layer:
-            case nn.Linear():
-                return torch.bmm(_rows(slope), values[own.start]).view(before.shape)
-            case nn.Conv2d():
-                return input_slope(layer, slope, before, values[own.start])
-            case nn.MaxPool2d():
-                return pooling_slope(layer, slope, before, passed.peaks[number])
-            case _:
-                return _elementwise(layer, slope, before, passed.hidden[number + 1])
+        if isinstance(layer, nn.Linear):
+            return torch.bmm(_rows(slope), values[own.start]).view(before.shape)
+        return _elementwise(layer, slope, before, passed.hidden[number + 1])
 
 
-def has_bias(layer: nn.Linear | nn.Conv2d) -> bool:
+def has_bias(layer: nn.Linear) -> bool:
     return layer.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
 
 

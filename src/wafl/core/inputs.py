@@ -17,7 +17,7 @@ class Inputs:
     Lanes of a sweep that differ only in gamma see the same batch. For a linear model an example may also be moved
     along the rows of the weights W: it is then ``base + W^T shift`` with ``shift [L, C, B]``, and the model's outputs
     there, ``outputs [L, C, B]``, are known without writing a single pixel. For a chain of layers, ``passed`` is what a
-    forward pass left behind, of all lanes together or of each, if one was made there.
+    forward pass left behind, if one was made there.
     """
 
     base: Tensor
@@ -25,7 +25,7 @@ class Inputs:
     weight: Tensor | None = None
     shift: Tensor | None = None
     outputs: Tensor | None = None
-    passed: tuple[Passed, ...] = ()
+    passed: Passed | None = None
 
     def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Inputs:
         return replace(self, weight=weight, shift=shift, outputs=outputs)

