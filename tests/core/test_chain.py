@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from wafl.core.chain import ELEMENTWISE, Chain
+from wafl.core.layout import Layout
 from wafl.core.losses import CrossEntropy, SquaredError, value_and_slope
 from wafl.core.structured import ConvolvedTask, LayeredTask, make_task
 from wafl.core.task import Task, Traits
@@ -106,7 +107,7 @@ def test_a_forward_pass_that_was_kept_gives_the_bits_of_a_new_one(name: str, mon
 def test_small_convolutions_are_those_of_any_model() -> None:
     draw = torch.Generator().manual_seed(0)
     model = nn.Sequential(*CONVOLUTIONS["first of all"])
-    task, same = make_task(model), Task(model, CrossEntropy())
+    task, same = make_task(model), Task(model, CrossEntropy(), Layout.of(model))
     params, x = torch.randn(2, task.num_params, generator=draw), torch.randn(2, 4, 3, 8, 8, generator=draw)
     y, weight = torch.randint(3, (2, 4), generator=draw), torch.rand(2, 4, generator=draw)
     assert task.traits.batched
