@@ -23,6 +23,7 @@ from torch.nn import functional
 import options
 import unequal
 import wafl
+from wafl.core.layout import Layout
 from wafl.core.losses import CrossEntropy
 from wafl.core.structured import make_task
 from wafl.core.task import Task, Traits
@@ -64,7 +65,7 @@ def sides_of(model: nn.Module, x: Tensor, y: Tensor, lanes: int) -> dict[str, li
     """By what the gradient is in: plain PyTorch, wafl in turn, and wafl together."""
     local = copy.deepcopy(model)
     optimizer = torch.optim.SGD(local.parameters(), lr=0.01)
-    alone, together = make_task(model), Task(copy.deepcopy(model), CrossEntropy())
+    alone, together = make_task(model), Task(copy.deepcopy(model), CrossEntropy(), Layout.of(model))
     alone.traits = Traits(busy=True)
     params = alone.initial().repeat(lanes, 1)
     inputs, labels = x.repeat(lanes, *(1,) * x.ndim), y.repeat(lanes, 1)

@@ -49,6 +49,7 @@ def assert_same(loaded: wafl.Run, run: wafl.Run, x: torch.Tensor) -> None:
     assert list(loaded.history) == list(run.history)
     assert torch.equal(loaded.client_weights, run.client_weights)
     assert loaded.settings == run.settings
+    assert list(loaded.layout.shapes.items()) == list(run.layout.shapes.items())
     assert (loaded.method, loaded.num_classes, loaded.loss) == (run.method, run.num_classes, run.loss)
     assert torch.equal(loaded.predict(x), run.predict(x))
     assert torch.equal(loaded.outputs(x), run.outputs(x))

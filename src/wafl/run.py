@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from wafl import models
 from wafl.core.files import sealed, unsealed, write_whole
 from wafl.core.fitness import takes_integers
 from wafl.core.frames import to_frame, to_html
+from wafl.core.layout import Layout
 from wafl.core.shapes import check_types, parsed_table
-from wafl.core.task import Loss
+from wafl.core.task import Loss, sharing_tensors
 from wafl.data.intake import Intake
 from wafl.history import History, plot_histories
 
@@ -33,6 +34,7 @@ SAVED: dict[str, Any] = {
     "num_classes": int | None,
     "intake?": {"classes": list[str] | None, "columns": list[str] | None, "prepare": dict[str, Any]},
     "trained": list[str],
+    "statistics?": list[str],
     "buffers?": list[str],
     "loss": str | None,
     "settings": {
@@ -71,7 +73,9 @@ class Run:
     Args:
         method: the name of the method.
         params: the trained parameters, by name.
-        model: a copy of the given module that holds the trained parameters.
+        module: what the run computes with: a copy of the given module that holds the trained parameters. Yours, to do
+            with as you like, is :attr:`model`.
+        layout: what a flat vector of the parameters holds, and in what order.
         history: what happened, round by round.
         client_weights: the final weight of each client.
         settings: all settings of the training, as plain values.
@@ -82,13 +86,27 @@ class Run:
 
     method: str
     params: dict[str, Tensor]
-    model: nn.Module
+    module: nn.Module
+    layout: Layout
     history: History
     client_weights: Tensor
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     num_classes: int | None = None
     loss: Loss = "cross_entropy"
     intake: Intake = field(default_factory=Intake)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model in evaluation mode: a copy that is yours, and the same one whenever you ask for it.
+
+        You may call it, train it or move it to a device: nothing in the run changes (:meth:`to` moves a run), and what
+        the run does changes nothing in it.
+        """
+        return copy.deepcopy(self.module).eval()
+
+    @cached_property
+    def _at_rest(self) -> nn.Module:
+        return sharing_tensors(self.module).eval()
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -114,8 +132,9 @@ class Run:
         """
         examples = self.intake.read(x, next(iter(self.params.values())))
         try:
-            with torch.no_grad(), in_evaluation(self.model) as model:
-                return model(examples.long() if takes_integers(model, examples[:1]) else examples)
+            with torch.no_grad():
+                integers = takes_integers(self._at_rest, examples[:1])
+                return self._at_rest(examples.long() if integers else examples)
         except (RuntimeError, IndexError) as error:
             raise ValueError(
                 f"the model does not take examples of shape {tuple(examples.shape[1:])}: {error}"
@@ -130,6 +149,15 @@ class Run:
         outputs = self.outputs(x)
         return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
 
+    def to(self, device: torch.device | str) -> Run:
+        """The same run on a device, where it predicts and is evaluated; this one stays where it is.
+
+        Args:
+            device: such as ``"cuda"``.
+        """
+        params = {name: value.to(device) for name, value in self.params.items()}
+        return replace(self, params=params, module=copy.deepcopy(self.module).to(device))
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``params.safetensors`` and ``run.json``, from which :func:`wafl.load_run` restores the run.
 
@@ -143,21 +171,22 @@ class Run:
 
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        kept = buffers(self.model)
+        kept = buffers(self.module)
         about = {
             "format": FORMAT,
             "method": self.method,
-            "model": models.spec(self.model),
+            "model": models.spec(self.module),
             "num_classes": self.num_classes,
             "intake": self.intake.to_json(),
             "trained": list(self.params),
+            "statistics": list(self.layout.statistics),
             "buffers": list(kept),
             "loss": self.loss if isinstance(self.loss, str) else None,
             "settings": self.settings,
             "client_weights": self.client_weights.tolist(),
             "history": self.history.to_json(),
         }
-        named = {**dict(self.model.named_parameters()), **kept}
+        named = {**dict(self.module.named_parameters()), **kept}
         content = save({name: value.detach().cpu().contiguous() for name, value in named.items()})
         description = sealed({**about, "sha256": sha256(content).hexdigest()})
         write_whole(folder / "params.safetensors", content)
@@ -311,6 +340,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
         params = {name: saved[name] for name in trained}
         kept = {name: saved.pop(name) for name in about.get("buffers", ())}
+        statistics = {name: kept[name].shape for name in about.get("statistics", ())}
         intake = Intake.from_json(about.get("intake"))
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
@@ -327,7 +357,13 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     model = with_params(model, saved)
     if "buffers" in about:  # an earlier version saved none
         _restore_buffers(model, kept)
-    return Run(method, params, model, history, weights, settings, num_classes, loss, intake)
+    if "statistics" in about:
+        layout = Layout({name: value.shape for name, value in params.items()}, statistics)
+        for name, value in model.named_parameters():
+            value.requires_grad_(name in params)
+    else:  # an earlier version left it to the model
+        layout = Layout.of(model)
+    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake)
 
 
 def has_own_model(path: str | os.PathLike[str]) -> bool:
@@ -349,17 +385,6 @@ def saved_history(path: str | os.PathLike[str]) -> History:
         return History.from_json(about["history"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
-
-
-@contextmanager
-def in_evaluation(model: nn.Module) -> Generator[nn.Module, None, None]:
-    """The model with all its layers in evaluation mode; afterwards each is in its own mode again."""
-    modes = {layer: layer.training for layer in model.modules()}
-    try:
-        yield model.eval()
-    finally:
-        for layer, mode in modes.items():
-            layer.training = mode
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from torch import nn
 
 from wafl.core import one_by_one, structured
 from wafl.core.fused import fuse
+from wafl.core.layout import Layout
 from wafl.core.losses import output_loss
 from wafl.core.one_by_one import side_by_side
 from wafl.core.precision import computing
@@ -73,8 +74,8 @@ def problems(model: nn.Sequential) -> tuple[Problem, Problem]:
     torch.manual_seed(1)
     fused = fuse(list(model))
     assert fused is not None
-    loss = output_loss("cross_entropy")
-    tasks = FusedTask(model, fused, loss), Task(model, loss)
+    loss, layout = output_loss("cross_entropy"), Layout.of(model)
+    tasks = FusedTask(model, fused, loss, layout), Task(model, loss, layout)
     params = tasks[0].initial() + 0.05 * torch.randn(LANES, tasks[0].num_params)
     for task in tasks:
         task.traits = Traits(obstacle="these lanes go one after another")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import wafl
 from wafl.algorithms import Query, Replies
+from wafl.core.layout import Layout
 from wafl.core.structured import LayeredTask, LinearTask, make_task
 from wafl.core.task import Masks, Moved, Task
 from wafl.engine.batches import room_for
@@ -92,7 +93,7 @@ class Counting(LayeredTask):
 @pytest.mark.parametrize("sizes", [(2000, 500, 100, 30, 8), (2600, 8, 8, 8, 8), (17, 33, 49, 97)])
 def test_padding_is_at_most_half_of_the_work(sizes: tuple[int, ...]) -> None:
     clients, model = make_clients(sizes), make_model("layers")
-    task = Counting(model, [*model], make_task(model).loss)
+    task = Counting(model, [*model], make_task(model).loss, Layout.of(model))
     schedule = Schedule(rounds=1, local_epochs=2, batch_size=64)
     lanes = Lanes(ClientTask(task, None, schedule.local_work, clients.train))
     everyone = tuple(range(len(sizes)))
@@ -118,7 +119,7 @@ def test_a_chain_of_layers_gives_what_vmap_gives(flat: bool) -> None:
         params = torch.stack([torch.randn(sum(p.numel() for p in model.parameters())) / 8 for _ in range(4)]).double()
         x, y, weight = torch.randn(4, 7, 3, 4).double(), torch.randint(3, (4, 7)), torch.rand(4, 7).double()
     fast = make_task(model.double())
-    plain = Task(fast.module, fast.loss)
+    plain = Task(fast.module, fast.loss, fast.layout)
     assert isinstance(fast, LayeredTask)
     near = {"rtol": 0, "atol": 1e-12}
     torch.testing.assert_close(fast.outputs(params, x), plain.outputs(params, x), **near)

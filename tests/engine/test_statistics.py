@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import wafl
 from tests.engine.test_models import SIZES, TIMING, Normalized, images, one_thread, seeded  # noqa: F401
 from tests.oracles import plain
+from wafl.core.files import sealed, unsealed
 from wafl.engine.checkpoint import Checkpoint
 
 ALL = pytest.mark.parametrize("statistics", ["averaged", "client", "fedbn"])
@@ -63,7 +64,9 @@ def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statisti
     for name, value in model.named_buffers():
         assert not value.is_floating_point() or float((run.model.get_buffer(name) - value).abs().max()) > 0.01
     assert run.params.keys() == dict(model.named_parameters()).keys()
-    assert run.model.get_submodule("norm").training
+    assert list(run.layout.statistics) == [
+        f"{layer}.{name}" for layer in ("norm", "second") for name in ("running_mean", "running_var")
+    ]
 
 
 class Looking(Twofold):
@@ -166,6 +169,88 @@ def test_a_saved_run_is_tested_with_the_mean_of_its_clients_statistics(statistic
         assert torch.equal(each.outputs(x), still)
         assert wafl.evaluate(each, clients).loss == pytest.approx(expected, rel=1e-9)
         assert wafl.compare({"it": each}, clients).rows[0].score.loss == pytest.approx(expected, rel=1e-9)
+
+
+def moved_far(model: nn.Module, x: Tensor) -> None:
+    """Whatever a user may do to a model: train it, call it, change what it holds, move it."""
+    model.train()
+    for _ in range(20):
+        model(torch.zeros_like(x))
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            value.zero_()
+    model.to("meta")
+
+
+def test_the_model_of_a_run_shares_nothing_with_it(tmp_path: Any):
+    clients = clients_of(images(), test_fraction=0.4)
+    run = wafl.fit(seeded(Twofold), clients, WAFL, **TIMING, statistics="averaged")
+    x, mine = clients.test.x, run.model
+    assert not any(layer.training for layer in mine.modules())
+    assert run.model is mine
+    before, score = run.outputs(x), wafl.evaluate(run, clients)
+    for _ in range(20):
+        run.model(torch.zeros_like(x))
+    assert torch.equal(run.model(x).detach(), before)
+    held = {value.data_ptr() for value in (*run.params.values(), *run.module.parameters(), *run.module.buffers())}
+    assert held.isdisjoint(value.data_ptr() for value in (*mine.parameters(), *mine.buffers()))
+    moved_far(mine, x)
+    assert torch.equal(run.outputs(x), before)
+    assert wafl.evaluate(run, clients) == score
+    assert torch.equal(run.params["norm.weight"], run.module.get_parameter("norm.weight"))
+    loaded = wafl.load_run(run.save(tmp_path), model=seeded(Twofold))
+    assert torch.equal(loaded.outputs(x), before)
+    assert torch.equal(loaded.model(x).detach(), before)
+
+
+def test_what_a_run_does_changes_nothing_in_its_model(tmp_path: Any):
+    clients = clients_of(images(), test_fraction=0.4)
+    run = wafl.fit(seeded(Twofold), clients, wafl.FedAvg(), **TIMING, statistics="averaged")
+    before = copy.deepcopy(run.model.state_dict())
+    run.outputs(clients.test.x)
+    wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.1))
+    run.save(tmp_path)
+    moved_far(run.module, clients.test.x)
+    assert not any(layer.training for layer in run.model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in run.model.state_dict().items())
+
+
+def test_a_run_moves_to_a_device_as_another_run():
+    run = wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **TIMING, statistics="averaged")
+    there = run.to("meta")
+    for each, device in ((there, "meta"), (run, "cpu")):
+        tensors = (*each.params.values(), *each.module.state_dict().values(), *each.model.state_dict().values())
+        assert {value.device.type for value in tensors} == {device}
+    assert there.layout == run.layout
+
+
+def test_a_saved_run_says_which_statistics_were_learned_whatever_the_mode_of_its_model(tmp_path: Any):
+    clients = clients_of(images(), test_fraction=0.4)
+    run = wafl.fit(seeded(Twofold), clients, wafl.FedAvg(), **TIMING, statistics="averaged")
+    run.save(tmp_path)
+    for model in (seeded(Twofold), seeded(Twofold).eval()):
+        loaded = wafl.load_run(tmp_path, model=model)
+        assert loaded.layout == run.layout
+        assert wafl.evaluate(loaded, clients) == wafl.evaluate(run, clients)
+    partly = wafl.fit(seeded(Normalized), clients, wafl.FedAvg(), **TIMING)
+    partly.save(tmp_path / "frozen")
+    loaded = wafl.load_run(tmp_path / "frozen", model=seeded(Normalized).train())
+    assert loaded.layout == partly.layout
+    assert not loaded.layout.statistics
+    assert wafl.evaluate(loaded, clients) == wafl.evaluate(partly, clients)
+
+
+def test_without_a_saved_layout_the_mode_of_the_model_says_what_was_learned(tmp_path: Any):
+    clients = clients_of(images(), test_fraction=0.4)
+    run = wafl.fit(seeded(Twofold), clients, wafl.FedAvg(), **TIMING, statistics="averaged")
+    file = run.save(tmp_path) / "run.json"
+    about = unsealed(file.read_bytes())
+    del about["statistics"]
+    file.write_bytes(sealed(about))
+    assert wafl.load_run(tmp_path, model=seeded(Twofold)).layout == run.layout
+    loaded = wafl.load_run(tmp_path, model=seeded(Twofold).eval())
+    assert not loaded.layout.statistics
+    assert wafl.evaluate(loaded, clients) == wafl.evaluate(run, clients)
 
 
 def test_a_ball_at_a_layer_lets_statistics_before_it_be_learned():

@@ -10,6 +10,7 @@ from torch import nn
 
 import wafl
 from wafl import shifts
+from wafl.core.layout import Layout
 from wafl.history import History
 
 OPTIONS = {"rounds": 2, "local_steps": 3, "batch_size": 16, "learning_rate": 0.2}
@@ -35,7 +36,7 @@ def network(clients) -> wafl.Run:
 
 def as_run(module: nn.Module, name: str = "mine", num_classes: int | None = 3) -> wafl.Run:
     params = {key: value.detach() for key, value in module.named_parameters()}
-    return wafl.Run(name, params, module, History(), torch.ones(1), {}, num_classes)
+    return wafl.Run(name, params, module, Layout.of(module), History(), torch.ones(1), {}, num_classes)
 
 
 def check_rows(table: wafl.Comparison, runs: dict, clients, attacks, shares, seed: int = 0) -> None:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.export import export
+from wafl.core.layout import Layout
 from wafl.data.preprocessing import Preprocessing
 from wafl.runs.export import FORMATS, RawModel, export_model
 
@@ -121,9 +122,9 @@ def test_exporting_does_not_change_the_run(tmp_path: Path) -> None:
     run = make_run(clients, "cnn")
     before = {name: value.clone() for name, value in run.params.items()}
     exported(run, clients, tmp_path, "pt2")
-    assert run.model.training
-    assert all(value.requires_grad for value in run.model.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in run.model.named_parameters())
+    assert run.module.training
+    assert all(value.requires_grad for value in run.module.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in run.module.named_parameters())
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -264,7 +265,7 @@ class Moody(Branching):
 
 
 def with_model(run: wafl.Run, model: nn.Module) -> wafl.Run:
-    return replace(run, model=model, params=dict(model.named_parameters()))
+    return replace(run, module=model, layout=Layout.of(model), params=dict(model.named_parameters()))
 
 
 def test_a_model_that_cannot_be_traced_is_refused_with_a_remedy(tmp_path: Path) -> None:

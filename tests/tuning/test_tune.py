@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,23 @@ def chosen(method: wafl.Method, values: list[tuple[dict[str, Any], float | None]
     goal = Goal(hold_out(clients, "examples", 0.3, 0))
     trials = [Trial(setting, value, None if value is not None else "too fast") for setting, value in values]
     return choose(candidate, make_space(candidate, {}, 64), trials, goal)
+
+
+def test_a_run_is_judged_on_the_device_and_stays_where_it_is(
+    few: wafl.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[wafl.Run] = []
+
+    def look(runs: dict[str, wafl.Run], *_: Any, **__: Any) -> Any:
+        judged.extend(runs.values())
+        return SimpleNamespace(rows=[SimpleNamespace(score=SimpleNamespace(accuracy=0.5))])
+
+    run = wafl.fit(wafl.models.mlr(few), few, wafl.FedAvg(), rounds=1, local_steps=1)
+    monkeypatch.setattr("wafl.tuning.goal.compare", look)
+    assert Goal(hold_out(few, "examples", 0.3, 0), device=torch.device("meta")).value(run) == 0.5
+    assert [value.device.type for each in (*judged, run) for value in each.module.parameters()] == [
+        "meta", "meta", "cpu", "cpu",
+    ]  # fmt: skip
 
 
 def ball(gamma: float, rate: float, norm: float = 2) -> dict[str, Any]:

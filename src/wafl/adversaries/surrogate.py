@@ -13,6 +13,7 @@ from wafl.adversaries.base import AdversaryState
 from wafl.core.checks import check_seed
 from wafl.core.cost import check_ascent
 from wafl.core.fitness import check_fitness
+from wafl.core.layout import Layout
 from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
@@ -23,7 +24,9 @@ class Trained(Protocol):
     """A model with the loss it was trained with, such as a :class:`wafl.Run`."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def module(self) -> nn.Module: ...
+    @property
+    def layout(self) -> Layout: ...
     @property
     def loss(self) -> Loss: ...
 
@@ -106,10 +109,11 @@ def single_lane(
 
     ``num_classes=None`` means as many as the labels show.
     """
+    layout = None
     if not isinstance(model, nn.Module):
         loss = loss if loss is not None else model.loss
-        model = model.model
-    task = make_task(model, loss if loss is not None else "cross_entropy", _device_of(model))
+        model, layout = model.module, model.layout
+    task = make_task(model, loss if loss is not None else "cross_entropy", _device_of(model), layout)
     params = task.initial()
     inputs, labels = torch.as_tensor(x).to(params), torch.as_tensor(y).to(params.device)
     if len(inputs) != len(labels) or len(inputs) == 0:

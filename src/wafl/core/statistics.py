@@ -7,13 +7,14 @@ computes what it computes in evaluation, and only its running mean and variance 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.nn.modules.batchnorm import _NormBase as Normalization  # pyright: ignore[reportPrivateUsage]
 
 FROZEN, AVERAGED, PER_CLIENT, FEDBN = "frozen", "averaged", "client", "fedbn"
 """What becomes of statistics in a training: nothing, the mean of the clients', or each client keeps its own.
@@ -28,13 +29,29 @@ AFFINE = ("weight", "bias")
 """What BatchNorm calls its scale and offset."""
 
 
-def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
-    """The BatchNorm layers in training mode that have running statistics, by name."""
+def layers_in_training(module: nn.Module) -> dict[str, BatchNorm]:
+    """The BatchNorm layers in training mode whose running statistics can be learned, by name."""
     return {
         name: layer
         for name, layer in module.named_modules()
-        if isinstance(layer, BatchNorm) and layer.track_running_stats and layer.training
+        if isinstance(layer, BatchNorm) and layer.track_running_stats and layer.training and layer.momentum is not None
     }
+
+
+def layers_with(module: nn.Module, statistics: Collection[str]) -> dict[str, BatchNorm]:
+    """The BatchNorm layers that have these running statistics, by name."""
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, BatchNorm) and _path(name, MEAN) in statistics
+    }
+
+
+def rest(module: nn.Module) -> None:
+    """Put all layers that have running statistics in evaluation mode."""
+    for layer in module.modules():
+        if isinstance(layer, Normalization) and layer.track_running_stats:
+            layer.eval()
 
 
 def names_of(layers: Mapping[str, BatchNorm]) -> tuple[str, ...]:

@@ -17,28 +17,41 @@ from wafl.core import precision
 from wafl.core.chain import ELEMENTWISE, Chain, Passed, has_bias
 from wafl.core.fused import Fused, fuse
 from wafl.core.inputs import Inputs, Shifted, dense, shared
+from wafl.core.layout import Layout, trainable
 from wafl.core.losses import OutputLoss, output_loss, value_and_slope
 from wafl.core.products import product
 from wafl.core.sequence import is_plain, members
-from wafl.core.task import Loss, Masks, Moved, Task, trainable
+from wafl.core.task import Loss, Masks, Moved, Task
 
 
-def make_task(model: nn.Module, loss: Loss = "cross_entropy", device: torch.device | str = "cpu") -> Task:
-    """The task of a model, which uses its structure if that is known: one linear layer, or a chain of them."""
-    _refuse_batch_statistics(model)
+def make_task(
+    model: nn.Module,
+    loss: Loss = "cross_entropy",
+    device: torch.device | str = "cpu",
+    layout: Layout | None = None,
+) -> Task:
+    """The task of a model, which uses its structure if that is known: one linear layer, or a chain of them.
+
+    ``layout=None`` means what a training of the model as it is now would learn (:meth:`Layout.of`).
+    """
+    if layout is None:
+        _refuse_batch_statistics(model)
+        layout = Layout.of(model)
     module = copy.deepcopy(model).to(device)
     if not trainable(module):
         raise ValueError(f"{type(model).__name__} has no trainable parameters")
     layer = _only_linear_layer(module)
     if layer is not None:
-        return LinearTask(module, layer, output_loss(loss))
+        return LinearTask(module, layer, output_loss(loss), layout)
     layers = _chain(module)
     if layers is None:
-        return Task(module, output_loss(loss))
+        return Task(module, output_loss(loss), layout)
     if not any(isinstance(layer, nn.Conv2d | nn.MaxPool2d) for layer in layers):
-        return LayeredTask(module, layers, output_loss(loss))
+        return LayeredTask(module, layers, output_loss(loss), layout)
     fused = fuse(layers) if torch.device(device).type == "cuda" else None
-    return FusedTask(module, fused, output_loss(loss)) if fused is not None else Task(module, output_loss(loss))
+    if fused is not None:
+        return FusedTask(module, fused, output_loss(loss), layout)
+    return Task(module, output_loss(loss), layout)
 
 
 class LinearTask(Task):
@@ -46,8 +59,8 @@ class LinearTask(Task):
 
     in_streams = False
 
-    def __init__(self, module: nn.Module, layer: nn.Linear, loss: OutputLoss) -> None:
-        super().__init__(module, loss)
+    def __init__(self, module: nn.Module, layer: nn.Linear, loss: OutputLoss, layout: Layout) -> None:
+        super().__init__(module, loss, layout)
         self._classes, self._features = layer.out_features, layer.in_features
         self._has_bias = has_bias(layer)
 
@@ -113,8 +126,8 @@ class LayeredTask(Task):
 
     in_streams = False
 
-    def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss) -> None:
-        super().__init__(module, loss)
+    def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss, layout: Layout) -> None:
+        super().__init__(module, loss, layout)
         self._chain = Chain(layers)
 
     @property
@@ -178,8 +191,8 @@ class LayeredTask(Task):
 class FusedTask(Task):
     """A network of convolutions on a GPU: in captured steps of a reduced precision, few kernels for all lanes."""
 
-    def __init__(self, module: nn.Module, fused: Fused, loss: OutputLoss) -> None:
-        super().__init__(module, loss)
+    def __init__(self, module: nn.Module, fused: Fused, loss: OutputLoss, layout: Layout) -> None:
+        super().__init__(module, loss, layout)
         self._fused = fused
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:

@@ -23,11 +23,12 @@ from wafl.core.convolutions import convolution_products
 from wafl.core.dropout import Site, draw_masks, masked, recorded
 from wafl.core.inputs import Inputs, Shifted, dense, shared
 from wafl.core.layers import changed_output, output_of
+from wafl.core.layout import Layout
 from wafl.core.losses import OutputLoss
 from wafl.core.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
 from wafl.core.pooling import with_pooling
 from wafl.core.random import Key
-from wafl.core.statistics import affine_of, followed, names_of, tracking_layers
+from wafl.core.statistics import affine_of, followed, layers_with, rest
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 Masks = tuple[Tensor, ...]
@@ -65,31 +66,29 @@ class Task:
     """Any ``nn.Module`` that treats each example by itself.
 
     With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
-    as in evaluation. The running statistics of BatchNorm layers in training mode follow the parameters in the flat
-    vector, ``num_statistics`` numbers with no gradient (:mod:`wafl.core.statistics`); P counts them too.
+    as in evaluation. The ``layout`` says what the flat vector holds: parameters, and after them the running statistics
+    that are learned, ``num_statistics`` numbers with no gradient (:mod:`wafl.core.statistics`); P counts them too.
     ``in_streams`` says whether a captured step computes each lane in a stream of its own.
     """
 
     in_streams = True
 
-    def __init__(self, module: nn.Module, loss: OutputLoss) -> None:
+    def __init__(self, module: nn.Module, loss: OutputLoss, layout: Layout) -> None:
         self.module = module
         self.loss = loss
+        self.layout = layout
         self.traits = Traits()
-        self.tracking = tracking_layers(module)
-        self.statistics = names_of(self.tracking)
-        for layer in self.tracking.values():
-            layer.eval()
-        self._at_rest = _sharing_tensors(module).eval()
+        self.tracking = layers_with(module, layout.statistics)
+        rest(module)
+        self._at_rest = sharing_tensors(module).eval()
         self._read: tuple[Tensor, ...] | None = None  # the parameters [L, *shape] that are read instead of any others
-        flat = {**trainable(module), **self._own_statistics()}
-        self._shapes = {name: value.shape for name, value in flat.items()}
+        self._shapes = layout.shapes
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
         everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
         self._tie = len(everywhere) == len(set(everywhere))
         self._sites: dict[torch.Size, list[Site]] = {}
-        self.num_statistics = sum(self._shapes[name].numel() for name in self.statistics)
+        self.num_statistics = sum(shape.numel() for shape in layout.statistics.values())
         self.num_params = sum(self._sizes) - self.num_statistics
 
     @property
@@ -114,7 +113,7 @@ class Task:
         """One vector ``[P]`` as named parameters and statistics."""
         parts = flat.split(self._sizes)
         found = {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
-        return {**found, **{name: found[name].detach() for name in self.statistics}}
+        return {**found, **{name: found[name].detach() for name in self.layout.statistics}}
 
     def with_loss(self, loss: OutputLoss) -> Self:
         """The same model with another loss of its outputs."""
@@ -123,14 +122,15 @@ class Task:
         return other
 
     def initial(self) -> Tensor:
-        return self.flatten(trainable(self.module))
+        own = dict(self.module.named_parameters())
+        return self.flatten({name: own[name] for name in self.layout.params})
 
     def _own_statistics(self) -> dict[str, Tensor]:
-        return {name: self.module.get_buffer(name) for name in self.statistics}
+        return {name: self.module.get_buffer(name) for name in self.layout.statistics}
 
     def batch_norm_places(self, *, affine: bool) -> list[int]:
         """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
-        chosen = {*self.statistics, *(affine_of(self.tracking) if affine else ())}
+        chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
         names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
         return [place for place, name in enumerate(names) if name in chosen]
 
@@ -219,7 +219,7 @@ class Task:
             return (weight * losses).sum(), losses
 
         if self._read is not None:
-            learns = [name not in self.statistics for name in self._shapes]
+            learns = [name not in self.layout.statistics for name in self._shapes]
             return written_gradient(total, learns)(self._read, y, weight, *self._inputs(x), masks or ())
         gradients, losses = self._each_lane(self._gradient_of(total))(params, y, weight, *self._inputs(x), masks or ())
         return losses, gradients
@@ -250,7 +250,7 @@ class Task:
 
         def found(flat: Tensor, weight: Tensor, *inputs: Any) -> Tensor:
             values = self.unflatten(flat)
-            running = {name: values[name] for name in self.statistics}
+            running = {name: values[name] for name in self.layout.statistics}
             with followed(self.tracking, weight, running):
                 call(flat, *inputs)
             return torch.cat(list(running.values()))
@@ -339,11 +339,7 @@ def _outputs_type(flat: Params) -> torch.dtype:
     return torch.float32 if flat[0].dtype == torch.bfloat16 else flat[0].dtype
 
 
-def trainable(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in module.named_parameters() if value.requires_grad}
-
-
-def _sharing_tensors(module: nn.Module) -> nn.Module:
+def sharing_tensors(module: nn.Module) -> nn.Module:
     """A copy that can be in another mode, but holds the very same parameters and buffers."""
     tensors = [*module.parameters(), *module.buffers()]
     return copy.deepcopy(module, {id(value): value for value in tensors})

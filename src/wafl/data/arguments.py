@@ -19,7 +19,9 @@ def check_arguments(call: str, model: Any, clients: Any, *, trained: bool = True
     if isinstance(model, nn.Module) or (trained and hasattr(model, "history")):
         return
     if hasattr(model, "history"):
-        raise TypeError(f"model is a Run: call {call} with model=run.model, and init=run.params to go on from there")
+        raise TypeError(
+            f"model is a Run: call {call} with model=run.model.train(), and init=run.params to go on from there"
+        )
     if isinstance(model, type):
         raise TypeError(f"model is the class {model.__name__}: make one of it, model={model.__name__}(...)")
     raise TypeError(f"model is {what_is(model)}: pass a torch.nn.Module, such as wafl.models.mlr(clients)")

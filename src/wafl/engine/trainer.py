@@ -263,7 +263,7 @@ class Trainer:
         """What :func:`wafl.fit` returns of a run that ends here."""
         state, roster = reached.state, self.roster
         params = {name: value.cpu().clone() for name, value in self.task.unflatten(state.params).items()}
-        statistics = {name: params.pop(name) for name in self.task.statistics}
+        statistics = {name: params.pop(name) for name in self.task.layout.statistics}
         settings = {
             "method": describe(spec.method),
             "schedule": describe(spec.schedule),
@@ -278,6 +278,7 @@ class Trainer:
             spec.method.name,
             params,
             with_params(self.model, {**dict(self.model.named_parameters()), **params}, statistics),
+            self.task.layout,
             reached.history,
             state.client_weights,
             settings,

@@ -37,7 +37,7 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
     labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
     for place, point in enumerate(study.points(entry)):
         run = load_run(study.run_folder(entry, point), model=study.plan.model)
-        run.model.to(find_device(study.plan.experiment.device))
+        run = run.to(find_device(study.plan.experiment.device))
         about = {"label": labels[place // seeds], "entry": entry.name, "method": entry.method.name, **point}
         if run.diverged:
             rows.append({**about, "diverged": run.diverged})

@@ -138,7 +138,7 @@ class GridClients:
         judges = [self.roster.names[client] for client in left_out]
 
         def judge(run: Run) -> dict[int, float]:
-            params = make_task(run.model, run.loss).initial()
+            params = _flat(run)
             found = {client: clean for client, (clean, _) in self._test(params, 0, judges, "train", alike=True).items()}
             return {client: each.loss if each.accuracy is None else each.accuracy for client, each in found.items()}
 
@@ -201,7 +201,7 @@ class GridClients:
 
         Each reports its clean and its attacked score, so one message per node serves every share of attacked clients.
         """
-        params = make_task(run.model, run.loss).initial()
+        params = _flat(run)
         key = (sha256(params.numpy().tobytes()).hexdigest(), seed)
         if self._tested is None or self._tested[0] != key:
             self._census.look()
@@ -215,7 +215,7 @@ class GridClients:
         score = self.evaluate(run)
         if not self.roster.unseen:
             return score
-        params, names, unseen = make_task(run.model, run.loss).initial(), self.roster.names, self.roster.unseen
+        params, names, unseen = _flat(run), self.roster.names, self.roster.unseen
         train = self._score(names, self._test(params, 0, names, "train"))
         return replace(score, train=train, unseen=self._score(unseen, self._test(params, 0, unseen, "all")))
 
@@ -383,3 +383,8 @@ class GridClients:
 def _alike(one: Spec, other: Spec) -> bool:
     """Equal except for a user's own parts, which were made twice and may not be comparable."""
     return (one.method.name, one.schedule, one.point) == (other.method.name, other.schedule, other.point)
+
+
+def _flat(run: Run) -> Tensor:
+    """The run's parameters and statistics as nodes take them."""
+    return make_task(run.module, run.loss, layout=run.layout).initial()

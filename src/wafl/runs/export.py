@@ -113,7 +113,7 @@ def export_model(
     about = json.dumps(
         {
             "method": run.method,
-            "model": models.spec(run.model),
+            "model": models.spec(run.module),
             "num_classes": run.num_classes,
             "input_shape": list(shape),
             "dtype": str(export.module.shift.dtype).removeprefix("torch."),
@@ -149,7 +149,7 @@ class _Export:
             if value is not None and not _spreads(tuple(value.shape), shape):
                 raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")
         dtype = next(iter(run.params.values())).dtype
-        module = RawModel(copy.deepcopy(run.model).cpu(), preprocessing, dtype).eval().requires_grad_(False)
+        module = RawModel(copy.deepcopy(run.module).cpu(), preprocessing, dtype).eval().requires_grad_(False)
         export = cls(module, run, preprocessing, shape)
         try:
             export.check(module)

@@ -189,10 +189,12 @@ def constants(
 
 def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Tensor]:
     """A model's task and parameters in float64, so that rounding does not spoil what is proven."""
+    layout = None
     if isinstance(model, Run):
         loss = loss if loss is not None else model.loss
-        model = model.model
-    task = make_task(copy.deepcopy(model).cpu().double(), loss if loss is not None else "cross_entropy")
+        model, layout = model.module, model.layout
+    module = copy.deepcopy(model).cpu().double()
+    task = make_task(module, loss if loss is not None else "cross_entropy", layout=layout)
     return task, task.initial()
 
 

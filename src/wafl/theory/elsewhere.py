@@ -23,7 +23,7 @@ from wafl.run import Run
 from wafl.theory.constants import task_of
 
 
-def at_layer(model: nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:
+def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:
     """What comes after a layer, and the layer's outputs as the examples."""
     task, params = task_of(model)
 
@@ -38,7 +38,7 @@ def at_layer(model: nn.Module, clients: Federation, layer: str) -> tuple[nn.Modu
     return head, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 
 
-def in_shape(model: nn.Module, clients: Federation, shape: Shape) -> tuple[nn.Module, Federation]:
+def in_shape(model: Run | nn.Module, clients: Federation, shape: Shape) -> tuple[nn.Module, Federation]:
     """The model of ``A u``, and the examples ``u = A^-1 x``."""
     inputs = clients.input_shape
     matrix = shape.matrix
@@ -49,7 +49,8 @@ def in_shape(model: nn.Module, clients: Federation, shape: Shape) -> tuple[nn.Mo
         u = torch.linalg.solve(matrix, x.flatten(1).T).T.reshape(x.shape)
         return Examples(u, examples.y, examples.offsets)
 
-    stretched = _stretched(copy.deepcopy(model).cpu().double(), matrix, inputs)
+    task, _ = task_of(model)
+    stretched = _stretched(task.module, matrix, inputs)
     unit = f"{clients.unit}, over the shape of the ball"
     train, test = rounded(clients.train), rounded(clients.test)
     return stretched, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
@@ -70,9 +71,11 @@ def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.
     return nn.Sequential(nn.Flatten(), first, *([] if flattens else [nn.Unflatten(1, inputs)]), *layers)
 
 
-def moved(model: Run | nn.Module, clients: Federation, space: str | None, shape: Any) -> tuple[nn.Module, Federation]:
+def moved(
+    model: Run | nn.Module, clients: Federation, space: str | None, shape: Any
+) -> tuple[Run | nn.Module, Federation]:
     """The model and the examples where the ball is round; a shape at a layer is that of its outputs."""
-    there: tuple[nn.Module, Federation] = (model.model if isinstance(model, Run) else model, clients)
+    there: tuple[Run | nn.Module, Federation] = (model, clients)
     if space is not None:
         there = at_layer(*there, space)
     found = check_shaping(shape)

@@ -283,7 +283,7 @@ def client_digest(clients: Federation, part: str, place: int) -> str:
 
 def digest_of(model: Run | nn.Module) -> str:
     """Of a model's parameters and buffers, its layers, and their code if it is your own."""
-    module = model.model if isinstance(model, Run) else model
+    module = model.module if isinstance(model, Run) else model
     layers = [[name, type(layer).__name__, layer.extra_repr()] for name, layer in module.named_modules()]
     state = module.state_dict()
     tensors = [[name, str(value.dtype), list(value.shape)] for name, value in state.items()]

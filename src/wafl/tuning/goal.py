@@ -57,9 +57,12 @@ class Goal:
 
     def value(self, run: Run) -> float:
         """The metric of a trained model: the mean over the shares."""
-        run.model.to(self.device)
         table = compare(
-            {"trial": run}, self.held_out.judges, attacks=self.attack, attacked=self.attacked, seed=self.seed
+            {"trial": run.to(self.device)},
+            self.held_out.judges,
+            attacks=self.attack,
+            attacked=self.attacked,
+            seed=self.seed,
         )
         scores = [row.score for row in table.rows]
         return statistics.fmean((score.accuracy or 0.0) if self.accuracy else score.loss for score in scores)
