@@ -62,7 +62,6 @@ def two_clients() -> wafl.Federation:
     [
         ("ot", "transport", lambda _: wafl.weights.nearest(two_clients(), two_clients())),
         ("ot", "transport", lambda _: wafl.weights.mixture(two_clients(), two_clients())),
-        ("ot", "transport", lambda _: wafl.weights.mixture(two_clients(), two_clients(), private=True)),
         ("ot", "transport", lambda _: wafl.weights.cover(two_clients())),
         ("cryptography", "sign", lambda _: sign(b"", __file__)),
         ("pooch", "data", lambda folder: download(FILE, folder)),

@@ -54,7 +54,7 @@ next-client runs/held --radius 0.1 --population-radius 0.1 --norm 2 --metric err
     --trust
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
     --output weights.png
-weights -s mnist -s usps --private --sample 5 --data-dir data
+weights -s mnist -s usps --sample 5 --data-dir data
 export runs/one/fedavg --format safetensors --output model.out --data-dir data --trust
 export runs/one --metrics metrics.csv
 config check exp.toml --set schedule.batch_size=8 --trust

@@ -44,8 +44,8 @@ def clients() -> dict[str, fakes.Client]:
     return fakes.make_clients((3, 8, 6, 5, 10, 2))
 
 
-def solve(grid: fakes.Grid, folder: Path, target: Path) -> dict[str, Any]:
-    values = {**OWN, **fakes.flat(EXPERIMENT), "target": str(target), "output": str(folder)}
+def solve(grid: fakes.Grid, folder: Path, target: Path, experiment: dict[str, Any] = EXPERIMENT) -> dict[str, Any]:
+    values = {**OWN, **fakes.flat(experiment), "target": str(target), "output": str(folder)}
     post: Any = grid
     server.mixture(Post(post), values)
     return json.loads((folder / "study-mixture.json").read_text())
@@ -64,13 +64,27 @@ def test_weights_equal_those_computed_from_all_examples_in_one_place(
     grid = fakes.make_grid(clock, tmp_path, clients, NODES, EXPERIMENT)
     found = solve(grid, tmp_path, tmp_path / "aim.npz")
     here, exact = (
-        wafl.weights.mixture(fakes.federation(clients), aim, private=private, seed=5) for private in ("cuts", False)
+        wafl.weights.mixture(fakes.federation(clients), aim, exchange=exchange, seed=5)
+        for exchange in ("cuts", "examples")
     )
     assert found["weights"] == dict(zip(sorted(clients), here.weights, strict=True))
     assert (found["value"], found["gap"], found["points"]) == (here.value, here.gap, 7)
     assert found["value"] == pytest.approx(exact.value, rel=1e-6)
     replies = [seen.reply for seen in grid.seen if seen.kind == "query.cuts"]
     assert {f"{record}.{name}" for reply in replies for record in reply for name in reply[record]} == SENT
+
+
+def test_a_client_alone_has_the_distance_that_nearest_gives_it(clock: fakes.Clock, tmp_path: Path) -> None:
+    aim, one = write_target(tmp_path), fakes.make_clients((8,))
+    experiment = {**EXPERIMENT, "flower": {"nodes": 1}}
+    found = solve(
+        fakes.make_grid(clock, tmp_path, one, [["c00"]], experiment), tmp_path, tmp_path / "aim.npz", experiment
+    )
+    here, exact = (
+        wafl.weights.nearest(fakes.federation(one), aim, exchange=exchange, seed=5) for exchange in ("cuts", "examples")
+    )
+    assert (found["value"], found["gap"]) == (here.value, here.gap)
+    assert found["value"] == pytest.approx(exact.value, rel=1e-6)
 
 
 def test_cuts_that_no_examples_have_are_not_used(

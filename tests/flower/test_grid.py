@@ -546,7 +546,6 @@ OPTIONAL = {"reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
 SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
 MOMENTS = {"reply.sizes"}
 CUTS = {"reply.format", "numbers.means", "numbers.shares"}
-MIDPOINTS = {"reply.format", "reply.lengths", "numbers.midpoints"}
 MEANS = {"reply.format", "reply.labels", "reply.places", "reply.counts", "numbers.means"}
 SPREAD = {"reply.format", "reply.sizes", "numbers.squares"}
 
@@ -571,7 +570,6 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
     assert {kind: sent - OPTIONAL for kind, sent in listed.items()} == SENT[method]
     assert {kind: sent for kind, sent in documented("none").items() if kind not in SENT["DRFA"]} == {
         "query.survey": SURVEY | MOMENTS,
-        "query.midpoints": MIDPOINTS,
         "query.cuts": CUTS,
         "query.means": MEANS,
         "query.spread": SPREAD,
@@ -1218,58 +1216,3 @@ def test_a_certificate_needs_a_finite_reply_from_every_client(
         with pytest.raises(TooFewRepliesError, match="c03"):
             server.certify(Post(grid), values)  # type: ignore[arg-type]
     assert not (tmp_path / "study" / "afl" / "certificates.json").exists()
-
-
-def test_distances_equal_those_computed_from_all_examples_in_one_place(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
-    """The target is the smallest cloud, so no examples are drawn from it."""
-    larger = {name: arrays for name, arrays in clients.items() if len(arrays["x"]) > 4}
-    experiment = everyone({"method": "AFL"}, seeds=[5])
-    aim = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
-    np.savez(tmp_path / "aim.npz", x=aim)
-    grid = fakes.make_grid(
-        clock, tmp_path, larger, [["c03"], ["c01", "c04", "c02"]], {**experiment, "flower": {"nodes": 2}}
-    )
-    values = own({**experiment, "flower": {"nodes": 2}}, target=tmp_path / "aim.npz", output=tmp_path)
-    server.distances(Post(grid), values)  # type: ignore[arg-type]
-    found = json.loads((tmp_path / "study-distances.json").read_text())
-    expected = wafl.weights.nearest(fakes.federation(larger), aim, private=True, seed=5)
-    assert found["distances"] == dict(zip(sorted(larger), expected.distances, strict=True))
-    assert found["points"] == 4
-    assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.midpoints"} == MIDPOINTS
-
-
-def test_examples_of_a_larger_target_are_drawn_as_in_one_place(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
-    experiment = everyone({"method": "AFL"}, seeds=[5])
-    aim = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32)
-    np.savez(tmp_path / "aim.npz", x=aim)
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    server.distances(Post(grid), own(experiment, target=tmp_path / "aim.npz", output=tmp_path))  # type: ignore[arg-type]
-    found = json.loads((tmp_path / "study-distances.json").read_text())
-    expected = wafl.weights.nearest(fakes.federation(clients), aim, private=True, seed=5)
-    assert found["distances"] == dict(zip(sorted(clients), expected.distances, strict=True))
-
-
-def test_distances_work_next_to_a_study_that_never_asked_for_sizes(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
-    experiment = everyone({"method": "AFL"})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    np.savez(tmp_path / "study" / "aim.npz", x=np.ones((2, 4), np.float32))
-    values = own(experiment, target=tmp_path / "study" / "aim.npz", output=tmp_path)
-    server.distances(Post(grid), values)  # type: ignore[arg-type]
-    assert json.loads((tmp_path / "study-distances.json").read_text())["points"] == 2
-
-
-def test_non_finite_midpoints_are_not_used(clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path) -> None:
-    experiment = everyone({"method": "AFL"}, tolerance={"attempts": 1})
-    np.savez(tmp_path / "aim.npz", x=np.ones((2, 4), np.float32))
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    nan = lambda reply: fakes.spoiled(reply, "numbers", "midpoints", lambda x: x * math.nan)  # noqa: E731
-    grid.hosts[0].fate = lambda kind, _: nan if kind == "query.midpoints" else None
-    with pytest.raises(TooFewRepliesError, match="c03"):
-        server.distances(Post(grid), own(experiment, target=tmp_path / "aim.npz", output=tmp_path))  # type: ignore[arg-type]

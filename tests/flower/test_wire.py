@@ -26,7 +26,7 @@ from wafl.flower.hello import Hello
 from wafl.flower.logs import log, shown_safely
 from wafl.flower.means import MeansQuery
 from wafl.flower.node import Node
-from wafl.flower.queries import MidpointsQuery, SurveyQuery, answer
+from wafl.flower.queries import CutsQuery, SurveyQuery, answer
 from wafl.flower.refusals import check_refusal, refusal
 from wafl.flower.wire import (
     FORMAT,
@@ -471,14 +471,13 @@ def test_no_losses_leave_a_client_whose_method_does_not_ask_for_them(node: Node)
         check_refusal(answer("evaluate", lambda: node, carried(encode_query(asked))))
 
 
-@pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
+@pytest.mark.parametrize("kind", ["evaluate.test", "query.survey"])
 def test_a_query_that_names_a_client_twice_is_refused(kind: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each name costs a node a copy of the client's examples."""
     names = ("c00",) * 1000
     content = {
         "evaluate.test": queries.TestQuery(names, False, torch.zeros(SIZE), 3, 0).encode(),
         "query.survey": SurveyQuery(names, torch.zeros(SIZE).double(), 3, [{}], None, 0).encode(),
-        "query.midpoints": MidpointsQuery(names, (0,) * 1000, torch.zeros(1000, 1, 4).double(), 0).encode(),
     }[kind]
     with pytest.raises(WireError, match="must all differ"):
         check_refusal(answer(kind, lambda: node, carried(content)))
@@ -670,13 +669,12 @@ def test_a_node_refuses_non_finite_parameters_and_vectors(value: float) -> None:
             decode_query(carried(encode_query(query)), like())
 
 
-@pytest.mark.parametrize("kind", ["evaluate.test", "query.survey", "query.midpoints"])
-def test_a_node_refuses_tests_surveys_and_midpoints_at_non_finite_numbers(kind: str, node: Node) -> None:
+@pytest.mark.parametrize("kind", ["evaluate.test", "query.survey"])
+def test_a_node_refuses_tests_and_surveys_at_non_finite_numbers(kind: str, node: Node) -> None:
     spoilt = torch.full((SIZE,), math.nan)
     content = {
         "evaluate.test": queries.TestQuery(("c00",), False, spoilt, 3, 0).encode(),
         "query.survey": SurveyQuery(("c00",), spoilt.double(), 3, [{}], None, 0).encode(),
-        "query.midpoints": MidpointsQuery(("c00",), (0,), torch.full((1, 2, 4), math.nan).double(), 0).encode(),
     }[kind]
     with pytest.raises(WireError):
         check_refusal(answer(kind, lambda: node, carried(content)))
@@ -716,18 +714,20 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
         "reply": ConfigRecord({"count": 1}),
         "numbers": arrays(value=torch.zeros(1, 2, dtype=torch.float64), cost=torch.zeros(1, 2, dtype=torch.float64)),
     })  # fmt: skip
-    references = torch.zeros(2, 3, 4, dtype=torch.float64)
+    target, g = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    spread = RecordDict(
+        {"numbers": arrays(means=torch.zeros(2, dtype=torch.float64), shares=torch.eye(3)[:2].double())}
+    )
     means = RecordDict({
         "reply": ConfigRecord({"format": FORMAT, "labels": [0, 2, 1], "places": [0, 0, 1], "counts": [3, 1, 5]}),
         "numbers": arrays(means=torch.ones(3, 4, dtype=torch.float64)),
     })  # fmt: skip
-    halfway = RecordDict({"reply": ConfigRecord({"lengths": [0.1, 0.2]}), "numbers": arrays(midpoints=references)})
     return {
         "work": (lambda reply: decode_replies(reply, usual()), encode_replies(usual(), made(usual()))),
         "hello": (lambda reply: Hello.decode(reply, True), hello.encode()),
         "test": (queries.TestQuery(("a", "b"), True, torch.zeros(SIZE), 3, 0).read, tested),
         "survey": (survey.read, surveyed),
-        "midpoints": (MidpointsQuery(("a", "b"), (0, 1), references, 0).read, halfway),
+        "cuts": (CutsQuery(("a", "b"), (0, 1), target, g, 9, 0).read, spread),
         "means": (MeansQuery(("a", "b"), (7, 4), 3, 4).read, means),
     }
 
@@ -754,9 +754,9 @@ def test_a_reply_without_one_of_its_parts_is_refused(which: str) -> None:
                     read(carried(without(reply, record, name)))
 
 
-@pytest.mark.parametrize("which", ["survey", "midpoints", "means"])
+@pytest.mark.parametrize("which", ["survey", "cuts", "means"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_server_refuses_non_finite_survey_values_midpoints_and_means(which: str, value: float) -> None:
+def test_the_server_refuses_non_finite_survey_values_cuts_and_means(which: str, value: float) -> None:
     read, reply = readers()[which]
     for name in reply["numbers"]:
         with pytest.raises(WireError):
@@ -776,7 +776,6 @@ SAID: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("test", "sizes"): lambda v: is_list(v, 2, lambda each: is_int(each, 1)),
     ("test", "losses"): lambda v: is_list(v, 4, is_number),
     ("test", "right"): lambda v: v == [] or is_list(v, 4, lambda each: is_number(each, 0.0) and each <= 1),
-    ("midpoints", "lengths"): lambda v: is_list(v, 2, lambda each: is_number(each, 0.0)),
     ("means", "counts"): lambda v: is_list(v, 3, lambda each: is_int(each, 1)),
     ("work", "format"): lambda v: v == FORMAT and type(v) is int,
 }
@@ -804,7 +803,7 @@ array = st.builds(
 )
 names = st.sampled_from(["query", "reply", "numbers", "params", "vectors", "refused", "x"])
 inner = st.sampled_from(
-    [*VALID, "loss", "cost", "params", "control", "snapshot", "value", "midpoints", "why", "lengths", "sizes", "x"]
+    [*VALID, "loss", "cost", "params", "control", "snapshot", "value", "means", "shares", "why", "sizes", "x"]
 )
 records = st.one_of(
     st.dictionaries(inner, values, max_size=6).map(ConfigRecord),
@@ -823,7 +822,7 @@ def test_a_random_message_is_refused_by_every_reader(content: RecordDict) -> Non
             read(content)
 
 
-KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.midpoints", "query.cuts"]
+KINDS = ["query.hello", "train", "evaluate", "evaluate.test", "query.survey", "query.cuts"]
 KINDS += ["query.means", "query.spread"]
 
 

@@ -36,7 +36,7 @@ def least_distance(sources: list[Points], target: Points, at: Any = None) -> flo
 @settings(max_examples=8, deadline=None)
 @given(st.lists(clouds, min_size=1, max_size=5), clouds, st.sampled_from([1e-3, 1.0, 1e3]))
 def test_cuts_give_the_minimum_of_the_full_linear_program(sources: list[Points], target: Points, unit: float) -> None:
-    found = weights.mixture([unit * x for x in sources], unit * target, private="cuts", tolerance=1e-9)
+    found = weights.mixture([unit * x for x in sources], unit * target, exchange="cuts", tolerance=1e-9)
     wanted = least_distance(sources, target)
     assert found.value / unit**2 == pytest.approx(wanted, rel=1e-6, abs=1e-6)
     assert 0.0 <= found.gap / unit**2 <= 1e-6
@@ -52,19 +52,50 @@ def normal_clouds() -> tuple[list[Points], Points]:
 
 def test_cuts_give_what_the_solver_with_all_examples_gives() -> None:
     sources, target = normal_clouds()
-    found, wanted = (weights.mixture(sources, target, private=private) for private in ("cuts", False))
+    found, wanted = (weights.mixture(sources, target, exchange=exchange) for exchange in ("cuts", "examples"))
     assert found.value == pytest.approx(wanted.value, rel=1e-6)
     assert found.weights == pytest.approx(wanted.weights, abs=1e-4)
     assert (found.kind, found.rule) == ("exact", "mixture")
     assert all(0 < least <= each + 1e-9 for least, each in zip(found.distances, wanted.distances, strict=True))
-    rough = weights.mixture(sources, target, private="cuts", tolerance=0.05)
+    rough = weights.mixture(sources, target, exchange="cuts", tolerance=0.05)
     assert wanted.value - 1e-9 <= rough.value <= wanted.value * 1.05
     assert rough.value - rough.gap <= wanted.value + 1e-9
 
 
+def test_nearest_from_cuts_has_the_distances_of_pot_to_a_millionth() -> None:
+    ot = pytest.importorskip("ot")
+    sources, target = normal_clouds()
+    found, pooled = (weights.nearest(sources, target, exchange=exchange) for exchange in ("cuts", "examples"))
+    wanted = [ot.emd2([], [], cost_matrix(source, target)) for source in sources]
+    assert found.distances == pytest.approx(wanted, rel=1e-6)
+    assert found.distances == pytest.approx(pooled.distances, rel=1e-6)
+    assert (found.weights, found.rule, found.kind) == (pooled.weights, "nearest", "exact")
+    assert found.value == min(found.distances)
+    assert found.value - found.gap <= min(wanted) + 1e-9
+    assert all(math.isnan(error) for error in found.standard_errors)
+
+
+def test_potentials_stay_as_small_as_costs_while_cuts_are_few() -> None:
+    """Few cuts let the model of one source rise without end: with 300 points, it overflowed the linear program."""
+    rng = np.random.default_rng(0)
+    source, target = rng.normal(size=(100, 2)), rng.normal(size=(80, 2)) + 0.3
+    spreads: list[float] = []
+
+    class Recording(Here):
+        def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
+            spreads.append(float(g.max() - g.min()))
+            return super().cuts(g)
+
+    aim = torch.from_numpy(target)
+    found = mixture_from_cuts(Recording([torch.from_numpy(source)], aim), aim, 1e-3)
+    wanted = least_distance([source], target)
+    assert wanted - 1e-9 <= found.value <= wanted * (1 + 1e-3)
+    assert max(spreads) < 2 * cost_matrix(source, target).max()
+
+
 def test_a_mixture_that_is_the_target_has_distance_zero() -> None:
     near, far = np.zeros((3, 2)), np.ones((5, 2))
-    found = weights.mixture([near, far, near + 9.0], np.concatenate([near[:1], far[:1], far[:1]]), private="cuts")
+    found = weights.mixture([near, far, near + 9.0], np.concatenate([near[:1], far[:1], far[:1]]), exchange="cuts")
     assert found.weights == pytest.approx([1 / 3, 2 / 3, 0.0], abs=1e-6)
     assert found.value == pytest.approx(0.0, abs=1e-7)
 
@@ -101,7 +132,7 @@ def test_sources_send_one_number_and_one_histogram_each_round() -> None:
 
 def test_at_most_300_points_of_a_target_are_drawn_and_a_federation_will_do() -> None:
     clients = wafl.load_dataset("digits").partition(3, labels_per_client=4, seed=0)
-    found = weights.mixture(clients, clients, private="cuts", sample=30, features=lambda x: x.flatten(1)[:, :8])
+    found = weights.mixture(clients, clients, exchange="cuts", sample=30, features=lambda x: x.flatten(1)[:, :8])
     assert len(found.weights) == 3
     assert math.isnan(found.standard_errors[0])
 
@@ -109,9 +140,9 @@ def test_at_most_300_points_of_a_target_are_drawn_and_a_federation_will_do() -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"private": "cut"}, r"private='cut' must be False, True \(group means\) or 'cuts'"),
-        ({"private": "cuts", "label_aware": True}, "label_aware=True cannot be used with private"),
-        ({"private": "cuts", "tolerance": 0.0}, "tolerance=0.0 must be"),
+        ({"exchange": "cut"}, "exchange='cut' must be 'examples' or 'cuts'"),
+        ({"exchange": "cuts", "label_aware": True}, "label_aware=True cannot be used with exchange='cuts'"),
+        ({"exchange": "cuts", "tolerance": 0.0}, "tolerance=0.0 must be"),
     ],
 )
 def test_options_that_do_not_go_with_cuts_are_refused(options: dict[str, Any], message: str) -> None:

@@ -175,9 +175,8 @@ def test_mixture_reaches_its_gap_with_many_sources_in_many_dimensions():
         lambda clients: weights.mixture(clients, clients.train.of(1)[0] + 0.1),
         lambda clients: weights.cover(clients),
         lambda clients: weights.barycenter(clients),
-        lambda clients: weights.nearest(clients, clients.train.of(1)[0] + 0.1, private=True),
-        lambda clients: weights.mixture(clients, clients.train.of(1)[0] + 0.1, private=True),
-        lambda clients: weights.cover(clients, private=True),
+        lambda clients: weights.nearest(clients, clients.train.of(1)[0] + 0.1, exchange="cuts"),
+        lambda clients: weights.mixture(clients, clients.train.of(1)[0] + 0.1, exchange="cuts"),
     ],
 )
 def test_fit_accepts_the_weights_and_the_run_keeps_them(make, tmp_path):

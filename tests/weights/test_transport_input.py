@@ -49,7 +49,7 @@ def _no_work(monkeypatch):
         ([(good, np.zeros(4, int))], good, {"label_aware": True}, "the target has no labels"),
         ([good], good, {"features": lambda x: x[:1]}, r"source 0: features made \(1, 2\) numbers of 4 examples"),
         ([good], good, {"features": lambda x: x / 0}, "source 0: features made .* NaN or infinity"),
-        ([(good, np.zeros(4, int))], good, {"private": True, "label_aware": True}, "label_aware=True cannot be used"),
+        ([(good, np.zeros(4, int))], good, {"exchange": "cuts", "label_aware": True}, "label_aware=True cannot"),
     ],
 )  # fmt: skip
 def test_bad_sources_and_targets_are_refused(rule, sources, target, options, message):
@@ -84,9 +84,16 @@ def test_bad_methods_and_regularizations_are_refused(call):
             call(method="entropic", regularization=regularization)
 
 
-def test_the_private_entropic_distance_is_refused():
-    with pytest.raises(ValueError, match="method='entropic' cannot be used with private=True"):
-        weights.nearest([good], good, method="entropic", private=True)
+def test_the_entropic_distance_from_cuts_is_refused():
+    with pytest.raises(ValueError, match="method='entropic' cannot be used with exchange='cuts'"):
+        weights.nearest([good], good, method="entropic", exchange="cuts")
+
+
+def test_clients_cannot_be_covered_without_pooled_examples():
+    with pytest.raises(
+        ValueError, match="exchange='cuts' must be 'examples': clients cannot be covered without pooled"
+    ):
+        weights.cover([good], exchange="cuts")
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1e-3, float("nan"), float("inf")])

@@ -348,10 +348,9 @@ def transport_weights(clients: Federation, found: Sequence[TransportWeights], ta
         spread = f" ± {error / (2.0 * length):.2f}" if length > 0 and error == error else ""
         shares = [f"{result.weights[place]:.3f}" for result in found]
         table.add_row(escape(name), f"{count:,}", f"{length:.2f}{spread}", *shares)
-    trust = {"bound": "no less than the distance", "approximation": "of means of groups of examples"}
     lines = [
         f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} "
-        f"({trust.get(result.kind, f'{result.kind}, at most {result.gap:.2g} above the least')})"
+        f"({result.kind}, at most {result.gap:.2g} above the least)"
         for result in found
     ]
     return Group(table, *lines)

@@ -24,9 +24,6 @@ def weights(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the draw.")] = 0,
     label_aware: Annotated[bool, typer.Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
-    private: Annotated[
-        bool, typer.Option("--private", help="Do not share examples; the result is an approximation.")
-    ] = False,
     size: Annotated[int, typer.Option(min=1, help="The width and height that all images are resized to.")] = 28,
     preprocess: Annotated[
         str, typer.Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
@@ -50,12 +47,12 @@ def weights(
     with one_line_errors():
         if target is not None:
             task = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
-            found = [rule(task.clients, task.target, private=private, **options) for rule in (nearest, mixture)]
+            found = [rule(task.clients, task.target, **options) for rule in (nearest, mixture)]
             clients: Federation = task.clients
         else:
             clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
-            found = [cover(clients, private=private, **options)]
-            if not private and not label_aware:
+            found = [cover(clients, **options)]
+            if not label_aware:
                 found.append(barycenter(clients, sample=sample, seed=seed))
         output.parent.mkdir(parents=True, exist_ok=True)
         weights_and_distances(

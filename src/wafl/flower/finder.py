@@ -24,19 +24,11 @@ from wafl.weights import Damped, Fixed, LearnedWeights
 class Finder:
     """Finds the clients of an experiment's methods, and keeps their roster in the study's folder.
 
-    ``known`` is the roster of a study that was begun earlier; ``with_sizes`` asks for sizes whatever the methods need.
+    ``known`` is the roster of a study that was begun earlier.
     """
 
-    def __init__(
-        self,
-        post: Post,
-        experiment: Experiment,
-        folder: Path,
-        known: Roster | None = None,
-        with_sizes: bool = False,
-    ) -> None:
-        self._post, self._experiment, self._folder = post, experiment, folder
-        self._known, self._with_sizes = known, with_sizes
+    def __init__(self, post: Post, experiment: Experiment, folder: Path, known: Roster | None = None) -> None:
+        self._post, self._experiment, self._folder, self._known = post, experiment, folder, known
 
     def __call__(self, entries: Sequence[Entry]) -> GridClients:
         experiment = self._experiment
@@ -48,7 +40,7 @@ class Finder:
                     "flower.partial_sums out"
                 )
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
-        with_sizes = self._with_sizes or any(spec.needs_sizes for runs in specs.values() for spec in runs)
+        with_sizes = any(spec.needs_sizes for runs in specs.values() for spec in runs)
         rules = [entry.method.client_weights for entry in entries]
         shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
         closed = shaped or any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)

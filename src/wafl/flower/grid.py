@@ -42,7 +42,7 @@ from wafl.flower.logs import log
 from wafl.flower.means import MeansQuery
 from wafl.flower.node import Part, Tested
 from wafl.flower.post import Post
-from wafl.flower.queries import CutsQuery, MidpointsQuery, SurveyQuery, TestQuery
+from wafl.flower.queries import CutsQuery, SurveyQuery, TestQuery
 from wafl.flower.source import Asked, Later, Nodes
 from wafl.flower.spread import SpreadQuery
 from wafl.flower.training import check_strict
@@ -298,19 +298,6 @@ class GridClients:
             value[:, numbers], cost[:, numbers] = found.value, found.cost
             sizes.update(zip(numbers, found.sizes, strict=False))  # not every reply has them
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
-
-    def midpoints(self, references: Sequence[Tensor], seed: int) -> list[tuple[Tensor, float]]:
-        """What every client returns for its reference."""
-        everyone, names = list(range(self.roster.num_clients)), self.roster.names
-
-        def query(numbers: Sequence[int]) -> MidpointsQuery:
-            chosen = tuple(names[number] for number in numbers)
-            return MidpointsQuery(chosen, tuple(numbers), torch.stack([references[n] for n in numbers]), seed)
-
-        found: dict[int, tuple[Tensor, float]] = {}
-        for numbers, part in self._inquiry.ask_all("query.midpoints", names, everyone, query):
-            found.update(zip(numbers, part, strict=True))
-        return [found[number] for number in everyone]
 
     def cuts(self, target: Tensor, g: Tensor, points: int, seed: int) -> tuple[Tensor, Tensor]:
         """Every client's cut at g: its mean, and its shares."""

@@ -1,4 +1,4 @@
-"""What a node can be asked, and how it replies: clients' work, tests, surveys, midpoints, cuts, class means, spread."""
+"""What a node can be asked, and how it replies: clients' work, tests, surveys, cuts, class means, spread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ from wafl.theory.sampling import Moments
 from wafl.theory.upper import REPORTS, Report
 from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.cuts import MOST_POINTS, Here
-from wafl.weights.transport.private import Side
 
 SURVEYED: tuple[Part, ...] = ("train", "test")
 MOST_SETTINGS = 10_000
@@ -224,42 +223,6 @@ def _report(read: Reader, *, linear: bool) -> Report:
 
 
 @dataclass(frozen=True)
-class MidpointsQuery:
-    """Return midpoints between each client's reference ``[clients, points, dimension]`` and ``points`` of its examples.
-
-    ``numbers`` are the clients' places among all clients; they and the seed decide which examples are drawn.
-    """
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]
-    references: Tensor
-    seed: int
-
-    def encode(self) -> RecordDict:
-        names, numbers, points = list(self.names), list(self.numbers), self.references.shape[1]
-        content = config_only("query", names=names, numbers=numbers, points=points, seed=self.seed)
-        content["params"] = arrays(references=self.references)
-        return content
-
-    def read(self, reply: RecordDict) -> list[tuple[Tensor, float]]:
-        shape = tuple(self.references.shape)
-        found = finite("midpoints", read_array(reply, "numbers", "midpoints", shape, torch.float64))
-        lengths = Reader(reply, "reply").many("lengths", float, len(self.names), 0.0)
-        return list(zip(found, lengths, strict=True))
-
-
-def midpoints(node: Node, content: RecordDict) -> RecordDict:
-    read = Reader(content, "query")
-    drawn, points = _drawn(node, read)
-    shape = (len(drawn), points, math.prod(node.site.federation.input_shape))
-    references = finite("references", read_array(content, "params", "references", shape, torch.float64))
-    found = [Side(x).midpoints(reference) for x, reference in zip(drawn, references, strict=True)]
-    reply = config_only("reply", lengths=[length for _, length in found])
-    reply["numbers"] = arrays(midpoints=torch.stack([points for points, _ in found]))
-    return reply
-
-
-@dataclass(frozen=True)
 class CutsQuery:
     """Return each client's cut: how at most ``points`` of its examples spread over the target, given potentials g.
 
@@ -291,7 +254,7 @@ class CutsQuery:
 def cuts(node: Node, content: RecordDict) -> RecordDict:
     read = Reader(content, "query")
     count = read.one("count", int, 1, MOST_POINTS)
-    drawn, _ = _drawn(node, read)
+    drawn = _drawn(node, read)
     shape = (count, math.prod(node.site.federation.input_shape))
     target = finite("target", read_array(content, "params", "target", shape, torch.float64))
     g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
@@ -301,13 +264,13 @@ def cuts(node: Node, content: RecordDict) -> RecordDict:
     return reply
 
 
-def _drawn(node: Node, read: Reader) -> tuple[list[Tensor], int]:
-    """Of each client that a query names, the examples that its number and the seed draw; and how many are asked for."""
+def _drawn(node: Node, read: Reader) -> list[Tensor]:
+    """Of each client that a query names, the examples that its number and the seed draw."""
     names = read.different("names")
     numbers = read.many("numbers", int, len(names), 0, LARGEST)
-    sampling = Sampling(points := read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
+    sampling = Sampling(read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
     rows, train = node.rows(dict(enumerate(names))), node.site.federation.train
-    return [read_client(train.of(rows[place]), number, sampling).x for place, number in enumerate(numbers)], points
+    return [read_client(train.of(rows[place]), number, sampling).x for place, number in enumerate(numbers)]
 
 
 HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
@@ -316,7 +279,6 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "evaluate": work,
     "evaluate.test": test,
     "query.survey": survey,
-    "query.midpoints": midpoints,
     "query.cuts": cuts,
     "query.means": means,
     "query.spread": spread,

@@ -1,13 +1,13 @@
-"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates, distances or weights.
+"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates or weights.
 
-The run config says which (``task``: train, certify, distances or mixture) and holds the experiment; see docs/flower.md.
+The run config says which (``task``: train, certify or mixture) and holds the experiment; see docs/flower.md.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
@@ -37,18 +37,17 @@ from wafl.runs.study import Study, diverged
 from wafl.weights.transport.clouds import Sampling, read_target
 from wafl.weights.transport.cuts import MOST_POINTS
 from wafl.weights.transport.mixture import weights_from_cuts
-from wafl.weights.transport.private import Side, distance_bounds
 
 server_app = ServerApp()
 POINTS = 1000
-"""The most examples of a client, as in :func:`wafl.weights.nearest` and :func:`wafl.weights.mixture`."""
+"""The most examples of a client, as in :func:`wafl.weights.mixture`."""
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Do what ``task`` says."""
     values = {**OWN, **context.run_config}
-    tasks = {"train": train, "certify": certify, "distances": distances, "mixture": mixture}
+    tasks = {"train": train, "certify": certify, "mixture": mixture}
     try:
         if values["task"] not in tasks:
             raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")
@@ -89,30 +88,10 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     log(INFO, "%s; results are in %s", results["numbers"], study.folder.path.resolve())
 
 
-def distances(post: Post, values: Mapping[str, Any]) -> None:
-    """Bound W_2^2 between each client and the examples ``x`` in the file ``target`` from above.
-
-    The result is ``NAME-distances.json`` in ``output``.
-    """
-    experiment, aim = from_run_config(values), _target(values)
-    clients = Finder(post, experiment, Path(str(values["target"])).parent, with_sizes=True)([])
-    seed, roster = experiment.seeds[0], clients.roster
-    points = min(POINTS, len(aim), *roster.num_examples)
-    sides = _Remote(clients, (points, aim.shape[1]), seed)
-    drawn = read_target(aim, Sampling(points, seed))
-    found = distance_bounds(sides, roster.num_clients, Side(drawn.x), seed)
-    order = sorted(zip(found, roster.names, strict=True))
-    output = Path(str(values["output"])) / f"{experiment.name}-distances.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    about = {"squared": True, "kind": "bound", "points": points, "unit": roster.unit}
-    write_whole(output, json.dumps({**about, "distances": dict(zip(roster.names, found, strict=True))}).encode())
-    log(INFO, "nearest: %s, at most %.4g; written to %s", order[0][1], order[0][0] ** 0.5, output.resolve())
-
-
 def mixture(post: Post, values: Mapping[str, Any]) -> None:
     """The weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
 
-    The target's examples are shown to the nodes. The result is ``NAME-mixture.json`` in ``output``.
+    The target's examples are shown to every node. The result is ``NAME-mixture.json`` in ``output``.
     """
     experiment, aim = from_run_config(values), _target(values)
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
@@ -144,16 +123,6 @@ class _Cuttable:
 
     def cuts(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._clients.cuts(self._target, g, POINTS, self._seed)
-
-
-class _Remote:
-    """Clients as one side of each distance."""
-
-    def __init__(self, clients: GridClients, shape: tuple[int, int], seed: int) -> None:
-        self._clients, self.shape, self._seed = clients, shape, seed
-
-    def midpoints(self, references: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, float]]:
-        return self._clients.midpoints(references, self._seed)
 
 
 class _Narrator(Callback):

@@ -6,8 +6,7 @@
 - ``distances.py``: W_2 between two data sets, exact or entropic; the ground cost and POT's solver: ``costs.py``;
 - ``clouds.py``: points read from whatever a user has, checked and sampled;
 - ``cutting.py``, ``mixture_distance.py``: the solver of ``mixture`` and ``cover``;
-- ``cuts.py``: the exact mixture without the sources' examples;
-- ``private.py``: distances without sending examples, and what they leak.
+- ``cuts.py``: the exact mixture without the sources' examples, and what that leaks.
 """
 
 from wafl.weights.transport.barycenter import barycenter, bilevel

@@ -45,12 +45,9 @@ class Sampling:
         check_seed(self.seed)
 
 
-def read_clients(clients: Federation | Iterable[Any], sampling: Sampling, *, private: bool = False) -> list[Cloud]:
-    """One cloud per client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``.
-
-    With ``private``, all have as many points as the smallest.
-    """
-    return _draw_all(_read_all(clients, sampling, "client"), sampling, private)
+def read_clients(clients: Federation | Iterable[Any], sampling: Sampling) -> list[Cloud]:
+    """One cloud per client: a federation's training examples, arrays ``x`` or pairs ``(x, y)``."""
+    return _draw_all(_read_all(clients, sampling, "client"), sampling)
 
 
 def read_client(item: Any, number: int, sampling: Sampling) -> Cloud:
@@ -64,7 +61,7 @@ def read_target(item: Any, sampling: Sampling) -> Cloud:
 
 
 def read_sources_and_target(
-    sources: Federation | Iterable[Any], target: Any, sampling: Sampling, *, private: bool = False
+    sources: Federation | Iterable[Any], target: Any, sampling: Sampling
 ) -> tuple[list[Cloud], Cloud]:
     """One cloud per source, and the target's: an array, a pair, or a federation, whose training examples are pooled.
 
@@ -72,7 +69,7 @@ def read_sources_and_target(
     """
     data = _read_all(sources, sampling, "source")
     aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), sampling)
-    *clouds, drawn = _draw_all([*data, aim], sampling, private)
+    *clouds, drawn = _draw_all([*data, aim], sampling)
     same = [cloud for cloud, source in zip(clouds, data, strict=True) if source.equals(aim)]
     return clouds, same[0] if same else drawn
 
@@ -136,14 +133,9 @@ def _check_space(data: Sequence[_Data]) -> None:
             )
 
 
-def _draw_all(data: Sequence[_Data], sampling: Sampling, private: bool) -> list[Cloud]:
+def _draw_all(data: Sequence[_Data], sampling: Sampling) -> list[Cloud]:
     _check_space(data)
-    if private:
-        smallest = min(len(each.x) for each in data)
-        sampling = replace(sampling, sample=min(sampling.sample or smallest, smallest))
     clouds = [each.draw(sampling) for each in data]
-    if private:
-        return clouds
     # Centering changes no distance, and points far from the origin keep their precision.
     center = torch.stack([cloud.x.mean(0) for cloud in clouds]).mean(0)
     return [replace(cloud, x=cloud.x - center) for cloud in clouds]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
 from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair
-from wafl.weights.transport.cutting import least, nearest_mixture, pick_tolerance
+from wafl.weights.transport.cutting import nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import standard_error
 from wafl.weights.transport.mixture_distance import MixtureDistance
-from wafl.weights.transport.private import Side, check_private, distance_bound
 from wafl.weights.transport.result import TransportWeights
 
 
@@ -27,7 +24,7 @@ def cover(
     features: Features | None = None,
     label_aware: bool = False,
     tolerance: float | None = None,
-    private: bool = False,
+    exchange: Literal["examples"] = "examples",
 ) -> TransportWeights:
     """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball whose center is a mixture.
 
@@ -42,8 +39,8 @@ def cover(
         features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
         tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
-        private: minimize the bound ``max_j sum_i lambda_i W_2^2(P_i, P_j)`` instead, which needs only pairwise
-            distances: see :mod:`wafl.weights.transport.private`.
+        exchange: what the clients send: their ``examples``, which are pooled. There is no other way to cover clients:
+            cuts would show each client's examples to all others.
 
     Returns:
         The weights; ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` are theirs at these weights.
@@ -54,10 +51,12 @@ def cover(
     ((0.0, 1.0, 0.0), 2.0)
     """
     sampling = Sampling(sample, seed, features, label_aware)
-    check_private(private, label_aware=label_aware)
-    clouds = read_clients(clients, sampling, private=private)
-    if private:
-        return _cover_bound([Side(cloud.x) for cloud in clouds], seed)
+    if exchange != "examples":
+        raise ValueError(
+            f"exchange={exchange!r} must be 'examples': clients cannot be covered without pooled examples, as every "
+            "client is a target; with one target, mixture and nearest take exchange='cuts'"
+        )
+    clouds = read_clients(clients, sampling)
     size = sum(len(cloud) for cloud in clouds) ** 2
     check_size(size)
     tolerance = pick_tolerance(tolerance, size)
@@ -94,24 +93,3 @@ def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:
     return [
         MixtureDistance([costs[i, j] for i in range(count)], [pairs[i, j] for i in range(count)]) for j in range(count)
     ]
-
-
-def _cover_bound(sides: Sequence[Side], seed: int) -> TransportWeights:
-    """``min over the simplex of max_j sum_i lambda_i W_2^2(P_i, P_j)``, a linear program."""
-    count = len(sides)
-    between = torch.zeros(count, count, dtype=torch.float64)
-    for i in range(count):
-        for j in range(i):
-            between[i, j] = between[j, i] = distance_bound(sides[i], sides[j], seed)
-    weights, _ = least(list(between), float(between.mean()))
-    bounds = between @ weights
-    value = float(bounds.max())
-    return TransportWeights(
-        values=tuple(weights.tolist()),
-        rule="cover",
-        kind="bound",
-        value=value,
-        gap=value,
-        distances=tuple(bounds.tolist()),
-        standard_errors=(math.nan,) * count,
-    )

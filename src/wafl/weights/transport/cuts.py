@@ -1,8 +1,9 @@
-"""The exact mixture nearest to a target whose points may be shown, from cuts: no example leaves a source.
+"""The exact mixture nearest to a target whose examples may be shown, from cuts: no example leaves a source.
 
-**This is no privacy guarantee.** Each round a source sends one mean cost and, for every point of the target, the share
-of its examples that go there: how many of them lie in which cell of a diagram that the coordinator has drawn. Whoever
-may choose the points and the potentials can make cells as small as it likes, and so find single examples.
+**This is no privacy guarantee.** The target's examples are shown to every source. Each round a source sends one mean
+cost and, for every point of the target, the share of its examples that go there: how many of them lie in which cell of
+a diagram that the coordinator has drawn. From many rounds follow the examples' mean and spread. Whoever may choose the
+points and the potentials can make cells as small as it likes, and so find single examples.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +27,16 @@ _BETWEEN_BOUNDS = 8
 _ROUNDING = 1e-9
 
 Array = NDArray[np.float64]
+Exchange = Literal["examples", "cuts"]
+
+
+def check_exchange(exchange: str, *, label_aware: bool, method: str = "exact") -> None:
+    """Refuse an unknown exchange, and options that cuts do not have."""
+    if exchange not in ("examples", "cuts"):
+        raise ValueError(f"exchange={exchange!r} must be 'examples' or 'cuts'")
+    if exchange == "cuts" and (label_aware or method != "exact"):
+        option = "label_aware=True" if label_aware else f"method={method!r}"
+        raise ValueError(f"{option} cannot be used with exchange='cuts', which is exact and sends no labels: drop one")
 
 
 class Cuttable(Protocol):
@@ -108,10 +119,13 @@ def mixture_from_cuts(sources: Cuttable, target: Tensor, tolerance: float) -> Cu
         least = np.maximum(least, reached)
         if reached.min() > lower:
             lower, best = float(reached.min()), g
-        if rounds % _BETWEEN_BOUNDS == 1 or model.ceiling - lower <= tolerance * model.ceiling:
+        enough = lower + max(tolerance * lower, _ROUNDING * model.scale)
+        if rounds % _BETWEEN_BOUNDS == 1 or model.ceiling <= enough:
             model.bound(best)
-        if model.upper - lower <= max(tolerance * lower, _ROUNDING * model.scale):
+        if model.upper <= enough:
             return CutSolution(model.weights, model.upper, max(model.upper - lower, 0.0), tuple(least.tolist()), rounds)
+        if model.ceiling <= enough:
+            model.widen()
         g = model.next(best, lower)
     raise RuntimeError(
         f"{_MAX_ROUNDS} rounds of cuts prove only {lower:g} to {model.upper:g}: raise tolerance, or show fewer points"
@@ -154,11 +168,14 @@ class _Model:
         self.ceiling, self._highest = -solved.fun * unit, solved.x[:points] * unit
         missed = np.abs(solved.lower.marginals[:points] + solved.upper.marginals[:points]).sum()
         if missed > _ROUNDING:  # the plan does not end at the target
-            self._box *= 2.0
             return
         shares = np.maximum(-solved.ineqlin.marginals, 0.0)
         self.upper = self.ceiling
         self.weights = torch.from_numpy((shares / shares.sum()).reshape(-1, self._sources).sum(0))
+
+    def widen(self) -> None:
+        """Double the box. Few cuts let the model rise without end, so only when nothing is left to gain in the box."""
+        self._box *= 2.0
 
     def next(self, best: Array, lower: float) -> Array:
         """The g nearest to ``best`` at which the model is 0.3 of the way from ``lower`` up to its maximum."""

@@ -51,7 +51,7 @@ def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Sol
     best = _best_vertex(targets)
     scale = max(target.scale for target in targets)
     for step in range(_MAX_STEPS):
-        lowest, lower = least([cut for made in cuts for cut in made], scale)
+        lowest, lower = _least([cut for made in cuts for cut in made], scale)
         upper = max(best.values)
         best = replace(best, gap=max(upper - max(lower, 0.0), 0.0))
         if best.gap <= tolerance * upper + _ROUNDING * scale:
@@ -80,7 +80,7 @@ def _best_vertex(targets: Sequence[MixtureDistance]) -> Solution:
     return Solution(weights, tuple(pair.value for pair in pairs), tuple(pair.g for pair in pairs), math.inf)
 
 
-def least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
+def _least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
     """``min over the simplex of max_k cut_k @ lambda``: the minimizer, and a lower bound of the minimum."""
     from scipy.optimize import linprog
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -12,11 +12,10 @@ from wafl.core.checks import check_positive
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
-from wafl.weights.transport.cuts import MOST_POINTS, Cuttable, Here, mixture_from_cuts
+from wafl.weights.transport.cuts import MOST_POINTS, Cuttable, Exchange, Here, check_exchange, mixture_from_cuts
 from wafl.weights.transport.cutting import nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import standard_error
 from wafl.weights.transport.mixture_distance import MixtureDistance
-from wafl.weights.transport.private import Side, check_private, group_mean_clouds
 from wafl.weights.transport.result import TransportWeights
 
 
@@ -29,20 +28,18 @@ def mixture(
     features: Features | None = None,
     label_aware: bool = False,
     tolerance: float | None = None,
-    private: bool | Literal["cuts"] = False,
+    exchange: Exchange = "examples",
 ) -> TransportWeights:
     """``min over the simplex of W_2^2(P_lambda, Q)``, where ``P_lambda = sum_i lambda_i P_i``.
 
     This is the problem that the paper relaxes to :func:`wafl.weights.nearest`; as it is convex in lambda, it can be
     solved directly.
 
-    Two ways need no source's examples. If the target's may be shown to the sources, ``private="cuts"`` is exact: round
-    by round, each source sends one mean and how its examples spread over the target's, at most 300 of which are drawn.
-    ``distances`` are then what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.cuts`. ``private=True``
-    shows no examples of either side, and is a rough approximation, as no function of pairwise distances gives these
-    weights: each side sends the means of groups of about ten examples, which is what it reveals, and the mixture of
-    these means is solved. ``value``, ``distances`` and ``gap`` are then about the means. See
-    :mod:`wafl.weights.transport.private`.
+    ``exchange="cuts"`` is exact without the sources' examples, but no privacy guarantee. The target's examples, at most
+    300 of which are drawn, are shown to every source. Round by round, each source sends one mean cost and how many of
+    its examples lie nearest to which of the target's, with borders that the coordinator shifts: from this it learns
+    their mean and spread, and can find single examples if it chooses the borders to that end. ``distances`` are then
+    what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.cuts`.
 
     Args:
         sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
@@ -53,7 +50,7 @@ def mixture(
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
         tolerance: stop at a ``gap`` of this times the value; by default 1e-9 for up to a million costs (points of all
             sources times points of the target), and 1e-3 for more; with cuts 1e-6 for up to 100 points of the target.
-        private: what sources send instead of examples: ``"cuts"``, or group means for True.
+        exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``.
 
     Returns:
         The weights; ``value`` is ``W_2^2(P_lambda, Q)`` of the points that were used, and ``gap`` is a proof: no lambda
@@ -65,15 +62,11 @@ def mixture(
     ([0.75, 0.25], 0.25)
     """
     sampling = Sampling(sample, seed, features, label_aware)
-    if private not in (False, True, "cuts"):
-        raise ValueError(f"private={private!r} must be False, True (group means) or 'cuts'")
-    check_private(bool(private), label_aware=label_aware)
-    if private == "cuts":
+    check_exchange(exchange, label_aware=label_aware)
+    if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
         return weights_from_cuts(Here([cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
-    clouds, aim = read_sources_and_target(sources, target, sampling, private=private)
-    if private:
-        *clouds, aim = group_mean_clouds([Side(cloud.x) for cloud in [*clouds, aim]], seed)
+    clouds, aim = read_sources_and_target(sources, target, sampling)
     size = sum(len(cloud) for cloud in clouds) * len(aim)
     check_size(size)
     tolerance = pick_tolerance(tolerance, size)
@@ -84,11 +77,11 @@ def mixture(
     return TransportWeights(
         values=tuple(solved.weights.tolist()),
         rule="mixture",
-        kind="approximation" if private else "exact",
+        kind="exact",
         value=solved.values[0],
         gap=solved.gap,
         distances=tuple(pair.value for pair in pairs),
-        standard_errors=tuple(math.nan if private else error for error in errors),
+        standard_errors=tuple(errors),
     )
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from wafl.data.federation import Federation
-from wafl.weights.transport.clouds import Features, Sampling, read_sources_and_target
+from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size
+from wafl.weights.transport.cuts import MOST_POINTS, Exchange, Here, check_exchange
 from wafl.weights.transport.distances import Distance, Method, check_method, cloud_distance
-from wafl.weights.transport.private import Side, check_private, distance_bound
+from wafl.weights.transport.mixture import weights_from_cuts
 from wafl.weights.transport.result import TransportWeights
 
 
@@ -24,7 +25,7 @@ def nearest(
     label_aware: bool = False,
     method: Method = "exact",
     regularization: float = 0.05,
-    private: bool = False,
+    exchange: Exchange = "examples",
 ) -> TransportWeights:
     """The paper's linear program, ``min over the simplex of sum_i lambda_i W_2^2(P_i, Q)``.
 
@@ -45,11 +46,12 @@ def nearest(
         method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less inflated by
             drawing the larger ``regularization`` is.
         regularization: of the entropic method, in multiples of the mean cost.
-        private: ask each side for midpoints between its examples and a reference, and return upper bounds. No example
-            is sent, but whoever knows the reference can work them out: see :mod:`wafl.weights.transport.private`.
+        exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``, which show the target's
+            examples to every source and leak what :func:`wafl.weights.mixture` says.
 
     Returns:
-        The weights; ``distances`` are ``W_2^2(P_i, Q)``.
+        The weights; ``distances`` are ``W_2^2(P_i, Q)``. With cuts each is that of a mixture of one source, at most
+        1e-6 of it too large, or 1e-3 for more than 100 points of the target; standard errors are not known.
 
     >>> import numpy as np
     >>> result = nearest([np.zeros((4, 2)), np.ones((3, 2))], np.full((5, 2), 0.9))
@@ -58,22 +60,25 @@ def nearest(
     """
     sampling = Sampling(sample, seed, features, label_aware)
     check_method(method, regularization)
-    check_private(private, label_aware=label_aware, method=method)
-    clouds, aim = read_sources_and_target(sources, target, sampling, private=private)
-    check_size(max(len(cloud) for cloud in clouds) * len(aim))
-    if private:
-        side = Side(aim.x)
-        found = [Distance(distance_bound(Side(cloud.x), side, seed), math.nan) for cloud in clouds]
+    check_exchange(exchange, label_aware=label_aware, method=method)
+    if exchange == "cuts":
+        clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
+        alone = [weights_from_cuts(Here([cloud.x], aim.x), aim.x, None) for cloud in clouds]
+        found = [Distance(each.value, math.nan) for each in alone]
+        least = min(each.value - each.gap for each in alone)
     else:
+        clouds, aim = read_sources_and_target(sources, target, sampling)
+        check_size(max(len(cloud) for cloud in clouds) * len(aim))
         found = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]
+        least = min(each.value for each in found)
     closest = min(range(len(found)), key=lambda i: found[i].value)
     value = found[closest].value
     return TransportWeights(
         values=tuple(float(i == closest) for i in range(len(found))),
         rule="nearest",
-        kind="bound" if private else method,
+        kind=method,
         value=value,
-        gap=value if private else 0.0,
+        gap=value - least,
         distances=tuple(each.value for each in found),
         standard_errors=tuple(each.standard_error for each in found),
     )

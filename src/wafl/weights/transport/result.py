@@ -8,7 +8,7 @@ from typing import Literal
 
 from wafl.weights.fixed import Fixed
 
-Kind = Literal["exact", "entropic", "bound", "approximation"]
+Kind = Literal["exact", "entropic"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,7 @@ class TransportWeights(Fixed):
     ``value``:
 
     - ``exact``: the squared W_2 distance between the points that were used;
-    - ``entropic``: its debiased entropic estimate;
-    - ``bound``: an upper bound of the distance;
-    - ``approximation``: the distance between summaries of the points.
+    - ``entropic``: its debiased entropic estimate.
     """
 
     rule: str
