@@ -79,9 +79,10 @@ class Watch:
             return
         client = replies.clients[int((~finite).nonzero()[0])]
         where = f"round {query.round}, {names[client]}"
-        if self._adversary is not None and self._adversary.power == 1 and bool(replies.loss.isinf().any()):
+        adversary, gamma = self._adversary, query.scalars.get("gamma")
+        if adversary is not None and adversary.power == 1 and gamma is not None and bool(replies.loss.isinf().any()):
             raise UnboundedError(
-                f"{where}: with power=1 and gamma={query.scalars['gamma']:g} the supremum is infinite: "
+                f"{where}: with power=1 and gamma={gamma:g} the supremum is infinite: "
                 "raise gamma, add weight_decay, or give bounds=(low, high)"
             )
         raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
