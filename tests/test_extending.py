@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import wafl
-from wafl.adversaries import AdversaryState, Move
+from wafl.adversaries import Adversary, AdversaryState, Move
 from wafl.adversaries.base import lane_scalar
 from wafl.algorithms import Replies
 from wafl.core.errors import CheckpointError, ConfigError
@@ -37,7 +37,7 @@ def clients() -> wafl.Federation:
 
 
 @dataclass(frozen=True)
-class Nudge:
+class Nudge(Adversary):
     """A user's adversary whose option happens to be called gamma."""
 
     gamma: float = 0.1
@@ -46,9 +46,6 @@ class Nudge:
     def scalars(self) -> dict[str, float]:
         return {"gamma": self.gamma}
 
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
-
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         x, state = dense(x), state or AdversaryState()
         gamma = lane_scalar(state, "gamma", self.gamma, x).view(-1, *[1] * (x.ndim - 1))
@@ -56,6 +53,29 @@ class Nudge:
         moved = x + gamma * (slope.sign() if self.sign else slope)
         cost = (moved - x).flatten(2).square().sum(-1)
         return Move(moved, y, problem.loss(moved, y), cost, torch.ones_like(cost, dtype=torch.bool), state=state)
+
+
+@dataclass(frozen=True)
+class Halving(Nudge):
+    """A user's adversary that learns: gamma is halved after every round, and its cost is of order 1."""
+
+    strict: bool = False
+    power: int = 1
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        return {"gamma": scalars["gamma"] * (0.25 if self.strict else 0.5)}
+
+
+class Still(Adversary):
+    """A user's adversary with no more than it needs: it moves nothing, and is no dataclass."""
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+        loss = problem.loss(x, y)
+        return Move(x, y, loss, torch.zeros_like(loss), torch.ones_like(loss, dtype=torch.bool))
 
 
 @dataclass(frozen=True)
@@ -183,6 +203,24 @@ def test_each_run_of_a_sweep_over_your_own_parts_equals_the_same_run_alone(
         assert equal(run, wafl.fit(model, clients, method.with_options(**options), **schedule))
 
 
+@pytest.mark.filterwarnings("ignore:no example moved:wafl.RadiusWarning")
+def test_an_adversary_needs_no_more_than_a_call(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    still, plain = (wafl.fit(model, clients, own(adversary=adversary), **SCHEDULE) for adversary in (Still(), None))
+    assert equal(still, plain)
+    assert still.history.column("achieved_radius") == [0.0] * 4
+
+
+def test_what_an_adversary_says_of_itself_is_what_training_does(clients: wafl.Federation) -> None:
+    model, method = wafl.models.mlr(clients), own(adversary=Halving(0.8))
+    run = wafl.fit(model, clients, method, **SCHEDULE)
+    assert run.history.column("gamma") == [0.8, 0.4, 0.2, 0.1]
+    squares = wafl.fit(model, clients, method.with_options(power=2), **SCHEDULE).history.column("achieved_radius")
+    assert run.history.column("achieved_radius") == pytest.approx([radius**2 for radius in squares])
+    faster = wafl.sweep(model, clients, method, {"strict": [False, True]}, **SCHEDULE)[1]
+    assert faster.history.column("gamma") == pytest.approx([0.8, 0.2, 0.05, 0.0125])
+
+
 def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.Federation) -> None:
     run = wafl.fit(wafl.models.mlr(clients), clients, OWN["learned rule"], **SCHEDULE)
     assert [record.cohort for record in run.history] == [(0, 1, 2)] * 4
@@ -202,7 +240,9 @@ def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.
         ({"client_weights": Everyone}, "does not implement ClientWeights"),
         ({"server": "adam"}, r"server='adam' does not implement Server: use one of wafl.servers, such as adam\(0.01\)"),
         ({"local": wafl.servers.sgd()}, "does not implement LocalStep: use one of wafl.local"),
-        ({"adversary": 3}, "adversary=3 cannot be called: use one of wafl.adversaries, or None"),
+        ({"adversary": 3}, "adversary=3 is not a wafl.adversaries.Adversary: use one of wafl.adversaries, or derive"),
+        ({"adversary": Nudge}, "is not a wafl.adversaries.Adversary: .* None moves no example"),
+        ({"adversary": lambda problem, x, y, state: None}, "is not a wafl.adversaries.Adversary: .* derive your own"),
     ],
 )
 def test_what_is_not_a_part_is_refused_with_a_remedy(parts: dict[str, Any], message: str) -> None:

@@ -9,22 +9,19 @@ import matplotlib.pyplot as plt
 import torch
 
 import wafl
-from wafl.adversaries import AdversaryState, Move
+from wafl.adversaries import Adversary, AdversaryState, Move
 from wafl.adversaries.base import lane_scalar
 from wafl.core.inputs import dense
 
 
 @dataclass(frozen=True)
-class OneStep:
+class OneStep(Adversary):
     """Moves each example by ``size`` along the gradient of its loss."""
 
     size: float = 0.1
 
     def scalars(self) -> dict[str, float]:
         return {"size": self.size}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Any, x: Any, y: Any, state: AdversaryState | None = None) -> Move:
         x, state = dense(x), state or AdversaryState()

@@ -82,8 +82,8 @@ def _summary(kind: type) -> str:
 
 def _moves(method: Method) -> str:
     parts = {
-        "examples": method.adversary is not None and getattr(method.adversary, "moves", True),
-        "the loss": method.adversary is not None and not getattr(method.adversary, "moves", True),
+        "examples": method.adversary is not None and method.adversary.moves,
+        "the loss": method.adversary is not None and not method.adversary.moves,
         "client weights": isinstance(method.client_weights, LearnedWeights),
         "local steps": method.local != DESCENT,
         "the server's step": method.server != AVERAGING,

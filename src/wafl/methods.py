@@ -35,7 +35,7 @@ from wafl.algorithms.servers.adam import FedAdam as FedAdamOptions
 from wafl.algorithms.servers.masked import FedGMA as FedGMAOptions
 from wafl.algorithms.servers.momentum import FedAvgM as FedAvgMOptions
 from wafl.algorithms.servers.yogi import FedYogi as FedYogiOptions
-from wafl.core.bounds import Box, within
+from wafl.core.bounds import Box
 from wafl.core.options import Option, check_options, options_of
 from wafl.weights import (
     KL,
@@ -93,8 +93,11 @@ class Method:
             value = getattr(self, slot)
             if isinstance(value, type) or not isinstance(value, kind):
                 raise TypeError(f"{slot}={value!r} does not implement {kind.__name__}: {remedy}, or write your own")
-        if self.adversary is not None and not callable(self.adversary):
-            raise TypeError(f"adversary={self.adversary!r} cannot be called: use one of wafl.adversaries, or None")
+        if self.adversary is not None and not isinstance(self.adversary, Adversary):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"adversary={self.adversary!r} is not a wafl.adversaries.Adversary: use one of wafl.adversaries, or "
+                "derive your own from it; None moves no example"
+            )
 
     def options(self) -> list[str]:
         """What :func:`wafl.sweep` may vary: the options of the method's parts, and the parts themselves."""
@@ -139,7 +142,7 @@ class Method:
         Args:
             declared: the bounds of the data, if they have any.
         """
-        return replace(self, adversary=within(self.adversary, declared))
+        return replace(self, adversary=None if self.adversary is None else self.adversary.within(declared))
 
     def _part(self, slot: str) -> Any:
         return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)

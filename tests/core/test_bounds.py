@@ -12,7 +12,7 @@ import torch
 
 import wafl
 from wafl.adversaries import Move, ProjectedAscent, Wasserstein
-from wafl.core.bounds import DATA, box_of, check_bounds, in_words, read_bounds, within
+from wafl.core.bounds import DATA, box_of, check_bounds, in_words, read_bounds
 
 UNIT = (0.0, 1.0)
 SEEN: list[tuple[float, float]] = []
@@ -141,7 +141,6 @@ def test_bounds_in_words_and_from_words() -> None:
         "within the bounds of the data", "unbounded", "within [-1, 2.5]",
     ]  # fmt: skip
     assert [box_of(bounds, UNIT) for bounds in (DATA, None, (-1.0, 2.5))] == [UNIT, None, (-1.0, 2.5)]
-    assert within("no adversary", UNIT) == "no adversary"
 
 
 @pytest.mark.parametrize("text", ["dat", "0", "0,1,2", "a,b", "1,0", "nan,1", ""])

@@ -15,8 +15,8 @@ from torch.nn import functional
 import wafl
 from tests.oracles import adversary as oracles
 from wafl.core.losses import CrossEntropy, CustomLoss, OutputLoss, SquaredError, output_loss
+from wafl.core.problem import Problem
 from wafl.core.structured import make_task
-from wafl.engine.watch import concavity_limit, lowest_gamma
 
 LOSSES = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
 TORCH = {
@@ -315,11 +315,11 @@ def test_the_limits_of_a_scaled_squared_error_are_scaled_too(factor):
     strict = wafl.adversaries.wasserstein(radius=1.0, label_cost=0.7, strict=True)
     loose = wafl.adversaries.wasserstein(radius=1.0, label_cost=0.7)
     model = random_model(TARGETS)
-    own, base = make_task(model, OwnSquaredError(factor)), make_task(model, "squared_error")
-    params = own.initial()
-    assert concavity_limit(strict, own, params) == pytest.approx(factor * concavity_limit(strict, base, params))
+    tasks = make_task(model, OwnSquaredError(factor)), make_task(model, "squared_error")
+    own, base = (Problem(task, task.initial()[None]) for task in tasks)
+    assert strict.concavity_limit(own) == pytest.approx(factor * strict.concavity_limit(base))
     for adversary in (strict, loose):
-        assert lowest_gamma(adversary, own, params) == pytest.approx(factor * lowest_gamma(adversary, base, params))
+        assert adversary.lowest_gamma(own) == pytest.approx(factor * adversary.lowest_gamma(base))
 
 
 def test_a_loss_with_nothing_but_values_is_a_function_of_outputs():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wafl
-from wafl.core.cost import check_ascent, check_memory, check_steps
+from wafl.core.cost import check_memory, check_steps
 from wafl.data.domains import federation_of
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec
@@ -80,7 +80,7 @@ def test_an_attack_of_a_billion_steps_is_refused_before_training() -> None:
     [
         (
             wafl.PGD(epsilon=0.1, steps=BILLION),
-            r"PGD with steps=1000000000, .* 2.78 hours or more: lower",
+            r"PGD with steps=1000000000: .* 2.78 hours or more: lower",
         ),
         (wafl.PGD(epsilon=0.1, random_start=True, restarts=BILLION), r"restarts=1000000000: .* days or more: lower"),
         (wafl.WassersteinShift(1.0, steps=BILLION), r"WassersteinShift with steps=1000000000: .* lower"),
@@ -103,13 +103,13 @@ def test_an_attack_that_would_take_days_is_refused_wherever_it_is_given(
 
 
 def test_the_longest_attacks_that_people_run_are_not_refused() -> None:
-    check_ascent(wafl.PGD(epsilon=0.1, steps=10_000, random_start=True, restarts=1_000))
-    check_ascent(wafl.WassersteinShift(1.0, steps=100_000))
+    wafl.PGD(epsilon=0.1, steps=10_000, random_start=True, restarts=1_000).check_length()
+    wafl.WassersteinShift(1.0, steps=100_000).check_length()
 
 
 def test_an_endless_ascent_is_refused_outside_of_training(clients: wafl.Federation) -> None:
     model = wafl.models.mlr(clients)
-    with pytest.raises(ValueError, match=r"Wasserstein with steps=1000000000, .* or more: lower steps"):
+    with pytest.raises(ValueError, match=r"Wasserstein with steps=1000000000: .* or more: lower steps"):
         wafl.robust_loss(model, np.zeros((2, 1, 8, 8)), np.array([0, 1]), gamma=1.0, steps=BILLION)
     with pytest.raises(ValueError, match=r"Wasserstein with .*restarts=1000000000: .* days or more: lower restarts"):
         wafl.calibrate(model, clients, gammas=[1.0], restarts=BILLION)

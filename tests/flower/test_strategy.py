@@ -30,13 +30,13 @@ import wafl
 from wafl.adversaries import Wasserstein, wasserstein
 from wafl.core.errors import TooFewRepliesError
 from wafl.core.options import options_of
+from wafl.core.problem import Problem
 from wafl.core.random import Key
 from wafl.core.structured import make_task
 from wafl.data.examples import Examples
 from wafl.engine.batches import draw_batches
 from wafl.engine.client_task import ClientTask, LaneInput
 from wafl.engine.local import local_update
-from wafl.engine.watch import concavity_limit
 from wafl.flower.strategy import WAFL
 from wafl.flower.training import train
 from wafl.schedule import LocalWork
@@ -326,7 +326,8 @@ def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
 
 def test_strict_holds_a_gamma_that_is_found_above_the_concavity_limit() -> None:
     """That of the model that was sent; if the model's limit is not known, strict is refused."""
-    limit = concavity_limit(wasserstein(radius=9.0), make_task(linear()), make_task(linear()).initial())
+    task = make_task(linear())
+    limit = wasserstein(radius=9.0).concavity_limit(Problem(task, task.initial()[None]))
     assert limit is not None
     held, given = WAFL(radius=9.0, strict=True), WAFL(gamma=limit)
     held.gamma = 0.5 * limit

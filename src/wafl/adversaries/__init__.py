@@ -1,7 +1,7 @@
 """Adversaries: values that move each example before the gradient is taken."""
 
 from wafl.adversaries.affine import Affine, affine
-from wafl.adversaries.base import Adversary, AdversaryState, Fitted, Learning, Move, Term
+from wafl.adversaries.base import Adversary, AdversaryState, Move, Term
 from wafl.adversaries.bounded import BoundedAscent, ProjectedAscent, fgsm, pgm
 from wafl.adversaries.calibrated import Calibrated, calibrated
 from wafl.adversaries.invariant import Invariant, invariant
@@ -19,9 +19,7 @@ __all__ = [
     "Affine",
     "BoundedAscent",
     "Calibrated",
-    "Fitted",
     "Invariant",
-    "Learning",
     "Move",
     "ProjectedAscent",
     "Resilient",

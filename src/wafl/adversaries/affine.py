@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, lane_scalar
+from wafl.adversaries.base import Adversary, AdversaryState, Move, lane_scalar
 from wafl.core.inputs import Inputs, dense
 from wafl.core.options import Positive, Tunable, check_options
 from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(Adversary):
     """Replace x by ``A x + b``, with one map per client that ascends ``loss - penalty (||A - I||^2 + ||b||^2)``.
 
     The map takes one ascent step per local step, at the same point as the model's gradient, and stays with its client
@@ -34,7 +34,6 @@ class Affine:
         1.0
     )
     step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
-    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -42,9 +41,9 @@ class Affine:
     def scalars(self) -> dict[str, float]:
         return {"penalty": self.penalty, "step_size": self.step_size}
 
-    def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor:
+    def initial_memory(self, problem: Problem, x: Tensor) -> Tensor:
         """The identity map, stored as ``A - I`` and then ``b``: all zeros."""
-        features = math.prod(input_shape)
+        features = math.prod(x.shape[2:])
         return torch.zeros(features * features + features)
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
@@ -53,7 +52,7 @@ class Affine:
         features = flat.shape[-1]
         memory = state.memory
         if memory is None:
-            memory = self.initial_memory(tuple(x.shape[2:])).to(x).expand(len(x), -1)
+            memory = self.initial_memory(problem, x).to(x).expand(len(x), -1)
         linear = memory[:, : features * features].view(-1, features, features)
         offset = memory[:, features * features :]
         moved = flat + torch.bmm(flat, linear.mT) + offset[:, None]

@@ -1,16 +1,19 @@
-"""What an adversary is: a value that moves each example before the gradient is taken."""
+"""What an adversary is: a value that decides what each client descends, often by moving each example first."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, reduce
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
 from wafl.core.inputs import Inputs, dense
+from wafl.core.mover import Mover
 from wafl.core.problem import Problem
 from wafl.core.random import Key, Purpose
 from wafl.core.task import Moved
@@ -99,58 +102,110 @@ class Move:
         return dense(self.inputs)
 
 
-class Adversary(Protocol):
-    """Called with the models and examples of all lanes; :func:`wafl.core.inputs.dense` turns x into a plain tensor."""
+class Adversary(Mover, ABC):
+    """What a client descends: derive from it, write ``__call__``, and override the defaults that do not fit."""
 
+    slot: ClassVar = "adversary"
+    """Which part of a method it is."""
+    moves: ClassVar[bool] = True
+    """Whether it moves examples; False if it only changes the loss."""
+    counts_labels: ClassVar[bool] = False
+    """Whether it must know how many examples of each class a client has."""
+    server_side: ClassVar[frozenset[str]] = frozenset()
+    """The names of options that only the server uses, which may differ between lanes of one batched run."""
+
+    norm: float = 2
+    """The norm in which moves are measured."""
+    power: int = 2
+    """The power of a move's length that is its cost."""
+    label_cost: float = math.inf
+    """The price of changing a label; inf keeps labels fixed."""
+
+    @abstractmethod
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         """Move the examples of every lane.
 
         Args:
             problem: the models, one per lane: their losses, gradients and structure.
-            x: the examples ``[L, B, ...]``.
+            x: the examples ``[L, B, ...]``; :func:`wafl.core.inputs.dense` turns them into a plain tensor.
             y: their labels ``[L, B]``, or regression targets.
             state: the lanes' hyperparameters, randomness and memory; None uses the adversary's own.
         """
-        ...
 
     def scalars(self) -> dict[str, float]:
         """The hyperparameters that may differ between lanes of one batched run."""
-        ...
+        return {}
 
-    def initial_memory(self, input_shape: tuple[int, ...]) -> Tensor | None:
-        """What a client holds before it first takes part; None for an adversary without memory."""
-        ...
+    def initial_memory(self, problem: Problem, x: Tensor) -> Tensor | None:
+        """What a client holds before it first takes part, for a model and a blank example ``[1, 1, ...]``."""
+        return None
 
+    def changed(self, **options: Any) -> Self:
+        """The same adversary with other options."""
+        return replace(cast(Any, self), **options)
 
-@runtime_checkable
-class Fitted(Protocol):
-    """An adversary for which clients keep something that depends on the model, such as FedSR's reference."""
+    @property
+    def brief(self) -> Self:
+        """The same adversary with one step, which shows as well as a thousand whether it fits a model."""
+        return self.changed(steps=1) if self.steps > 1 and is_dataclass(self) else self
 
-    def memory_for(self, problem: Problem, x: Tensor) -> Tensor:
-        """What a client holds before it first takes part, for a model and an example ``[1, 1, ...]``."""
-        ...
+    def check_model(self, problem: Problem) -> None:
+        """Refuse a model that these options do not fit."""
 
+    @property
+    def undecided(self) -> bool:
+        """Whether the radius is still to be chosen, by leaving clients out."""
+        return False
 
-@runtime_checkable
-class Learning(Protocol):
-    """An adversary whose scalars change with the cost of its moves: WAFL's gamma, if a radius is given."""
+    @property
+    def asks_shape(self) -> bool:
+        """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
+        return False
+
+    @property
+    def unfenced(self) -> bool:
+        """Whether only a price keeps examples from moving any distance, where bounds could."""
+        return False
+
+    @property
+    def endless(self) -> bool:
+        """Whether the ball has distributions with a little mass as far away as you like."""
+        return False
+
+    @property
+    def averages_cost(self) -> bool:
+        """Whether clients report the mean cost of all local steps instead of that of the first."""
+        return False
+
+    @property
+    def target_radius(self) -> float | None:
+        """The root mean cost that training is to achieve, if there is one."""
+        return None
 
     @property
     def learns(self) -> bool:
-        """Whether these options leave anything to learn."""
-        ...
+        """Whether scalars change with the cost of the moves: WAFL's gamma, if a radius is given."""
+        return False
 
     def warm_up(self, rounds: int) -> int:
         """After how many of so many rounds what is learned no longer depends on how many there are."""
-        ...
+        return 0
 
     def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
-        """The scalars of the first of so many rounds; ``lowest`` is the smallest gamma that the model allows."""
-        ...
+        """The scalars of the first of so many rounds; ``lowest`` is the :meth:`lowest_gamma` of the first model."""
+        return dict(scalars)
 
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
         """The scalars after a round whose moves cost ``cost`` on average."""
-        ...
+        return dict(scalars)
+
+    def lowest_gamma(self, problem: Problem) -> float:
+        """What a gamma that is learned must not fall below for the model of the first lane."""
+        return 0.0
+
+    def concavity_limit(self, problem: Problem) -> float | None:
+        """The gamma above which the moves of the first lane are certain to be the best; None if none is known."""
+        return None
 
 
 def sum_of(tensors: Sequence[Tensor]) -> Tensor:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.adversaries.base import (
+    Adversary,
     AdversaryState,
     Move,
     Term,
@@ -44,7 +45,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class BoundedAscent:
+class BoundedAscent(Adversary):
     """One gradient step to the surface of the ball of radius epsilon (FGSM).
 
     Args:
@@ -65,7 +66,6 @@ class BoundedAscent:
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
     ] = DATA
     space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
-    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -82,9 +82,6 @@ class BoundedAscent:
 
     def scalars(self) -> dict[str, float]:
         return {"epsilon": self.epsilon, "step_size": self.epsilon}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         if self.space is not None:

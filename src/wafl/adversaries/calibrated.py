@@ -6,7 +6,7 @@ Chen et al., "CalFAT: Calibrated federated adversarial training with label skewn
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Calibrated(ProjectedAscent):
     """
 
     random_start: Annotated[bool, "Start at a random point of the ball."] = True
-    counts_labels = True
+    counts_labels: ClassVar = True
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         check_classes(problem, "CalFAT")

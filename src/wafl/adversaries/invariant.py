@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, Term, lane_scalar
+from wafl.adversaries.base import Adversary, AdversaryState, Move, Term, lane_scalar
 from wafl.adversaries.trades import check_classes
 from wafl.core.inputs import Inputs, dense
 from wafl.core.options import NotNegative, Tunable, check_options
@@ -19,7 +19,7 @@ from wafl.core.problem import Problem
 
 
 @dataclass(frozen=True)
-class Invariant:
+class Invariant(Adversary):
     """Descend ``loss + penalty D^2``, with D the derivative of the batch's loss in a common factor of the outputs.
 
     ``D = d/dw mean loss(w s)`` at ``w = 1`` is the mean of ``<s, gradient of the loss in s>``. The derivative of a mean
@@ -31,17 +31,13 @@ class Invariant:
 
     penalty: Annotated[float, NotNegative, Tunable(30.0), "The price of outputs that a client would scale."] = 1.0
 
-    moves = False
-    slot: ClassVar = "adversary"
+    moves: ClassVar = False
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def scalars(self) -> dict[str, float]:
         return {"penalty": self.penalty}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         check_classes(problem, "IRM")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
-from wafl.adversaries.base import AdversaryState, Move, Term, example_draws, lane_key, lane_scalar
+from wafl.adversaries.base import Adversary, AdversaryState, Move, Term, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
 from wafl.core.options import NotNegative, Positive, Tunable, check_options
@@ -24,7 +24,7 @@ from wafl.core.random import normal
 
 
 @dataclass(frozen=True)
-class SimpleRepresentation:
+class SimpleRepresentation(Adversary):
     """Descend ``E loss(z) + l2 E ||z||^2 + cmi KL(p(z|x), r(z|y))`` with z from ``p(z|x) = N(h(x), noise^2 I)``.
 
     ``h(x)`` is the output of a layer. One z is drawn per example and step, keyed by the seed; what the two prices are
@@ -53,8 +53,7 @@ class SimpleRepresentation:
         str | None, "The name of the layer whose output is the representation; by default the model's outputs."
     ] = None
 
-    moves = False
-    slot: ClassVar = "adversary"
+    moves: ClassVar = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -63,10 +62,7 @@ class SimpleRepresentation:
     def scalars(self) -> dict[str, float]:
         return {"l2": self.l2, "cmi": self.cmi, "noise": self.noise}
 
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
-
-    def memory_for(self, problem: Problem, x: Tensor) -> Tensor:
+    def initial_memory(self, problem: Problem, x: Tensor) -> Tensor:
         """The reference r of a client: ``m_y`` of all classes, then their ``t_y``."""
         return _reference(problem.outputs(x).shape[-1], self._at_rest(problem, x).flatten(2).shape[-1])
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, Term, example_draws, lane_key, lane_scalar
+from wafl.adversaries.base import Adversary, AdversaryState, Move, Term, example_draws, lane_key, lane_scalar
 from wafl.adversaries.wasserstein import Wasserstein
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import typical_price
@@ -23,7 +23,7 @@ from wafl.core.random import normal
 
 
 @dataclass(frozen=True)
-class Sinkhorn:
+class Sinkhorn(Adversary):
     """Descend ``gamma eps log E exp(loss(x + d) / (gamma eps))`` over Gaussian moves d, with ``eps = 2 noise^2``.
 
     As the noise falls, this tends to WAFL's ``sup over d of loss(x + d) - gamma ||d||^2``. The mean is estimated by
@@ -52,16 +52,12 @@ class Sinkhorn:
     tolerance: Annotated[
         float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
     ] = 1e-3
-    slot: ClassVar = "adversary"
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": self.gamma, "noise": self.noise}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         gamma, noise = (

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from wafl.adversaries import Adversary, Move, Wasserstein
 from wafl.adversaries.base import AdversaryState
 from wafl.core.checks import check_seed
-from wafl.core.cost import check_ascent
 from wafl.core.fitness import check_fitness
 from wafl.core.layout import Layout
 from wafl.core.problem import Problem
@@ -88,7 +87,7 @@ def robust_loss(
     True
     """
     adversary = Wasserstein(gamma, None, norm, power, label_cost, steps, tolerance, restarts, bounds)
-    check_ascent(adversary)
+    adversary.check_length()
     problem, inputs, labels = single_lane(model, x, y, loss)
     move = move_one_lane(adversary, problem, inputs, labels, seed)
     concave = adversary.concave(problem, problem.params.new_full((1,), gamma))

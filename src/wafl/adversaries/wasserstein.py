@@ -11,12 +11,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor
 
-from wafl.adversaries.base import AdversaryState, Move, better, example_draws, lane_key, lane_scalar, move_at_layer
+from wafl.adversaries.base import (
+    Adversary,
+    AdversaryState,
+    Move,
+    better,
+    example_draws,
+    lane_key,
+    lane_scalar,
+    move_at_layer,
+)
 from wafl.adversaries.box_space import BoxSpace
 from wafl.adversaries.class_space import ClassSpace
 from wafl.adversaries.input_space import InputSpace, LinearSpace, num_classes
@@ -29,7 +38,7 @@ from wafl.core.norms import typical_length, typical_price
 from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options
 from wafl.core.problem import Problem
 from wafl.core.random import normal
-from wafl.core.shaping import Shape, check_shaping, shaped, shaped_curvature
+from wafl.core.shaping import CLIENTS, Shape, check_shaping, shaped, shaped_curvature
 
 FIRST_GAMMA = {1: 1.0, 2: 1e6}
 """Where the search for the gamma of a radius starts, by power.
@@ -52,7 +61,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Wasserstein:
+class Wasserstein(Adversary):
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 
     Give ``gamma``, the price of transport, or ``radius``, the size of the ball, from which training finds gamma.
@@ -113,7 +122,7 @@ class Wasserstein:
     shape: Annotated[
         Any, Shaped(), "Which moves are cheap: 'clients' (as clients differ), one number per feature, or a matrix."
     ] = None
-    slot: ClassVar = "adversary"
+    server_side: ClassVar = frozenset({"strict"})
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -135,7 +144,7 @@ class Wasserstein:
         if self.power == 1 and self.box is not None and not is_finite(self.box):
             raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
 
-    def changed(self, **options: Any) -> Wasserstein:
+    def changed(self, **options: Any) -> Self:
         """The same adversary with other options; a new gamma replaces a radius, and a new radius a gamma."""
         if "gamma" in options and options.get("radius") is None:
             options["radius"] = None
@@ -154,25 +163,35 @@ class Wasserstein:
 
     def scalars(self) -> dict[str, float]:
         """Gamma, and the radius that gamma is found from, if one is given; see :mod:`wafl.adversaries.order_one`."""
-        size = self.size
+        radius = self.target_radius
         excess = {"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.averages_cost else {}
-        return {"gamma": self.first_gamma, **({} if size is None else {"radius": size}), **excess}
+        return {"gamma": self.first_gamma, **({} if radius is None else {"radius": radius}), **excess}
 
     @property
-    def size(self) -> float | None:
+    def target_radius(self) -> float | None:
         """The radius as a number, if it is given; an error if it is still to be chosen."""
         if self.radius is None or not isinstance(self.radius, str):
             return self.radius
         raise ValueError("radius='auto' is chosen by wafl.fit, wafl.sweep and wafl run: give a number here")
 
     @property
+    def undecided(self) -> bool:
+        return self.radius == AUTO
+
+    @property
+    def asks_shape(self) -> bool:
+        return self.shape == CLIENTS
+
+    @property
+    def unfenced(self) -> bool:
+        return self.box is None
+
+    @property
     def endless(self) -> bool:
-        """Whether the ball of a radius has distributions with a little mass as far away as you like."""
         return self.radius is not None and self.power == 1 and self.box is None
 
     @property
     def averages_cost(self) -> bool:
-        """Whether clients report the mean cost of all local steps instead of that of the first."""
         return self.endless and math.isfinite(self.label_cost)
 
     @property
@@ -189,7 +208,7 @@ class Wasserstein:
         return {**scalars, "gamma": gamma, "radius": ball * scalars["radius"]}
 
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
-        size = self.size
+        size = self.target_radius
         assert size is not None
         now = grown = scalars["radius"]
         if now < size:
@@ -203,24 +222,21 @@ class Wasserstein:
         gamma *= now / grown if self.power == 2 else 1.0
         return {**scalars, "gamma": max(gamma, lowest), "radius": grown}
 
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
-
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         if self.space is not None:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = shared(x), state or AdversaryState()
         if self.shape is not None:
             return self._move_shaped(problem, x, y, state)
-        if self.size is not None and self.endless:
+        if self.target_radius is not None and self.endless:
             radius, excess = (
                 lane_scalar(state, name, value, problem.params)
-                for name, value in (("radius", self.size), ("excess", 0.0))
+                for name, value in (("radius", self.target_radius), ("excess", 0.0))
             )
             return descend_dual(problem, x, y, state, radius, excess, self.norm, self.label_cost)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
-        if self.size is not None and self.power == 2:
-            reach = BATCH_REACH * lane_scalar(state, "radius", self.size, problem.params)
+        if self.target_radius is not None and self.power == 2:
+            reach = BATCH_REACH * lane_scalar(state, "radius", self.target_radius, problem.params)
             least = gamma_of_reach(problem, x, y, state.weight, reach, self.norm, self.box)
             gamma = torch.maximum(gamma, least)
         if math.isinf(self.label_cost):
@@ -249,7 +265,7 @@ class Wasserstein:
         whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
         achieved. Gamma at most doubles.
         """
-        wanted = self.size if radius is None else radius
+        wanted = self.target_radius if radius is None else radius
         assert wanted is not None
         ratio = cost ** (1.0 / self.power) / wanted
         if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by
@@ -258,13 +274,30 @@ class Wasserstein:
             return gamma
         return gamma * min(max(ratio, math.sqrt(ratio)), 2.0 * ratio, 2.0)
 
-    def limit(self, curvature: float, quadratic: float | None) -> float:
-        """The concavity limit: above it the inner problem with the squared l2 cost is concave, given L_zz.
+    def check_model(self, problem: Problem) -> None:
+        if self.strict and self.curvature(problem) is None:
+            raise ValueError(
+                "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
+            )
+
+    def lowest_gamma(self, problem: Problem) -> float:
+        """What keeps losses finite and, if strict, the concavity limit."""
+        if self.endless:
+            return self.slope(problem)
+        targets = 1.05 * (problem.output_loss.quadratic or 0.0) / self.label_cost
+        limit = self.concavity_limit(problem) if self.strict else None
+        return max(targets, limit or 0.0)
+
+    def concavity_limit(self, problem: Problem) -> float | None:
+        """The gamma above which the inner problem with the squared l2 cost is concave.
 
         If the targets of a loss ``quadratic (f - t)^2`` move too (:meth:`_move_targets`), the problem is concave for
         ``gamma - quadratic / label_cost > L_zz / 2``.
         """
-        return curvature / 2.0 + (quadratic or 0.0) / self.label_cost
+        curvature = self.curvature(problem)
+        if curvature is None or self.norm != 2 or self.power != 2:
+            return None
+        return float(curvature[0]) / 2.0 + (problem.output_loss.quadratic or 0.0) / self.label_cost
 
     def curvature(self, problem: Problem) -> Tensor | None:
         """L_zz of the loss in the space where the ball is round, per lane; None if it is unknown."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, Learning
+from wafl.adversaries import Adversary
 from wafl.algorithms.messages import Query, Replies, State, Vectors, mean_reply, weighted_mean
 from wafl.algorithms.parts import LocalStep, Server
 from wafl.algorithms.servers.aggregating import Aggregating
@@ -95,7 +95,7 @@ class Algorithm:
         """The state before the first round."""
         method, adversary = self.method, self.method.adversary
         scalars = {} if adversary is None else {name: float(value) for name, value in adversary.scalars().items()}
-        if isinstance(adversary, Learning) and adversary.learns:
+        if adversary is not None and adversary.learns:
             scalars = adversary.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
         weights = method.client_weights.initial(self.num_examples)
         server, local = method.server.initial_vectors(params), method.local.initial_vectors(params)
@@ -222,7 +222,7 @@ class Algorithm:
 
     def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
         adversary = self.method.adversary
-        if not isinstance(adversary, Learning) or not adversary.learns:
+        if adversary is None or not adversary.learns:
             return state.scalars
         return adversary.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
 

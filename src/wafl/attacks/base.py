@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from wafl.adversaries.surrogate import single_lane
-from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
+from wafl.core.mover import Mover
 from wafl.core.problem import Problem
 from wafl.core.task import Loss, Moved
 from wafl.run import Run
@@ -38,7 +38,7 @@ class Population:
         return self.x.new_full((count,), 1.0 / count) if self.weight is None else self.weight.to(self.x)
 
 
-class Attack(ABC):
+class Attack(Mover, ABC):
     """Called as ``attack(model, x, y)``; returns the moved examples."""
 
     pointwise: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class Attack(ABC):
         return usual
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
-        check_ascent(self)
+        self.check_length()
         problem, inputs, labels = single_lane(model, x, y, loss)
         return self.move(problem, Population(inputs, labels), seed)[0]
 

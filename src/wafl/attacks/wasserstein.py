@@ -14,7 +14,6 @@ from wafl.adversaries.surrogate import move_one_lane, single_lane
 from wafl.attacks.base import Attack, Population, place, refuse_space
 from wafl.core.bounds import DATA, Bounds, in_words
 from wafl.core.checks import check_space
-from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
 from wafl.core.norms import norm_name
 from wafl.core.problem import Problem
@@ -113,7 +112,7 @@ class WassersteinShift(Attack):
         >>> round(WassersteinShift(2.0, bounds=None).worst_loss(model, [[1.0]], [0]), 2)
         8.0
         """
-        check_ascent(self)
+        self.check_length()
         refuse_space(self, self.space)
         problem, inputs, labels = single_lane(model, x, y, loss)
         return self.loss_of_worst(problem, Population(inputs, labels), seed)

@@ -1,15 +1,14 @@
 """The box that moved examples stay in: what the data declare, unless you say otherwise.
 
 Everything that moves examples has an option ``bounds``: ``"data"``, the default, a box ``(low, high)``, or None, which
-lets examples leave. What ``"data"`` stands for is looked up once, where clients are known (:func:`within`); without
-clients it stands for None.
+lets examples leave. What ``"data"`` stands for is looked up once, where clients are known (``within`` in
+:mod:`wafl.core.mover`); without clients it stands for None.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import is_dataclass, replace
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +18,6 @@ from wafl.core.capture import capturing
 DATA: Final = "data"
 Box = tuple[float, float]
 Bounds = Box | Literal["data"] | None
-
-T = TypeVar("T")
 
 
 def check_box(box: Any) -> Box | None:
@@ -61,18 +58,6 @@ def read_bounds(text: str) -> Bounds:
 def box_of(bounds: Bounds, declared: Box | None = None) -> Box | None:
     """The box that the bounds stand for, on data that declare this one."""
     return declared if bounds == DATA else bounds
-
-
-def within(owner: T, declared: Box | None) -> T:
-    """The same adversary or attack on data that declare this box; what has no ``bounds`` stays as it is.
-
-    At the output of a layer (``space``) the bounds of the data mean nothing, and a ball with a ``shape`` has none.
-    """
-    if getattr(owner, "bounds", None) != DATA or not is_dataclass(owner):
-        return owner
-    plain = getattr(owner, "space", None) is None and getattr(owner, "shape", None) is None
-    box = declared if plain else None
-    return cast(T, replace(cast(Any, owner), bounds=box))
 
 
 def in_words(bounds: Bounds) -> str:

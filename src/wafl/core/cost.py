@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 STEP = 1e-5
@@ -30,17 +29,6 @@ def check_steps(what: str, steps: float, remedy: str, most: float = MOST_SECONDS
     if seconds > most:
         time = f"{seconds / 86_400.0:,.3g} days" if seconds > 86_400.0 else f"{seconds / 3_600.0:.3g} hours"
         raise ValueError(f"{what}: up to {steps:.3g} steps, which take {time} or more: {remedy}")
-
-
-def check_ascent(ascent: object) -> None:
-    """Refuse an attack or an adversary by what moving one batch of examples would take."""
-    lengths = {name: getattr(ascent, name, None) for name in ("steps", "restarts", "queries")}
-    said = {name: value for name, value in lengths.items() if value is not None}
-    if said:
-        longest = max(said, key=lambda name: said[name])
-        words = ", ".join(f"{name}={value}" for name, value in said.items())
-        steps = math.prod(float(max(value, 1)) for value in said.values())
-        check_steps(f"{type(ascent).__name__} with {words}", steps, f"lower {longest}", LONGEST_ASCENT)
 
 
 def in_bytes(size: float) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from wafl.core.bounds import within
+from wafl.core.mover import Mover
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
@@ -77,7 +77,8 @@ def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, f
     for client in range(examples.num_clients):
         rows = slice(*examples.offsets[client : client + 2].tolist())
         numbers = first + torch.arange(rows.start, rows.stop)
-        shift = within(skew[client % len(skew)], (0.0, 1.0))
+        shift = skew[client % len(skew)]
+        shift = shift.within((0.0, 1.0)) if isinstance(shift, Mover) else shift
         moved = shift.apply(raw[rows].to(torch.float32) / max_value, seed, numbers)
         raw[rows] = (moved.clamp(0.0, 1.0) * max_value).round().to(raw.dtype)
     return examples

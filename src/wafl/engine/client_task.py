@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, Fitted
+from wafl.adversaries import Adversary
 from wafl.algorithms.local import LocalStep, sgd
 from wafl.algorithms.messages import Vectors
 from wafl.core.inputs import Inputs
@@ -74,7 +74,7 @@ class ClientTask:
     @cached_property
     def _label_counts(self) -> Tensor | None:
         y = self.examples.y
-        if not getattr(self.adversary, "counts_labels", False) or y.is_floating_point():
+        if self.adversary is None or not self.adversary.counts_labels or y.is_floating_point():
             return None
         owner = torch.repeat_interleave(torch.arange(len(self.sizes), device=y.device), self.examples.num_examples)
         classes = int(y.max()) + 1
@@ -83,21 +83,15 @@ class ClientTask:
     @property
     def pairs(self) -> bool:
         """Whether a lane must not be alone, to round as among others: an ascent makes rounding errors grow."""
-        at_layer = getattr(self.adversary, "space", None) is not None
-        return self.adversary is not None and (at_layer or not self.task.steady)
+        return self.adversary is not None and (self.adversary.space is not None or not self.task.steady)
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         """What a client holds before it first takes part, by the part of the method that keeps it."""
-        adversary = None if self.adversary is None else self._adversary_memory(self.adversary, params)
+        problem, blank = Problem(self.task, params[None]), params.new_zeros(1, 1, *self.examples.shape)
+        adversary = None if self.adversary is None else self.adversary.initial_memory(problem, blank)
         # NaN stands for what the server has, where a client begins.
         unknown = params.new_full((len(self.kept_places),), torch.nan) if self.kept_places else None
         return present({ADVERSARY: adversary, LOCAL: self.local.initial_memory(params), STATISTICS: unknown})
-
-    def _adversary_memory(self, adversary: Adversary, params: Tensor) -> Tensor | None:
-        if not isinstance(adversary, Fitted):
-            return adversary.initial_memory(self.examples.shape)
-        first = self.examples.rows(torch.zeros(1, dtype=torch.int64, device=params.device), params.dtype)
-        return adversary.memory_for(Problem(self.task, params[None]), first[None])
 
     @cached_property
     def kept_places(self) -> list[int]:

@@ -23,9 +23,10 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     local = max(work.num_steps([max(largest, 1)]))
     lengths = {name: getattr(schedule, name) for name in ("rounds", "local_steps", "local_epochs")}
     said = {name: value for name, value in lengths.items() if value is not None}
-    steps, restarts = (getattr(spec.method.adversary, name, None) for name in ("steps", "restarts"))
-    ascent = (steps or 1) * (1 + (restarts or 0))
-    said |= {name: value for name, value in (("steps", steps), ("restarts", restarts)) if value is not None}
+    adversary = spec.method.adversary
+    ascent = 1 if adversary is None else adversary.steps * (1 + adversary.restarts)
+    if adversary is not None:
+        said |= {"steps": adversary.steps, "restarts": adversary.restarts}
     most = max(said, key=lambda name: said[name])
     words = ", ".join(f"{name}={value}" for name, value in said.items())
     check_steps(f"{spec.method.name} with {words}", float(schedule.rounds) * local * ascent, f"lower {most}")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, AdversaryState, Wasserstein
+from wafl.adversaries import Adversary, AdversaryState
 from wafl.algorithms import Query, Replies
 from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
+from wafl.core.bounds import box_of
 from wafl.core.client_shape import check_size, client_shape
 from wafl.core.describe import describe
 from wafl.core.errors import SequentialWarning
@@ -80,21 +80,15 @@ class Embedded:
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
         check_integers(task, start, clients)
-        boxes = (getattr(adversary, "bounds", None) for adversary in adversaries)
+        boxes = (box_of(adversary.bounds) for adversary in adversaries)
         bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own
         low, high = clients.train.span() if bounded else (0.0, 0.0)
         for bounds in bounded:
             if low < bounds[0] or high > bounds[1]:
                 raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them")
         for adversary in adversaries:
-            if isinstance(adversary, Wasserstein) and adversary.strict and adversary.curvature(problem) is None:
-                raise ValueError(
-                    "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
-                )
-            brief = cast(Any, adversary)  # one step shows as much as a thousand
-            if is_dataclass(adversary) and hasattr(adversary, "steps"):
-                brief = replace(brief, steps=1)
-            brief(problem, x, y, AdversaryState())
+            adversary.check_model(problem)
+            adversary.brief(problem, x, y, AdversaryState())
 
     def shape_of_clients(self) -> Shape:
         return self._shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass, replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,9 +21,11 @@ CHUNK = 256
 
 def with_fixed_features(client: ClientTask) -> ClientTask:
     """The same work on a layer's outputs, if the ball is there and no parameter before it is trained."""
-    layer = getattr(client.adversary, "space", None)
-    moves = getattr(client.adversary, "moves", True)  # without a ball, the layer means something else
-    if layer is None or not moves or not is_dataclass(client.adversary) or client.task.num_statistics:
+    adversary = client.adversary
+    if adversary is None or adversary.space is None or not adversary.moves:  # without a ball, it is for something else
+        return client
+    layer = adversary.space
+    if not is_dataclass(adversary) or client.task.num_statistics:
         return client  # statistics that are learned change the features
     start = client.task.initial()
     x = client.examples.rows(torch.zeros(2, dtype=torch.int64, device=start.device), start.dtype)
@@ -35,7 +36,7 @@ def with_fixed_features(client: ClientTask) -> ClientTask:
     y = client.examples.y[:1]
     find_traits(head, start[None], features[None, :1], (y.to(start) if y.is_floating_point() else y)[None])
     examples = Examples(_all_features(client, layer, start), client.examples.y, client.examples.offsets)
-    return replace(client, task=head, examples=examples, adversary=replace(cast(Any, client.adversary), space=None))
+    return replace(client, task=head, examples=examples, adversary=adversary.changed(space=None))
 
 
 def _fixed_features(task: Task, layer: str, start: Tensor, x: Tensor) -> Tensor | None:

@@ -82,7 +82,7 @@ def check_private(name: str, spec: Spec) -> None:
         "weights its clients: set client_weights = 'uniform'": not isinstance(method.client_weights, Uniform),
         "needs each client's model: use a server that takes their mean": type(method.server) is not Averaging,
         f"has clients send more than their updates ({', '.join(method.local.sends)})": bool(method.local.sends),
-        "finds gamma from the clients' costs: give gamma, not radius": bool(getattr(adversary, "learns", False)),
+        "finds gamma from the clients' costs: give gamma, not radius": adversary is not None and adversary.learns,
         "learns statistics of BatchNorm: freeze them": spec.schedule.statistics != FROZEN,
     }
     for reason, applies in reasons.items():

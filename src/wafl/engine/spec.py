@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, cast
+from typing import Any
 
-from wafl.adversaries.wasserstein import AUTO, Wasserstein
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.algorithms.servers.sgd import sgd
 from wafl.core.bounds import Box
 from wafl.core.describe import describe
 from wafl.core.fingerprint import code_of
-from wafl.core.shaping import CLIENTS, Shape
+from wafl.core.shaping import Shape
 from wafl.methods import Method
 from wafl.schedule import Schedule
 from wafl.weights import LearnedWeights
@@ -40,7 +39,7 @@ class Spec:
     def undecided(self) -> bool:
         """Whether the radius is still to be chosen."""
         adversary = self.method.adversary
-        return isinstance(adversary, Wasserstein) and adversary.radius == AUTO
+        return adversary is not None and adversary.undecided
 
     def with_radius(self, radius: float) -> Spec:
         return replace(self, method=self.method.with_options(radius=radius))
@@ -60,12 +59,11 @@ class Spec:
     @property
     def asks_shape(self) -> bool:
         """Whether its ball is to have the shape of how clients differ, which is yet to be found."""
-        return getattr(self.method.adversary, "shape", None) == CLIENTS
+        return self.method.adversary is not None and self.method.adversary.asks_shape
 
     def shaped(self, shape: Shape) -> Spec:
         """The same run with a ball of this shape."""
-        adversary = replace(cast(Any, self.method.adversary), shape=shape)
-        return replace(self, method=replace(self.method, adversary=adversary))
+        return replace(self, method=self.method.with_options(shape=shape))
 
     @property
     def name(self) -> str:
@@ -92,8 +90,9 @@ class Spec:
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""
         method, rule = self.method, self.method.client_weights
+        server_side = frozenset[str]() if method.adversary is None else method.adversary.server_side
         return (
-            _shape(method.adversary, {"strict"}),
+            _shape(method.adversary, server_side),
             _shape(method.local),
             type(rule) if isinstance(rule, LearnedWeights) else None,
             self.schedule.local_work,
@@ -115,7 +114,7 @@ def _types(part: Any) -> Iterator[type]:
             yield from _types(getattr(part, slot.name))
 
 
-def _shape(part: Any, server_side: frozenset[str] | set[str] = frozenset()) -> tuple[Any, ...]:
+def _shape(part: Any, server_side: frozenset[str] = frozenset()) -> tuple[Any, ...]:
     """A part's type, which numbers it has per lane, and its other options, except what only the server uses."""
     if part is None or not is_dataclass(part):
         return (part,)

@@ -116,7 +116,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             memory = move.state.memory
         if batch.first:
             loss, cost = (share * move.value).sum(1), _paid(move, share)
-        elif getattr(client.adversary, "averages_cost", False):
+        elif client.adversary.averages_cost:
             cost = cost + (_paid(move, share) - cost) / (batch.step + 1)
 
     local = local_state(lanes, carry)

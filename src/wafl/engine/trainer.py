@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wafl.adversaries import Wasserstein
 from wafl.algorithms import Algorithm, Query, Replies, State
 from wafl.algorithms.messages import mean_reply
 from wafl.core.describe import describe
@@ -93,7 +92,6 @@ class _ActiveRun:
         assert self.trained is not None
         query, replies = self.trained
         adversary = self.spec.method.adversary
-        power = adversary.power if isinstance(adversary, Wasserstein) else 2
         learned = isinstance(self.spec.method.client_weights, LearnedWeights)
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
         return Record(
@@ -101,7 +99,7 @@ class _ActiveRun:
             loss=mean_reply(query, replies.loss),
             seconds=0.0,
             cohort=tuple(sorted((*query.clients, *missing))) if missing else query.clients,
-            achieved_radius=None if adversary is None else mean_reply(query, replies.cost) ** (1.0 / power),
+            achieved_radius=None if adversary is None else mean_reply(query, replies.cost) ** (1.0 / adversary.power),
             gamma=query.scalars.get("gamma"),
             client_weights=tuple(before.client_weights.tolist())
             if learned and len(before.client_weights) <= MANY_CLIENTS

@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, Wasserstein
+from wafl.adversaries import Adversary
 from wafl.algorithms import Query, Replies, State
 from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.lengths import lengths_of
@@ -29,23 +29,9 @@ from wafl.history import History, Record
 from wafl.methods import Method
 
 
-def concavity_limit(adversary: Wasserstein, task: Task, params: Tensor) -> float | None:
-    """The gamma above which the inner problem is concave; None if no gamma is known to be enough."""
-    curvature = adversary.curvature(Problem(task, params[None]))
-    if curvature is None or adversary.norm != 2 or adversary.power != 2:
-        return None
-    return adversary.limit(float(curvature[0]), task.loss.quadratic)
-
-
 def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
-    """What a learned gamma must not fall below: what keeps losses finite and, if strict, the concavity limit."""
-    if not isinstance(adversary, Wasserstein):
-        return 0.0
-    if adversary.endless:
-        return adversary.slope(Problem(task, params[None]))
-    targets = 1.05 * (task.loss.quadratic or 0.0) / adversary.label_cost
-    limit = concavity_limit(adversary, task, params) if adversary.strict else None
-    return max(targets, limit or 0.0)
+    """What a learned gamma must not fall below for a model."""
+    return 0.0 if adversary is None else adversary.lowest_gamma(Problem(task, params[None]))
 
 
 TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
@@ -79,9 +65,7 @@ class Watch:
         self, method: Method, task: Task, num_classes: int | None = None, tolerance: Tolerance | None = None
     ) -> None:
         self._stop_at = math.inf if tolerance is None else tolerance.diverged
-        self._moves = method.adversary is not None and getattr(method.adversary, "moves", True)
-        self._adversary = method.adversary if isinstance(method.adversary, Wasserstein) else None
-        self._task = task
+        self._adversary, self._task = method.adversary, task
         self._guessing = math.log(num_classes) if num_classes and task.loss.logistic else 0.0
         self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
@@ -95,9 +79,10 @@ class Watch:
             return
         client = replies.clients[int((~finite).nonzero()[0])]
         where = f"round {query.round}, {names[client]}"
-        if self._adversary is not None and self._adversary.power == 1 and bool(replies.loss.isinf().any()):
+        adversary, gamma = self._adversary, query.scalars.get("gamma")
+        if adversary is not None and adversary.power == 1 and gamma is not None and bool(replies.loss.isinf().any()):
             raise UnboundedError(
-                f"{where}: with power=1 and gamma={query.scalars['gamma']:g} the supremum is infinite: "
+                f"{where}: with power=1 and gamma={gamma:g} the supremum is infinite: "
                 "raise gamma, add weight_decay, or give bounds=(low, high)"
             )
         raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
@@ -115,7 +100,7 @@ class Watch:
             gamma = query.scalars.get("gamma", 0.0)
             raise DivergedError(f"{where}: the adversary overflows at gamma={gamma:g}: {self._remedy}, or {FENCE}")
         grown = f"{where}: the loss is {float(replies.loss[row]):.3g}, and was {first:.3g} in the first round"
-        if self._adversary is not None and not isinstance(self._adversary.bounds, tuple):
+        if self._adversary is not None and self._adversary.unfenced:
             moved = float(replies.cost[row]) ** (1.0 / self._adversary.power)
             grown += f"; examples moved by {moved:.3g}: {self._remedy}, or {FENCE}"
         else:
@@ -164,11 +149,10 @@ class Watch:
 
     def check_gamma(self, state: State) -> None:
         """Warn when gamma is below the concavity limit of the current parameters, or low enough to free the targets."""
-        if self._adversary is None:
+        gamma, limit = state.scalars.get("gamma"), self._limit(state.params)
+        if self._adversary is None or gamma is None:
             return
-        gamma = state.scalars["gamma"]
         self._check_targets(self._adversary, gamma, state.round)
-        limit = concavity_limit(self._adversary, self._task, state.params)
         if limit is None:
             return
         if gamma == limit:  # strict holds it there
@@ -180,36 +164,35 @@ class Watch:
                 ConcavityWarning,
             )
 
-    def _check_targets(self, adversary: Wasserstein, gamma: float, round: int) -> None:
+    def _check_targets(self, adversary: Adversary, gamma: float, round: int) -> None:
         factor, price = self._task.loss.quadratic, gamma * adversary.label_cost
         if factor is not None and factor < price < factor * MOST_AMPLIFIED / (MOST_AMPLIFIED - 1.0):
             self._warn_once(
                 f"round {round}: label_cost={adversary.label_cost:g} is so low that moving the targets alone makes the "
                 f"loss {price / (price - factor):.3g} times larger: raise label_cost"
-                + ("" if adversary.radius is None else ", or ask for a smaller radius"),
+                + (", or ask for a smaller radius" if adversary.learns else ""),
                 LabelCostWarning,
             )
 
     def check_ball(self, history: History) -> None:
         """Warn at the end if no example moved, or if the radius that was asked for is not the one that was achieved."""
-        if not self._moves or history.diverged or len(history) < 2:
+        if self._adversary is None or not self._adversary.moves or history.diverged or len(history) < 2:
             return
-        self._check_labels(history)
-        if self._adversary is not None and self._adversary.endless:  # the budget that examples leave goes far away
+        self._check_labels(self._adversary.label_cost, history)
+        if self._adversary.endless:  # the budget that examples leave goes far away
             return
         if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
-        elif self._adversary is not None and self._adversary.size is not None:
-            self._check_radius(self._adversary.size, history)
+        elif self._adversary.target_radius is not None:
+            self._check_radius(self._adversary.target_radius, history)
 
-    def _check_labels(self, history: History) -> None:
+    def _check_labels(self, cost: float, history: History) -> None:
         """Warn if labels change for less than guessing loses, and the model is no better than guessing.
 
         At a price s per label the best model gives the true class exp(s) times the probability of each other, and its
         robust loss is ``log(1 + (C - 1) exp(-s))``.
         """
         last = history[-max(len(history) // 4, 1) :]
-        cost = math.inf if self._adversary is None else self._adversary.label_cost
         price, loss = cost * fmean(record.gamma or 0.0 for record in last), fmean(record.loss for record in last)
         if len(history) < SETTLING or not price < self._guessing or loss < self._guessing:
             return
@@ -224,7 +207,7 @@ class Watch:
     @property
     def _why_still(self) -> str:
         adversary = self._adversary
-        if adversary is not None and adversary.power == 1 and adversary.radius is None:
+        if adversary is not None and adversary.power == 1 and not adversary.learns:
             remedy = "give bounds=(low, high) or power=2" if adversary.bounds is None else "lower gamma"
             return f"with power=1, none does while gamma is above every slope of the loss: {remedy}"
         return (
@@ -269,9 +252,11 @@ class Watch:
     @property
     def _remedy(self) -> str:
         """What makes gamma larger, in the terms of whoever chose it."""
-        return (
-            "raise gamma" if self._adversary is None or self._adversary.radius is None else "ask for a smaller radius"
-        )
+        learns = self._adversary is not None and self._adversary.learns
+        return "ask for a smaller radius" if learns else "raise gamma"
+
+    def _limit(self, params: Tensor) -> float | None:
+        return None if self._adversary is None else self._adversary.concavity_limit(Problem(self._task, params[None]))
 
     def _warn_once(self, message: str, category: type[Warning]) -> None:
         if category not in self._warned:
@@ -281,8 +266,7 @@ class Watch:
     def likely_cause(self, query: Query) -> str:
         """Why a run may have diverged in this query, and what to do about it."""
         rate = query.scalars["learning_rate"]
-        limit = None if self._adversary is None else concavity_limit(self._adversary, self._task, query.params)
-        gamma = query.scalars.get("gamma", 0.0)
+        gamma, limit = query.scalars.get("gamma", 0.0), self._limit(query.params)
         if limit is not None and gamma < limit:
             return f"gamma={gamma:g} is below the concavity limit {limit:.4g}: {self._remedy} or add weight_decay"
         return f"learning_rate={rate:g} is likely too large: lower it"

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from wafl.adversaries.surrogate import single_lane
 from wafl.attacks import Attack
-from wafl.core.bounds import within
 from wafl.core.checks import check_seed
-from wafl.core.cost import check_ascent
 from wafl.core.inputs import Inputs
 from wafl.core.problem import Problem
 from wafl.core.random import Purpose, choose
@@ -214,8 +212,8 @@ def check_attack(attack: object, clients: Federation) -> Attack | None:
         raise ValueError(f"{attack!r} is not an attack: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
     if attack.needs_classes and clients.num_classes is None:
         raise ValueError(f"{attack.describe(clients.unit)}: this attack needs classes, and this is a regression")
-    check_ascent(attack)
-    return within(attack, clients.bounds)
+    attack.check_length()
+    return attack.within(clients.bounds)
 
 
 def _check_shares(shares: Tensor, count: int) -> Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wafl.core.bounds import within
 from wafl.core.files import write_whole
 from wafl.data.federation import Federation
 from wafl.engine.embedded import find_device
@@ -65,7 +64,8 @@ def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Map
 
 def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
     options = {key: value for key, value in test.items() if key not in ("attacked", "seeds")}
-    attack = within(make_attack(Attack(**options)), clients.bounds)
+    attack = make_attack(Attack(**options))
+    attack = None if attack is None else attack.within(clients.bounds)
     shares = test.get("attacked", [0.0]) if attack is not None else [0.0]
     seed = run.settings["schedule"]["seed"]
     table = compare({"run": run}, clients, attacks=attack, attacked=shares, seed=seed)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wafl.adversaries import AdversaryState, Move, Wasserstein
+from wafl.adversaries import Adversary, AdversaryState, Move, Wasserstein
 from wafl.adversaries.base import example_draws, lane_key
 from wafl.attacks.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
 from wafl.core.inputs import Inputs, dense
@@ -64,16 +63,8 @@ class Placement(Shift):
 
 
 @dataclass(frozen=True)
-class RandomPlacement:
+class RandomPlacement(Adversary):
     """Moves every example at random, whatever the model: data augmentation."""
-
-    slot: ClassVar = "adversary"
-
-    def scalars(self) -> dict[str, float]:
-        return {}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         x, state = dense(x), state or AdversaryState()

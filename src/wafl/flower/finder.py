@@ -76,7 +76,7 @@ def _check_means(entries: Sequence[Entry]) -> None:
     """Refuse methods whose server needs more than a node's mean."""
     for entry in entries:
         method = entry.method
-        if getattr(method.adversary, "shape", None) == CLIENTS:
+        if method.adversary is not None and method.adversary.asks_shape:
             raise ConfigError(
                 f"flower.partial_sums: {entry.name} has shape={CLIENTS!r}, for which each client sends the means "
                 "of its classes: leave partial_sums out, or give a shape"

@@ -15,14 +15,14 @@ from flwr.app import ConfigRecord
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from torch import Tensor
 
-from wafl.adversaries import Adversary, Wasserstein
+from wafl.adversaries import Adversary
 from wafl.algorithms import Query, Reply
 from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.caps import Caps
 from wafl.attacks import Attack
-from wafl.core.bounds import within
 from wafl.core.client_shape import check_size, joined, shape_of_means
 from wafl.core.errors import ConfigError, TooFewRepliesError
+from wafl.core.problem import Problem
 from wafl.core.shaping import Shape
 from wafl.core.structured import make_task
 from wafl.core.task import Task
@@ -45,7 +45,6 @@ from wafl.flower.post import Post
 from wafl.flower.queries import CutsQuery, SurveyQuery, TestQuery
 from wafl.flower.source import Asked, Later, Nodes
 from wafl.flower.spread import SpreadQuery
-from wafl.flower.training import check_strict
 from wafl.flower.wire import NodeQuery, WireError, decode_replies, encode_query
 from wafl.run import Run
 from wafl.runs.config import Flower
@@ -147,8 +146,7 @@ class GridClients:
     def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
         """Refuse what can be refused without examples; each node checks the model on its own with the first query."""
         for adversary in adversaries:
-            if isinstance(adversary, Wasserstein):
-                check_strict(adversary, task, start)
+            adversary.check_model(Problem(task, start[None]))
 
     def fingerprint(self) -> Mapping[str, str]:
         """Empty: a server does not know its clients' examples, and may have other clients later."""
@@ -176,8 +174,9 @@ class GridClients:
             ]
 
         def same(spec: Spec, other: Spec) -> bool:
-            found = spec.within(self.roster.bounds)
-            if found.undecided and isinstance(chosen := getattr(other.method.adversary, "radius", None), float):
+            found, adversary = spec.within(self.roster.bounds), other.method.adversary
+            chosen = None if adversary is None or adversary.undecided else adversary.target_radius
+            if found.undecided and chosen is not None:
                 found = found.with_radius(chosen)
             return (found.shaped(self._shape) if found.asks_shape else found) == other
 
@@ -206,7 +205,7 @@ class GridClients:
         if self._tested is None or self._tested[0] != key:
             self._census.look()
             self._tested = key, self._test(params, seed, self.roster.names)
-        found, attack = self._tested[1], within(attack, self.roster.bounds)
+        found, attack = self._tested[1], None if attack is None else attack.within(self.roster.bounds)
         victims = set(draw_attacked(sorted(found), attacked, seed)) if attack is not None else set[int]()
         return self._score(self.roster.names, found, victims, attack, seed)
 

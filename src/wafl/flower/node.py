@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
 from wafl.algorithms.algorithm import SNAPSHOT, reports
-from wafl.core.bounds import within
 from wafl.core.errors import ConfigError
 from wafl.core.fitness import check_fitness
 from wafl.core.precision import computing
@@ -205,7 +204,8 @@ class Node:
             raise WireError(f"part={part!r}: the experiment has no data.unseen, so only test examples are tested")
         clients, problem = _tested_on(self.site.federation, part), Problem(task, params[None])
         held = list(self.rows(dict(enumerate(names))).values())
-        attack = within(make_attack(self.experiment.attack), clients.bounds) if attacked else None
+        attack = make_attack(self.experiment.attack) if attacked else None
+        attack = None if attack is None else attack.within(clients.bounds)
         measured = examine(problem, clients, attack, seed, rows_of(clients, held))
         sizes = clients.test.num_examples[held].tolist()
         losses, correct = (None if part is None else part[0].split(sizes) for part in measured)

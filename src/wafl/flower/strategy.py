@@ -79,17 +79,18 @@ class WAFL(FedAvg):
         self.clip, self.caps = Tolerance(clip=options.pop("clip", REMOTE_CLIP)).clip, options.pop("caps", Caps())
         super().__init__(**options)
         self.adversary = Wasserstein(**own)
-        if self.adversary.shape == CLIENTS:
+        if self.adversary.asks_shape:
             raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
-        self.gamma, self.radius = float(self.adversary.first_gamma), self.adversary.size
+        self.gamma, self.radius = float(self.adversary.first_gamma), self.adversary.target_radius
         self._pace = self.adversary.scalars().get("pace")
         self._planned: int | None = None
         self._sent = ArrayRecord()
         self._rounds_trained = self._rounds_asked = 0
 
     def summary(self) -> None:
-        radius = "" if self.adversary.size is None else f", to be found for radius {self.adversary.size:g}"
-        log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, radius)
+        radius = self.adversary.target_radius
+        found = "" if radius is None else f", to be found for radius {radius:g}"
+        log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, found)
         super().summary()
 
     def configure_train(
@@ -149,7 +150,7 @@ class WAFL(FedAvg):
 
     def _told(self) -> dict[str, float | int | list[float]]:
         """The adversary in plain values, with the current gamma and ball; None is left out, a box is two numbers."""
-        told: dict[str, Any] = {name: getattr(self.adversary, name) for name in options_of(Wasserstein)}
+        told: dict[str, Any] = dict(vars(self.adversary))
         told |= {"gamma": self.gamma, "radius": self.radius}
         del told["bounds"], told["shape"]
         if self.adversary.box is not None:

@@ -18,7 +18,6 @@ from wafl.core.problem import Problem
 from wafl.core.random import WORD, Key
 from wafl.core.structured import make_task
 from wafl.core.task import Loss, Task
-from wafl.engine.watch import lowest_gamma
 
 PREFIX = "wafl-"
 """The strategy tells clients its options in the train config, under names that start with this."""
@@ -90,10 +89,10 @@ def train(
     task = make_task(model, loss, home if device is None else device)
     _check_batch_norm(task)
     params = task.initial()[None]
-    check_strict(adversary, task, params[0])
+    adversary.check_model(Problem(task, params))
     told = {"gamma": gamma, "excess": gamma} if "excess" in adversary.scalars() else {"gamma": gamma}
     if adversary.learns:
-        told["gamma"] = max(gamma, lowest_gamma(adversary, task, params[0]))
+        told["gamma"] = max(gamma, adversary.lowest_gamma(Problem(task, params)))
     key = _key(config, context, params.device)
     step = _plain(rate) if optimizer is None else _stepped(optimizer, model, task)
     params, metrics = _descend(task, adversary, told, params, loader, _held(step, params, mu), epochs, key)
@@ -122,11 +121,6 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
         if not np.isfinite(value).all():
             return f"array {name!r} holds NaN or infinity"
     return None
-
-
-def check_strict(adversary: Wasserstein, task: Task, params: Tensor) -> None:
-    if adversary.strict and adversary.curvature(Problem(task, params[None])) is None:
-        raise ValueError("strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out")
 
 
 def _descend(

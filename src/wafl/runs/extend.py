@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wafl.adversaries import Learning
 from wafl.adversaries.wasserstein import LONGEST_WARM_UP
 from wafl.core.errors import ConfigError, FolderError
 from wafl.engine.checkpoint import Checkpoint
@@ -84,7 +83,7 @@ def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -
 def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
     """Refuse rounds that would have changed those that were trained."""
     adversary, after = entry.method.adversary, entry.schedule["rounds"]
-    if not isinstance(adversary, Learning) or not adversary.learns:
+    if adversary is None or not adversary.learns:
         return
     grew, would_grow = adversary.warm_up(before), adversary.warm_up(after)
     if grew != would_grow:

@@ -12,7 +12,6 @@ from torch import Tensor
 from wafl.adversaries import Wasserstein
 from wafl.adversaries.surrogate import move_one_lane
 from wafl.attacks import Attack, WassersteinShift
-from wafl.core.bounds import within
 from wafl.core.digits import rounded
 from wafl.core.norms import norm_name
 from wafl.data.examples import Examples
@@ -115,7 +114,7 @@ class _Shifted:
 
 def _shift(mixture: Mixture, clients: Federation, radius: float, norm: float = 2.0) -> _Shifted:
     population = mixture.population()
-    attack = within(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3), clients.bounds)
+    attack = WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3).within(clients.bounds)
     moved = attack.move(mixture.problem, population)
     share = population.shares()
     losses = mixture.problem.loss(moved, population.y)[0]
@@ -274,7 +273,7 @@ def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float
     share, rest = population.shares(), float(population.shares() @ mixture.problem.loss(population.x, population.y)[0])
 
     def at(gamma: float) -> tuple[float, float, Tensor]:
-        adversary = within(Wasserstein(gamma, norm=norm, steps=20), clients.bounds)
+        adversary = Wasserstein(gamma, norm=norm, steps=20).within(clients.bounds)
         move = move_one_lane(adversary, mixture.problem, population.x, population.y)
         loss = float(share @ mixture.problem.loss(move.x_adv, population.y)[0])
         return loss, math.sqrt(float(share @ move.cost[0])), move.x_adv

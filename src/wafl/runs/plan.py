@@ -19,7 +19,7 @@ from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
 from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
-from wafl.core.bounds import Bounds, check_bounds, within
+from wafl.core.bounds import Bounds, check_bounds
 from wafl.core.cost import check_steps
 from wafl.core.describe import some
 from wafl.core.errors import ConfigError
@@ -168,7 +168,8 @@ def make_plan(
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
     experiment = _resolved(experiment, federation)
-    attack = within(make_attack(experiment.attack), clients.roster.bounds)
+    attack = make_attack(experiment.attack)
+    attack = None if attack is None else attack.within(clients.roster.bounds)
     plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
     if attack is not None:
         tests = len(experiment.evaluation.attacked) * sum(len(entry.specs(experiment.seeds)) for entry in entries)

@@ -13,9 +13,8 @@ from torch import nn
 
 from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
-from wafl.core.bounds import DATA, Bounds, Box, check_bounds, within
+from wafl.core.bounds import DATA, Bounds, Box, check_bounds
 from wafl.core.checks import check_positive, check_seed
-from wafl.core.cost import check_ascent
 from wafl.core.norms import norm_name, power_norm
 from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
@@ -80,7 +79,7 @@ class Calibration:
 
     def size_of(self, attack: Attack) -> float:
         """The root mean cost of an attack's moves over the mixture, in the ground norm."""
-        attack = within(attack, self.declared)
+        attack = attack.within(self.declared)
         whole, problem = self.mixture.population(), self.mixture.problem
         numbers, shares = whole.numbers(), whole.shares()
         pieces = list(numbers.split(CHUNK)) if attack.pointwise else [numbers]
@@ -175,8 +174,8 @@ def calibrate(
     for gamma in wanted:
         check_positive("gamma", gamma)
     options = (norm, power, label_cost, steps, tolerance, restarts, check_bounds(bounds))
-    adversary = within(Wasserstein(wanted[0], None, *options), clients.bounds)
-    check_ascent(adversary)
+    adversary = Wasserstein(wanted[0], None, *options).within(clients.bounds)
+    adversary.check_length()
     mixture = Mixture.of(model, clients, part, client_weights, loss)
     means = _means(mixture, adversary, wanted, seed)
     radii = tuple(cost ** (1.0 / power) for cost in means.cost)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.adversaries import AdversaryState, Move
+from wafl.adversaries import Adversary, AdversaryState, Move
 from wafl.adversaries.base import lane_scalar
 from wafl.core.errors import PreconditionError
 from wafl.core.inputs import Inputs
@@ -65,7 +65,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(Adversary):
     """What an upper bound on phi_gamma is, at most ``most``, and its square in place of the cost.
 
     phi_gamma itself is never above ``most``, so neither is the smaller of the two below phi_gamma. Without an upper
@@ -76,9 +76,6 @@ class Moments:
 
     def scalars(self) -> dict[str, float]:
         return {"most": math.inf, **({} if self.bound is None else self.bound.scalars())}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         state = state or AdversaryState()

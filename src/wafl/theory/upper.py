@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.adversaries import AdversaryState, Move, Wasserstein
+from wafl.adversaries import Adversary, AdversaryState, Move, Wasserstein
 from wafl.adversaries.base import lane_scalar
 from wafl.core.inputs import Inputs, dense, shared
 from wafl.core.norms import dual, power_norm
@@ -18,7 +18,7 @@ from wafl.theory.phi import LinearPhi, distance_to_error
 
 
 @dataclass(frozen=True)
-class SearchedSurrogate:
+class SearchedSurrogate(Adversary):
     """phi_gamma by a search, at every gamma.
 
     Of a linear model with cross-entropy or squared error (:class:`wafl.theory.phi.LinearPhi`): from above if ``proven``
@@ -31,9 +31,6 @@ class SearchedSurrogate:
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         state = state or AdversaryState()
@@ -75,7 +72,7 @@ class SearchedSurrogate:
 
 
 @dataclass(frozen=True)
-class ErrorSurrogate:
+class ErrorSurrogate(Adversary):
     """phi_gamma of the 0/1 loss of a linear classifier, exactly (:func:`wafl.theory.phi.distance_to_error`)."""
 
     norm: float = 2
@@ -84,9 +81,6 @@ class ErrorSurrogate:
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         state = state or AdversaryState()
@@ -115,7 +109,7 @@ def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tenso
 
 
 @dataclass(frozen=True)
-class UpperBound:
+class UpperBound(Adversary):
     """Never below ``phi_gamma(z)`` if ``2 gamma > L``, the Lipschitz constant of the loss's gradient in the norm.
 
     For l2 the objective ``f(x') = loss(x') - gamma ||x' - x||^2`` is concave with modulus ``2 gamma - L``, so wherever
@@ -130,9 +124,6 @@ class UpperBound:
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "curvature": 0.0}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
         state = state or AdversaryState()
