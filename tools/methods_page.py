@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wafl.catalog import Entry, catalog, default_of, range_of
+from wafl.methods.catalog import Entry, catalog, default_of, range_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 HEAD = """\

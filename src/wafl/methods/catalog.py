@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from wafl.algorithms.algorithm import reports
-from wafl.algorithms.choices import About
 from wafl.core.options import Choice, Count, EachRound, Option, Range, options_of
-from wafl.methods import AVERAGING, DESCENT, METHODS, PARTS, Method
+from wafl.methods import METHODS
+from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
+from wafl.methods.preset import About
 from wafl.weights import LearnedWeights, Round
 from wafl.weights.base import needs_sizes
 
