@@ -124,7 +124,7 @@ class Adversary(Protocol):
 
 @runtime_checkable
 class Fitted(Protocol):
-    """An adversary for which clients keep something that depends on the model, such as FedSR's reference."""
+    """An adversary for which clients keep something that depends on the model, such as a reference for each class."""
 
     def memory_for(self, problem: Problem, x: Tensor) -> Tensor:
         """What a client holds before it first takes part, for a model and an example ``[1, 1, ...]``."""
