@@ -117,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES[:-1]))
     parser.add_argument("--methods", nargs="+", choices=list(RIVALS), default=list(RIVALS))
+    parser.add_argument("--meant-for", help="and the methods whose use, in the list of methods, has this word")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--trials", type=int, default=16, help="of each method")
     parser.add_argument("--rounds", type=int, help="instead of those of each setting")
@@ -128,6 +129,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = options.read(parser, argv, **small)
     if given.results is not None:
         given.results.mkdir(parents=True, exist_ok=True)
+    if given.meant_for is not None:
+        meant = [name for name, preset in wafl.METHODS.items() if given.meant_for in preset.options.about.use]
+        given.methods = list(dict.fromkeys([*given.methods, *meant]))
     jobs = [(name, where) for name in given.methods for where in given.only]
     if given.processes > 1:
         with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:

@@ -9,9 +9,9 @@ from tools.methods_page import PAGE, page
 from typer.testing import CliRunner
 
 import wafl
-from wafl.catalog import catalog, entry, range_of
 from wafl.cli.main import app
 from wafl.core.options import options_of
+from wafl.methods.catalog import catalog, entry, range_of
 
 
 def test_the_page_is_what_the_list_of_methods_says() -> None:

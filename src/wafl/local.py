@@ -1,21 +1,4 @@
 """The public door to :mod:`wafl.algorithms.local`: what clients do with a gradient."""
 
-from wafl.algorithms.local import (
-    SGD,
-    ControlVariates,
-    GradientControl,
-    LocalState,
-    LocalStep,
-    Outcome,
-    Plain,
-    Prox,
-    control_variates,
-    gradient_control,
-    prox,
-    sgd,
-)
-
-__all__ = [
-    "SGD", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Plain", "Prox",
-    "control_variates", "gradient_control", "prox", "sgd",
-]  # fmt: skip
+from wafl.algorithms.local import *  # noqa: F403
+from wafl.algorithms.local import __all__ as __all__

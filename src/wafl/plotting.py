@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from torch import Tensor
-
 from wafl.core.norms import norm_name
+from wafl.methods import METHODS as NAMED
 
-# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness, and more.
+# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness.
 COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
-METHODS = {
-    **dict(zip(("wafl", "fedavg", "fedpgm", "fedfgsm", "fedrobust", "afl", "drfa"), COLORS, strict=True)),
-    "fedprox": "#882255", "scaffold": "#999933", "fedavgm": "#888888", "fedadam": "#332288", "fedyogi": "#8C564B",
-    "cvar": "#44AA99", "fgdro": "#117733", "qffl": "#DDCC77", "term": "#AA4499", "scaffpd": "#661100",
-    "trades": "#6699CC", "calfat": "#17BECF", "sfat": "#BCBD22", "groupdro": "#9467BD", "irm": "#7F9C6C",
-    "rex": "#F28E8E", "fedgma": "#C49C94", "sinkhorndro": "#B6992D", "resilientwafl": "#A0522D", "fedsr": "#4E79A7",
-}  # fmt: skip
+PALETTE = (
+    "#D55E00", "#000000", "#B6992D", "#A0522D", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#44AA99",
+    "#117733", "#DDCC77", "#AA4499", "#661100", "#6699CC", "#17BECF", "#BCBD22", "#9467BD", "#7F9C6C", "#F28E8E",
+    "#4E79A7", "#C49C94", "#882255", "#999933", "#888888", "#332288", "#8C564B", "#F1CE63", "#86BCB6", "#D37295",
+    "#79706E", "#5778A4",
+)  # fmt: skip
+"""The colors of the named methods, by their places; the last ones are for methods to come."""
+METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in NAMED.items()}
 """The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 
@@ -202,41 +202,6 @@ def generalization(results: Mapping[str, Any], path: Path) -> Path:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path, dpi=150)
     return path
-
-
-def labels_by_client(
-    counts: Tensor,
-    path: Path | None = None,
-    clients: Sequence[str] | None = None,
-    classes: Sequence[str] | None = None,
-) -> Any:
-    """One dot per client and label, whose area is the number of examples; ``counts [clients, labels]``.
-
-    Up to 40 clients are shown by name, if they have names; so are the classes.
-    """
-    from matplotlib.figure import Figure
-
-    client, label = counts.nonzero(as_tuple=True)
-    sizes = counts[client, label].double()
-    width = min(14.0, max(5.0, 0.16 * len(counts) + 2.0))
-    figure = Figure(figsize=(width, max(2.5, 0.28 * counts.shape[1] + 1.2)), layout="constrained")
-    axes = cast(Any, figure.subplots())
-    axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color=COLORS[2], alpha=0.8, linewidths=0)
-    axes.set_xlabel("client")
-    axes.set_ylabel("label")
-    places = range(0, counts.shape[1], max(1, counts.shape[1] // 20))
-    axes.set_yticks(places, None if classes is None else [classes[place] for place in places])
-    if clients is not None and len(clients) <= 40:
-        upright = max(map(len, clients)) * len(clients) > 12 * width
-        axes.set_xticks(range(len(clients)), clients, rotation=90 if upright else 0)
-    axes.set_title(
-        f"{len(counts)} clients, {int(counts.sum()):,} examples; largest dot {int(sizes.max())}", fontsize=10
-    )
-    axes.grid(alpha=0.2)
-    axes.spines[["top", "right"]].set_visible(False)
-    if path is not None:
-        figure.savefig(path, dpi=150)
-    return figure
 
 
 @dataclass(frozen=True)

@@ -58,5 +58,5 @@ def test_help_does_not_load_torch() -> None:
 def test_every_public_name_can_be_imported() -> None:
     names = set(wafl.__all__) - (set() if find_spec("flwr") else {"flower"})
     assert all(getattr(wafl, name) is not None for name in names)
-    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+    with pytest.raises(AttributeError, match="No wafl attribute fitt"):
         _ = wafl.fitt  # pyright: ignore

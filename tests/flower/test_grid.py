@@ -23,9 +23,11 @@ from safetensors.torch import load_file
 import wafl
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, HANG, Clock, Fate, Grid, Host
+from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
 from wafl.core.errors import CheckpointWarning, ConfigError, TooFewRepliesError
 from wafl.core.files import unsealed
+from wafl.core.options import options_of
 from wafl.core.task import Task
 from wafl.engine.spec import Spec
 from wafl.flower import server
@@ -35,6 +37,7 @@ from wafl.flower.post import Post
 from wafl.flower.refusals import refusal
 from wafl.flower.run_config import OWN
 from wafl.flower.wire import NodeQuery
+from wafl.methods.catalog import entry
 from wafl.run import load_run
 from wafl.runs.folder import StudyFolder
 from wafl.runs.read import parse_experiment
@@ -48,6 +51,14 @@ LAYOUTS = {
     "all at one": [["c00", "c01", "c02", "c03", "c04", "c05"]],
 }
 UNEVEN = LAYOUTS["uneven"]
+
+
+def remembers(method: wafl.Method) -> bool:
+    """Whether clients keep something of the adversary between rounds."""
+    adversary = method.adversary
+    return adversary is not None and type(adversary).initial_memory is not Adversary.initial_memory
+
+
 METHODS: list[dict[str, Any]] = [
     {"method": "AFL"},
     {"method": "CVaR", "alpha": [0.3, 0.6]},
@@ -65,7 +76,7 @@ METHODS: list[dict[str, Any]] = [
     ),
     {"method": "FedPGM", "random_start": True, "steps": 3},
     {"method": "FedRobust", "step_size": 0.1},
-    {"method": "FedSR", "cmi": [0.1, 0.5]},
+    *({"method": name} for name in wafl.METHODS if remembers(wafl.METHODS[name]()) and name != "FedRobust"),
     {"method": f"{FAKES}:median", "cohort": 5},
     {"method": f"{FAKES}:remembering", "options": {"pull": 0.4, "gamma": [1.5, 3.0]}},
     {"method": "SCAFFOLD"},
@@ -92,11 +103,17 @@ OTHERS: list[dict[str, Any]] = [
     {"method": "FedAvg", "name": "fedavg-trimmed", "cohort": 5, "server": {"kind": "trimmed_mean"}},
 ]
 """What differs less from those above; each takes as long."""
+
+
+def keeps(method: wafl.Method) -> bool:
+    """Whether clients keep something between rounds."""
+    return remembers(method) or method.local.initial_memory(torch.zeros(3)) is not None
+
+
 KEEPING: dict[str, dict[str, Any]] = {
+    **{name.lower(): {"method": name} for name, preset in wafl.METHODS.items() if keeps(preset())},
     "fedrobust": {"method": "FedRobust", "step_size": 0.1},
-    "fedsr": {"method": "FedSR", "cmi": 0.3},
     "remembering": {"method": f"{FAKES}:remembering"},
-    "scaffold": {"method": "SCAFFOLD"},
     "both": {"method": "FedRobust", "name": "both", "step_size": 0.1, "local": {"kind": "control_variates"}},
 }
 """Methods whose clients keep something between rounds, by name; those of the last one keep two things."""
@@ -346,10 +363,11 @@ def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(clock: Clock, t
     clients = fakes.make_clients(SIZES)
     for each in clients.values():
         each |= {name: draws.integers(0, 9, (len(each[name]), 5)) for name in ("x", "x_test")}
+    options = {name: set(options_of(preset.options)) for name, preset in wafl.METHODS.items()}
+    quick = [name for name, own in options.items() if "space" in own and "steps" not in own]
     experiment = only(
         {"method": "WAFL", "radius": 0.2, "steps": 2, "space": "embedding"},
-        {"method": "FedFGSM", "space": "embedding"},
-        {"method": "FedSR", "cmi": 0.3, "space": "embedding"},
+        *({"method": name, "space": "embedding"} for name in quick),
         model={"kind": f"{FAKES}:words"}, attack={"kind": "fgsm", "space": "embedding"},
     )  # fmt: skip
     fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
@@ -487,47 +505,17 @@ def test_a_client_with_nan_is_left_out_and_its_nodes_other_clients_count(
 HELLO = {"reply.format", "reply.names", "reply.shape", "reply.classes", "reply.outputs", "reply.unit", "reply.tested"}
 WORK = {"reply.format", "numbers.loss", "numbers.cost"}
 TEST = {"reply.format", "reply.sizes", "reply.losses", "reply.right"}
-SENT: dict[str, dict[str, set[str]]] = {
-    **{
-        method: {"query.hello": HELLO | {"reply.sizes"}, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
-        for method in ["FedAdam", "FedAvg", "FedAvgM", "FedFGSM", "FedPGM", "FedProx", "FedRobust", "FedYogi", "WAFL"]
-    },
-    "SCAFFOLD": {
-        "query.hello": HELLO | {"reply.sizes"},
-        "train": WORK | {"vectors.params", "vectors.control"},
-        "evaluate.test": TEST,
-    },
-    **{
-        method: {"query.hello": HELLO, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
-        for method in ["AFL", "GroupDRO"]
-    },
-    **{
-        method: {"query.hello": HELLO | {"reply.sizes"}, "train": WORK | {"vectors.params"}, "evaluate.test": TEST}
-        for method in ["CalFAT", "FedGMA", "FedSR", "IRM", "ResilientWAFL", "SinkhornDRO", "TRADES"]
-    },
-    "DRFA": {
-        "query.hello": HELLO,
-        "train": WORK | {"vectors.params", "vectors.snapshot"},
-        "evaluate": WORK,
-        "evaluate.test": TEST,
-    },
-    "ScaffPD": {
-        "query.hello": HELLO,
-        "train": WORK | {"vectors.params"},
-        "evaluate": WORK | {"vectors.gradient"},
-        "evaluate.test": TEST,
-    },
-    **{
-        method: {
-            "query.hello": HELLO | {"reply.sizes"},
-            "train": WORK | {"vectors.params"},
-            "evaluate": WORK,
-            "evaluate.test": TEST,
-        }
-        for method in ["CVaR", "FGDRO", "QFFL", "REx", "SFAT", "TERM"]
-    },
-}
-"""All that a node may send, by method and by the message that it replies to."""
+
+
+def listed(method: str) -> dict[str, set[str]]:
+    """All that a node may send, by the message that it replies to: what the list of methods says in words."""
+    words = entry(method).sends.split(", ")
+    sizes = {"reply.sizes"} if "size" in words else set[str]()
+    trained = {"vectors.params", *(f"vectors.{word}" for word in words if word in ("snapshot", "control"))}
+    found = {"query.hello": HELLO | sizes, "train": WORK | trained, "evaluate.test": TEST}
+    if any(word.startswith("then ") for word in words):
+        found["evaluate"] = WORK | {f"vectors.{word}" for word in words if word == "gradient"}
+    return found
 
 
 def keys(content: RecordDict) -> set[str]:
@@ -557,18 +545,20 @@ def documented(method: str) -> dict[str, set[str]]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
     found: dict[str, set[str]] = {}
     for message, sent, _, methods in rows[2:]:
-        if methods.startswith("all") or re.search(rf"\b{method}\b", methods):
+        words = re.findall("`(.*?)`", methods.partition(",")[0]) if methods.startswith("those that send") else []
+        told = method != "none" and set(words) & set(entry(method).sends.split(", "))
+        if methods.startswith(("all", method)) or told:
             found.setdefault(re.findall("`(.*?)`", message)[0], set()).update(re.findall("`(.*?)`", sent))
     return found
 
 
 @pytest.mark.parametrize("method", wafl.METHODS)
 def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -> None:
-    """The list is :data:`SENT`, which the next tests compare with what nodes send."""
-    listed = documented(method)
-    assert listed["query.hello"] >= OPTIONAL
-    assert {kind: sent - OPTIONAL for kind, sent in listed.items()} == SENT[method]
-    assert {kind: sent for kind, sent in documented("none").items() if kind not in SENT["DRFA"]} == {
+    """The next tests compare the list of methods with what nodes send."""
+    found = documented(method)
+    assert found["query.hello"] >= OPTIONAL
+    assert {kind: sent - OPTIONAL for kind, sent in found.items()} == listed(method)
+    assert {kind: sent for kind, sent in documented("none").items() if kind not in listed("DRFA")} == {
         "query.survey": SURVEY | MOMENTS,
         "query.cuts": CUTS,
         "query.means": MEANS,
@@ -597,8 +587,8 @@ def test_nothing_leaves_a_node_except_what_is_listed(
     experiment = only({**method, "rounds": 1})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")
-    listed = SENT["WAFL" if ":" in method["method"] else method["method"]]
-    assert sent(grid) == {**listed, "train": listed["train"] | more}
+    usual = listed("WAFL" if ":" in method["method"] else method["method"])
+    assert sent(grid) == {**usual, "train": usual["train"] | more}
 
 
 @pytest.mark.parametrize(

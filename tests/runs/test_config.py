@@ -29,6 +29,7 @@ from wafl.algorithms.local import LOCAL_STEPS as LOCAL_STEP_KINDS
 from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
 from wafl.cli.main import app
 from wafl.core.errors import ConfigError
+from wafl.core.options import Box, Choice, Count, EachRound, Option, Range, Shaped, options_of
 from wafl.engine.callbacks import Moment
 from wafl.runs import config
 from wafl.runs.keys import Section
@@ -98,12 +99,9 @@ COUNT = whole(1, 10**6, below=(0, "greater than or equal to 1"))
 NOT_BELOW_0 = whole(0, 10**6, below=(-1, "greater than or equal to 0"))
 SEED = whole(0, 2**32 - 1, below=(-1, "greater than or equal to 0"), above=(2**32, "less than 4294967296"))
 POSITIVE = number(1e-9, 3, 2.5, below=(0.0, "greater than 0"), above=(INF, "finite"))
-RADIUS = Kind((*POSITIVE.good, "auto"), (*POSITIVE.bad, ("large", "must be a number or 'auto'")))
 NOT_NEGATIVE = number(0.0, 2, below=(-1e-9, "greater than or equal to 0"), above=(INF, "finite"))
 SHARE = number(0, 0.5, 1, below=(-0.1, "greater than or equal to 0"), above=(1.1, "less than or equal to 1"))
 BELOW_1 = number(0, 0.99, below=(-0.1, "greater than or equal to 0"), above=(1.0, "less than 1"))
-ABOVE_0 = number(0.1, 1, below=(0.0, "greater than 0"), above=(1.1, "less than or equal to 1"))
-NUMBER = number(-3.5, 0, 2, below=(-INF, "finite"), above=(INF, "finite"))
 TEXT = Kind(("abc", ""), ((3, "string"), (True, "string"), (["a"], "string")))
 NAME = Kind(
     ("a", "A-1_b.c"), (("", "pattern"), ("a b", "pattern"), ("../up", "pattern"), (".a", "pattern"), (3, "string"))
@@ -121,7 +119,6 @@ SHAPE = Kind(
 IMPORT = Kind(
     ("mine:make", "a.b:c.d"), (("mine", "pattern"), ("a b:c", "pattern"), ("a:b:c", "pattern"), (3, "string"))
 )
-POWER = Kind((1, 2), ((3, "1 or 2"), (0, "1 or 2"), ("2", "1 or 2"), (True, "1 or 2")))
 MODEL_KIND = Kind(
     ("mlr", "cnn", "mine:build"), (("clr", "'mlr' or 'cnn'"), ("mine", "module:function"), (3, ""), (["mlr"], ""))
 )
@@ -149,7 +146,6 @@ SHARES = Kind(
 )
 
 
-BALL_NORM = Kind(("inf", 2, 2.0, INF), tuple((bad, "2 or inf") for bad in (1, 3, 0, -2, "two", True, NAN)))
 NOT_WEIGHTS = (([1.0, -1.0], "greater than or equal to 0"), ([1.0, "a"], "number"))
 CENTER = Kind(
     ("by_examples", "uniform", [0.0, 2.0, 1]),
@@ -184,7 +180,6 @@ def part(kinds: dict[str, dict[str, Kind]], *, only_tables: bool = True) -> Kind
     return Kind(tuple(good), tuple(bad))
 
 
-ADAPTIVE = {"rate": POSITIVE, "beta1": BELOW_1, "beta2": BELOW_1, "tau": POSITIVE}
 OPTIMIZER = Kind(
     ({"kind": "adam", "rate": 0.1}, {"kind": "mine:make", "options": {}}),
     (
@@ -194,42 +189,55 @@ OPTIMIZER = Kind(
         (3, ".optimizer = 3: should be a valid dictionary"),
     ),
 )
-TRIM = Kind((0, 0.4), ((0.5, "less than 0.5"), (-0.1, "greater than or equal to 0"), ("a", "number")))
-LIARS = Kind((0, 2), ((-1, "greater than or equal to 0"), (1.5, "integer")))
-SERVERS: dict[str, dict[str, Kind]] = {
-    "sgd": {"rate": POSITIVE},
-    "momentum": {"rate": POSITIVE, "beta": BELOW_1},
-    "adam": ADAPTIVE,
-    "yogi": ADAPTIVE,
-    "clipped": {"multiple": POSITIVE, "optimizer": OPTIMIZER},
-    "median": {"optimizer": OPTIMIZER},
-    "trimmed_mean": {"trim": TRIM, "optimizer": OPTIMIZER},
-    "krum": {"liars": LIARS, "optimizer": OPTIMIZER},
-    "multi_krum": {"liars": LIARS, "kept": COUNT, "optimizer": OPTIMIZER},
-    "geometric_median": {"iterations": COUNT, "smoothing": POSITIVE, "optimizer": OPTIMIZER},
-    "masked": {"threshold": SHARE, "optimizer": OPTIMIZER},
-}
-LOCAL_STEPS: dict[str, dict[str, Kind]] = {
-    "sgd": {},
-    "prox": {"mu": NOT_NEGATIVE},
-    "control_variates": {},
-    "gradient_control": {},
-}
-RULES_OF: dict[str, dict[str, Kind]] = {
-    "by_examples": {},
-    "uniform": {},
-    "agnostic": {"step_size": POSITIVE},
-    "snapshot": {"step_size": POSITIVE, "prox": NOT_NEGATIVE},
-    "cvar": {"alpha": BELOW_1, "center": CENTER},
-    "kl": {"temperature": POSITIVE, "radius": NOT_NEGATIVE, "center": CENTER},
-    "chi2": {"radius": NOT_NEGATIVE, "center": CENTER},
-    "qffl": {"q": NOT_NEGATIVE, "center": CENTER},
-    "term": {"t": NUMBER, "center": CENTER},
-    "primal_dual": {"step_size": POSITIVE, "prox": NOT_NEGATIVE, "extrapolation": SHARE},
-    "slack": {"alpha": BELOW_1, "favored": ABOVE_0, "center": CENTER},
-    "group_dro": {"step_size": POSITIVE},
-    "rex": {"beta": NOT_NEGATIVE, "center": CENTER},
-}
+
+
+def ranged(limits: Range) -> Kind:
+    """The numbers in a range, at its ends and on both sides of them."""
+    good = [value for value in (-3.5, limits.low, 1e-9, 0.3, 1, 2.5, limits.high, INF) if limits.holds(value)]
+    low, high = f"{limits.low:g}", f"{limits.high:g}"
+    below = (limits.low, f"greater than {low}") if limits.low_open else (limits.low - 0.1, f"than or equal to {low}")
+    above = (limits.high, f"less than {high}") if limits.high_open else (limits.high + 0.1, f"than or equal to {high}")
+    if limits.high == INF:
+        above = None if limits.infinite else (INF, "finite")
+    plain = number(*dict.fromkeys(good), below=(-INF, "finite") if limits.low == -INF else below, above=above)
+    if limits.word is None:
+        return plain
+    return Kind((*plain.good, limits.word), (*plain.bad, ("large", f"must be a number or '{limits.word}'")))
+
+
+def kind_of(option: Option) -> Kind:
+    """What a file may say of an option, from the limits that it declares."""
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if isinstance(limits, Range):
+        return ranged(limits)
+    if isinstance(limits, Count):
+        return whole(limits.low, 10**6, below=(limits.low - 1, f"greater than or equal to {limits.low}"))
+    if isinstance(limits, Choice):
+        *head, last = (f"{value:g}" for value in limits.values)
+        words = f"{', '.join(head)} or {last}"
+        return Kind((*limits.values, *(["inf"] if last == "inf" else [])), tuple((bad, words) for bad in NO_CHOICE))
+    return BOX if isinstance(limits, Box) else SHAPE if isinstance(limits, Shaped) else PLAIN[option.kind]
+
+
+def kinds_of(part: Any, *, sweeps: bool = False) -> dict[str, Kind]:
+    """What a file may say of each option of a part or of a method; numbers of a method may be swept."""
+    found: dict[str, Kind] = {}
+    for name, option in options_of(part).items():
+        if name in PARTS:
+            found |= PARTS[name]
+        else:
+            many = sweeps and isinstance(option.limits, Range | Count | Choice | EachRound)
+            found[name] = swept(kind_of(option)) if many else kind_of(option)
+    return found
+
+
+NO_CHOICE = (3, 0, -2, "two", True, NAN)
+PLAIN: dict[Any, Kind] = {bool: FLAG, str: TEXT}
+PARTS: dict[str, dict[str, Kind]] = {"center": {"center": CENTER}, "optimizer": {"optimizer": OPTIMIZER}}
+"""What a file may say of options that are parts themselves; those of methods follow."""
+SERVERS = {name: kinds_of(kind) for name, kind in {**OPTIMIZERS, **AGGREGATES}.items()}
+LOCAL_STEPS = {name: kinds_of(kind) for name, kind in LOCAL_STEP_KINDS.items()}
+RULES_OF = {name: kinds_of(kind) for name, kind in RULES.items()}
 RULE_TABLES = part(RULES_OF, only_tables=False)
 WEIGHTS = Kind(
     (*RULES_OF, "mine:rule", "a.b:c.d", [0.0, 2.0, 1], *RULE_TABLES.good),
@@ -242,13 +250,14 @@ WEIGHTS = Kind(
         *RULE_TABLES.bad,
     ),
 )
-SERVER, LOCAL = {"server": part(SERVERS)}, {"local": part(LOCAL_STEPS)}
-WEIGHTED = {
-    "client_weights": Kind(("uniform", {"kind": "cvar", "alpha": 0.3}, [0.0, 2.0, 1]), WEIGHTS.bad[:8]),
-    "weights_step": swept(POSITIVE),
+PARTS |= {
+    "server": {"server": part(SERVERS)},
+    "local": {"local": part(LOCAL_STEPS)},
+    "client_weights": {
+        "client_weights": Kind(("uniform", {"kind": "cvar", "alpha": 0.3}, [0.0, 2.0, 1]), WEIGHTS.bad[:8]),
+        "weights_step": swept(POSITIVE),
+    },
 }
-ALL_WEIGHTED = {**WEIGHTED, "client_weights": WEIGHTS}
-"""Every rule and every option of it, which is checked for one method alone."""
 SCHEDULE: dict[str, Kind] = {
     "rounds": Kind(COUNT.good, (*COUNT.bad, ([1, 2], "integer"))),
     "cohort": swept(COUNT),
@@ -263,80 +272,12 @@ SCHEDULE: dict[str, Kind] = {
     "statistics": swept(STATISTICS),
     "precision": swept(PRECISION),
 }
-PROJECTED: dict[str, Kind] = {
-    "epsilon": swept(NOT_NEGATIVE),
-    "step_size": swept(POSITIVE),
-    "steps": swept(COUNT),
-    "norm": swept(BALL_NORM),
-    "random_start": FLAG,
-    "restarts": swept(COUNT),
-    "share": swept(SHARE),
-    "bounds": BOX,
-    "space": TEXT,
-}
-WASSERSTEIN: dict[str, Kind] = {
-    "gamma": swept(POSITIVE),
-    "radius": swept(RADIUS),
-    "norm": swept(NORM),
-    "power": swept(POWER),
-    "label_cost": swept(number(0.1, INF, below=(0.0, "greater than 0"))),
-    "steps": swept(COUNT),
-    "tolerance": swept(BELOW_1),
-    "restarts": swept(NOT_BELOW_0),
-    "bounds": BOX,
-    "strict": FLAG,
-    "space": TEXT,
-    "shape": SHAPE,
-}
 METHOD_FIELDS: dict[str, dict[str, Kind]] = {
-    "FedAvg": {**ALL_WEIGHTED, **SERVER, **LOCAL},
-    "WAFL": {**WASSERSTEIN, **WEIGHTED, **SERVER, **LOCAL},
-    "ResilientWAFL": {**WASSERSTEIN, "temperature": swept(POSITIVE), **WEIGHTED, **SERVER, **LOCAL},
-    "FedPGM": {**PROJECTED, **WEIGHTED, **SERVER, **LOCAL},
-    "SinkhornDRO": {
-        "gamma": swept(POSITIVE),
-        "noise": swept(POSITIVE),
-        "samples": swept(COUNT),
-        "steps": swept(COUNT),
-        "tolerance": swept(BELOW_1),
-        **WEIGHTED, **SERVER, **LOCAL,
-    },
-    "TRADES": {**PROJECTED, "beta": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER, **LOCAL},
-    "CalFAT": {**PROJECTED, **WEIGHTED, **SERVER, **LOCAL},
-    "IRM": {"penalty": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER, **LOCAL},
-    "FedFGSM": {
-        "epsilon": swept(NOT_NEGATIVE), "norm": swept(BALL_NORM), "bounds": BOX, "space": TEXT,
-        **WEIGHTED, **SERVER, **LOCAL,
-    },
-    "FedRobust": {"penalty": swept(POSITIVE), "step_size": swept(POSITIVE), **WEIGHTED, **SERVER, **LOCAL},
-    "AFL": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
-    "DRFA": {"weights_step": swept(POSITIVE), "prox": swept(NOT_NEGATIVE), **SERVER, **LOCAL},
-    "CVaR": {"alpha": swept(BELOW_1), "center": CENTER, **SERVER, **LOCAL},
-    "FGDRO": {
-        "temperature": swept(POSITIVE), "radius": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL,
-    },
-    "QFFL": {"q": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL},
-    "TERM": {"t": swept(NUMBER), "center": CENTER, **SERVER, **LOCAL},
-    "SFAT": {
-        "alpha": swept(BELOW_1), "favored": swept(ABOVE_0), "center": CENTER, **PROJECTED, **SERVER, **LOCAL,
-    },
-    "GroupDRO": {"weights_step": swept(POSITIVE), **SERVER, **LOCAL},
-    "REx": {"beta": swept(NOT_NEGATIVE), "center": CENTER, **SERVER, **LOCAL},
-    "FedSR": {
-        "l2": swept(NOT_NEGATIVE), "cmi": swept(NOT_NEGATIVE), "noise": swept(POSITIVE), "space": TEXT,
-        **WEIGHTED, **SERVER, **LOCAL,
-    },
-    "FedGMA": {"threshold": swept(SHARE), **WEIGHTED, **LOCAL},
-    "ScaffPD": {
-        "weights_step": swept(POSITIVE), "prox": swept(NOT_NEGATIVE), "extrapolation": swept(SHARE), **SERVER,
-    },
-    "FedProx": {"mu": swept(NOT_NEGATIVE), **WEIGHTED, **SERVER},
-    "SCAFFOLD": {**WEIGHTED, **SERVER},
-    "FedAvgM": {"rate": swept(POSITIVE), "beta": swept(BELOW_1), **WEIGHTED, **LOCAL},
-    "FedAdam": {**{name: swept(kind) for name, kind in ADAPTIVE.items()}, **WEIGHTED, **LOCAL},
-    "FedYogi": {**{name: swept(kind) for name, kind in ADAPTIVE.items()}, **WEIGHTED, **LOCAL},
+    **{name: kinds_of(preset.options, sweeps=True) for name, preset in wafl.METHODS.items()},
     "mine:make": {"options": OPTIONS},
-}  # fmt: skip
+}
+METHOD_FIELDS["FedAvg"]["client_weights"] = WEIGHTS
+"""Every rule and every option of it, which is checked for one method alone."""
 SECTIONS: dict[str, dict[str, Kind]] = {
     "": {
         "name": NAME, "seeds": SEEDS, "device": DEVICE, "checkpoint_every": COUNT,

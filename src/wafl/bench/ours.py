@@ -7,7 +7,8 @@ import torch
 from wafl.bench.shared.handed import Params, Train, Work, compete
 from wafl.bench.work import BATCH, EPOCHS, SEED, federation_of, make_model
 from wafl.engine.fit import fit
-from wafl.methods import WAFL, FedAvg
+from wafl.methods.averaging import FedAvg
+from wafl.methods.ball import WAFL
 
 
 def prepare(work: Work) -> Train:

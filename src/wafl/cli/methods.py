@@ -17,8 +17,8 @@ def methods(
     from rich.markup import escape
     from rich.table import Table
 
-    from wafl.catalog import catalog, default_of, entry, range_of
     from wafl.cli.terminal import make_console
+    from wafl.methods.catalog import catalog, default_of, entry, range_of
 
     with one_line_errors():
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Served, Weighted
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.messages import Query, Replies, Vectors
 from wafl.algorithms.parts import LocalState, Outcome
@@ -61,17 +59,3 @@ class ControlVariates(Plain):
 
 
 control_variates = ControlVariates
-
-
-@dataclass(frozen=True)
-class SCAFFOLD(Weighted, Served):
-    """FedAvg with control variates: clients whose data differ no longer drift apart between rounds."""
-
-    about: ClassVar = About(
-        'Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020',
-        r"\theta_i \leftarrow \theta_i - \eta \, (\nabla f_i(\theta_i) - c_i + c)",
-        "If clients whose data differ take many local steps, and can keep a vector between rounds.",
-    )
-
-    def parts(self) -> dict[str, Any]:
-        return {"local": ControlVariates()}

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Served
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.messages import GRADIENT, Replies, Vectors, weighted_mean
 from wafl.algorithms.parts import LocalState
-from wafl.core.options import check_options
-from wafl.weights.learned import Climb, Evenness
-from wafl.weights.primal_dual import Extrapolation, PrimalDual
 
 CONTROL = "control"
 
@@ -55,29 +50,3 @@ class GradientControl(Plain):
 
 
 gradient_control = GradientControl
-
-
-@dataclass(frozen=True)
-class ScaffPD(Served):
-    """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
-
-    about: ClassVar = About(
-        'Yu et al., "Scaff-PD: Communication efficient fair and robust federated learning", 2307.13381, 2023',
-        r"\lambda \leftarrow \arg\max_{\lambda \in \Delta} \, \langle s, \lambda \rangle - \tfrac{c}{2} "
-        r"\big\| \lambda - \tfrac{1}{m} \big\|^2 - \tfrac{1}{2 \sigma} \|\lambda - \lambda^t\|^2, \quad "
-        r"s = 2 f(\theta^t) - f(\theta^{t - 1}), \quad "
-        r"\theta_i \leftarrow \theta_i - \eta \Big( \nabla f_i(\theta_i) - \nabla f_i(\theta^t) "
-        r"+ \sum_j \lambda_j \nabla f_j(\theta^t) \Big)",
-        "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
-    )
-
-    weights_step: Climb = PrimalDual.step_size
-    prox: Evenness = PrimalDual.prox
-    extrapolation: Extrapolation = PrimalDual.extrapolation
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    def parts(self) -> dict[str, Any]:
-        weights = PrimalDual(self.weights_step, self.prox, self.extrapolation)
-        return {"client_weights": weights, "local": GradientControl()}

@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Served, Weighted
 from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.parts import LocalState
 from wafl.core.options import NotNegative, Tunable, check_options
@@ -39,14 +38,3 @@ class Prox(Plain):
 
 
 prox = Prox
-
-
-@dataclass(frozen=True)
-class FedProx(Prox, Weighted, Served):
-    """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
-
-    about: ClassVar = About(
-        'Li et al., "Federated optimization in heterogeneous networks", MLSys 2020',
-        r"\min_{\theta_i} f_i(\theta_i) + \frac{\mu}{2} \|\theta_i - \theta\|^2",
-        "If clients take many local steps and drift apart.",
-    )

@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import Vectors
 from wafl.core.options import Positive, Range, Tunable, check_options
 
@@ -56,16 +55,3 @@ class Adam:
 
 
 adam = Adam
-
-
-@dataclass(frozen=True)
-class FedAdam(Adam, Weighted, Stepped):
-    """FedAvg with Adam on the server."""
-
-    about: ClassVar = About(
-        'Reddi et al., "Adaptive federated optimization", ICLR 2021',
-        r"m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad v \leftarrow \beta_2 v + (1 - \beta_2) "
-        r"\Delta^2, \quad \theta \leftarrow \theta + \eta \, \frac{m}{\sqrt v + \tau}, \quad \Delta = "
-        r"\bar\theta - \theta",
-        "If parameters need steps of different sizes, as in networks with rare features.",
-    )

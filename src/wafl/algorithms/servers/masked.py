@@ -6,12 +6,11 @@ Tenison et al., "Gradient masked averaging for federated learning" (TMLR 2023).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.core.options import Range, Tunable, check_options
@@ -45,23 +44,3 @@ class Masked(Aggregating):
 
 
 masked = Masked
-
-
-@dataclass(frozen=True)
-class FedGMA(Weighted, Stepped):
-    """FedAvg whose parameters move less the less the clients agree on the direction."""
-
-    about: ClassVar = About(
-        'Tenison et al., "Gradient masked averaging for federated learning", TMLR 2023',
-        r"\theta \leftarrow \theta + m \odot \sum_i \lambda_i \Delta_i, \qquad m_j = 1 \text{ if } A_j \ge \tau "
-        r"\text{ and } A_j \text{ otherwise}, \quad A_j = \Big| \sum_i \lambda_i \, \mathrm{sign} \, \Delta_{ij} \Big|",
-        "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
-    )
-
-    threshold: Agreement = Masked.threshold
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": Masked(self.threshold)}

@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.messages import Vectors
 from wafl.core.options import Positive, Range, Tunable, check_options
 
@@ -42,15 +41,3 @@ class Momentum:
 
 
 momentum = Momentum
-
-
-@dataclass(frozen=True)
-class FedAvgM(Momentum, Weighted, Stepped):
-    """FedAvg with momentum on the server."""
-
-    about: ClassVar = About(
-        'Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual '
-        'classification", 2019',
-        r"v \leftarrow \beta v + (\bar\theta - \theta), \qquad \theta \leftarrow \theta + \eta v",
-        "If the cohorts of successive rounds pull in different directions.",
-    )

@@ -6,11 +6,9 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.servers.adam import Adam
 
 
@@ -30,14 +28,3 @@ class Yogi(Adam):
 
 
 yogi = Yogi
-
-
-@dataclass(frozen=True)
-class FedYogi(Yogi, Weighted, Stepped):
-    """FedAvg with Yogi on the server."""
-
-    about: ClassVar = About(
-        'Reddi et al., "Adaptive federated optimization", ICLR 2021',
-        r"v \leftarrow v - (1 - \beta_2) \, \Delta^2 \, \mathrm{sign}(v - \Delta^2), \quad \text{otherwise as FedAdam}",
-        "As FedAdam, if its step sizes change too fast.",
-    )

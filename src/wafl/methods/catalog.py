@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from wafl.algorithms.algorithm import reports
-from wafl.algorithms.choices import About
 from wafl.core.options import Choice, Count, EachRound, Option, Range, options_of
-from wafl.methods import AVERAGING, DESCENT, METHODS, PARTS, Method
+from wafl.methods import METHODS
+from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
+from wafl.methods.preset import About
 from wafl.weights import LearnedWeights, Round
 from wafl.weights.base import needs_sizes
 
@@ -55,7 +57,7 @@ def entry(name: str) -> Entry:
     kind: Any = preset.options
     own = tuple(option for option in options_of(kind).values() if option.name not in (*PARTS, "center"))
     method = preset()
-    return Entry(found, _summary(kind), _moves(method), _sends(method), own, preset.options.about)
+    return Entry(found, summary_of(kind), _moves(method), _sends(method), own, preset.options.about)
 
 
 def default_of(option: Option) -> str:
@@ -74,10 +76,11 @@ def range_of(option: Option) -> str:
     return limits.words().removeprefix("be ").removeprefix("lie ") if isinstance(limits, Range) else ""
 
 
-def _summary(kind: type) -> str:
+def summary_of(what: Any) -> str:
     """The first paragraph of a docstring on one line, without references to classes."""
-    first = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
-    return " ".join(first.split()).split(" (see :class:")[0].rstrip(".").replace("``", "`") + "."
+    first = " ".join(inspect.cleandoc(what.__doc__ or "").split("\n\n")[0].split())
+    plain = re.sub(r":\w+:`~?([\w.]+)`", r"\1", first.split(" (see :class:")[0])
+    return plain.rstrip(".").replace("``", "`") + "."
 
 
 def _moves(method: Method) -> str:

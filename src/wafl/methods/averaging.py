@@ -1,0 +1,25 @@
+"""Federated averaging, the baseline: every other method changes one or two of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wafl.methods.preset import About, Served, Stepped, Weighted, preset
+
+
+@preset
+@dataclass(frozen=True)
+class FedAvg(Weighted, Served, Stepped):
+    """Federated averaging: no adversary, and clients weighted by their examples.
+
+    McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
+    """
+
+    about: ClassVar = About(
+        'McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017',
+        r"\min_\theta \sum_i \lambda_i f_i(\theta), \qquad \theta \leftarrow \frac{\sum_{i \in S} \lambda_i "
+        r"\theta_i}{\sum_{i \in S} \lambda_i}",
+        "As the baseline, and if test data look like the training data of all clients together.",
+        place=1,
+    )

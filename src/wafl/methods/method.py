@@ -1,0 +1,133 @@
+"""A method of federated learning: an adversary, client weights, a server and a local step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from wafl.adversaries import Adversary
+from wafl.algorithms.local import LocalStep, sgd
+from wafl.algorithms.servers import Optimizer, Server, averaging
+from wafl.core.bounds import Box
+from wafl.core.options import Option, options_of
+from wafl.weights import ClientWeights, Learned
+
+AVERAGING, DESCENT = averaging(), sgd()
+PARTS = ("client_weights", "server", "local")
+"""The parts of a method that can be replaced as a whole."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Any adversary with any client weights, any server and any local step.
+
+    Args:
+        name: what results call the method.
+        adversary: moves each example before the gradient is taken (:mod:`wafl.adversaries`); None moves none.
+        client_weights: where the ball is centered (:mod:`wafl.weights`).
+        server: what becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given their mean.
+        local: what clients do with a gradient (:mod:`wafl.local`).
+
+    >>> import wafl
+    >>> wafl.Method("mine", wafl.adversaries.wasserstein(gamma=0.5), wafl.weights.snapshot(0.01)).name
+    'mine'
+    """
+
+    name: str
+    adversary: Adversary | None
+    client_weights: ClientWeights
+    server: Server = AVERAGING
+    local: LocalStep = DESCENT
+
+    def __post_init__(self) -> None:
+        if isinstance(self.server, Optimizer):
+            object.__setattr__(self, "server", averaging(self.server))
+        kinds: tuple[tuple[str, Any, str], ...] = (
+            ("client_weights", ClientWeights, "use wafl.weights.fixed([...]), uniform() or by_examples()"),
+            ("server", Server, "use one of wafl.servers, such as adam(0.01)"),
+            ("local", LocalStep, "use one of wafl.local, such as prox(0.1)"),
+        )
+        for slot, kind, remedy in kinds:
+            value = getattr(self, slot)
+            if isinstance(value, type) or not isinstance(value, kind):
+                raise TypeError(f"{slot}={value!r} does not implement {kind.__name__}: {remedy}, or write your own")
+        if self.adversary is not None and not isinstance(self.adversary, Adversary):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"adversary={self.adversary!r} is not a wafl.adversaries.Adversary: use one of wafl.adversaries, or "
+                "derive your own from it; None moves no example"
+            )
+
+    def options(self) -> list[str]:
+        """What :func:`wafl.sweep` may vary: the options of the method's parts, and the parts themselves."""
+        return list(dict.fromkeys([*self._owners(), *PARTS]))
+
+    def with_options(self, **changes: Any) -> Method:
+        """The same method with other parts, or other options of its parts.
+
+        Args:
+            changes: the new values, by the names that :meth:`options` lists; options apply to the new parts.
+        """
+        method = replace(self, **{name: value for name, value in changes.items() if name in PARTS})
+        owners = method._owners()
+        grouped: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            if name in PARTS:
+                continue
+            if name not in owners:
+                raise ValueError(f"{self.name} has no option {name!r}; it has: {', '.join(method.options())}")
+            slot, own_name = owners[name]
+            grouped.setdefault(slot, {})[own_name] = value
+        changed = {slot: _changed(method._part(slot), options) for slot, options in grouped.items()}
+        if "optimizer" in changed:
+            server = changed.get("server", method.server)
+            changed["server"] = replace(server, optimizer=changed.pop("optimizer"))
+        return replace(method, **changed)
+
+    def declared(self) -> dict[str, tuple[Option, Any]]:
+        """What each option of the method's parts declares about itself, and its value."""
+        found: dict[str, tuple[Option, Any]] = {}
+        for name, (slot, own_name) in self._owners().items():
+            owner = self._part(slot)
+            try:
+                found[name] = replace(options_of(type(owner))[own_name], name=name), getattr(owner, own_name)
+            except NameError:  # your own part, whose annotations name what only its function knows
+                continue
+        return found
+
+    def within(self, declared: Box | None) -> Method:
+        """The same method on data that declare this box, which is where its adversary stays by default.
+
+        Args:
+            declared: the bounds of the data, if they have any.
+        """
+        return replace(self, adversary=None if self.adversary is None else self.adversary.within(declared))
+
+    def _part(self, slot: str) -> Any:
+        return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)
+
+    def _owners(self) -> dict[str, tuple[str, str]]:
+        """For each option, by name: the part that has it, and what the part calls it."""
+        found: dict[str, tuple[str, str]] = {}
+        for slot in ("adversary", "local", "optimizer", "server"):
+            owner = self._part(slot)
+            for field in fields(owner) if is_dataclass(owner) else ():
+                if field.name != "optimizer":
+                    found.setdefault(field.name, (slot, field.name))
+        for name in _limited(self.client_weights):
+            public = "weights_step" if name == "step_size" else name
+            found[f"weights_{name}" if public in found else public] = ("client_weights", name)
+        return found
+
+
+def _limited(rule: ClientWeights) -> list[str]:
+    """The options of a rule for the client weights that have a range, and so can be swept."""
+    try:
+        return [name for name, option in options_of(type(rule)).items() if option.limits is not None]
+    except (TypeError, NameError):  # your own rule: not a dataclass, or with annotations that only its function knows
+        return ["step_size"] if isinstance(rule, Learned) else []
+
+
+def _changed(owner: Any, options: dict[str, Any]) -> Any:
+    """A part with other options; it may have its own rules for them, as :meth:`Wasserstein.changed` does."""
+    own = getattr(owner, "changed", None)
+    return replace(owner, **options) if own is None else own(**options)

@@ -1,0 +1,129 @@
+"""What a named method is: a dataclass of options, which decides some parts of a method and leaves the others open.
+
+It inherits the options of its parts, so each option is written once, where it is used. The experiment file, the command
+line and the schema are made from the same fields (:func:`wafl.core.options.options_of`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, get_type_hints
+
+from wafl.algorithms.parts import LocalStep, Optimizer, Server
+from wafl.core.options import options_of, part
+from wafl.methods.method import PARTS, Method
+from wafl.weights import ClientWeights, by_examples
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class About:
+    """What the list of methods says about one of them, in addition to its docstring.
+
+    Args:
+        paper: the publication.
+        equation: what is minimized or how a step goes, in TeX.
+        use: when to use it.
+        place: its place in every list of methods, and that of its color in figures; a new method takes the next one.
+        lacks: options that one may look for in vain, and why.
+    """
+
+    paper: str
+    equation: str
+    use: str
+    place: int
+    lacks: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def short(self) -> str:
+        """The authors and the year, without the title."""
+        return re.sub(r'"[^"]*",? ', "", self.paper)
+
+
+class Extending:
+    """What all presets share: the parts that they decide."""
+
+    def parts(self) -> dict[str, Any]:
+        """By default those that the preset extends: each class names its slot in a method."""
+        return {base.slot: part(self, base) for base in type(self).__bases__ if hasattr(base, "slot")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Extending):
+    """A method that leaves the client weights open."""
+
+    client_weights: Annotated[
+        ClientWeights | None, "How much each client counts (wafl.weights); by default its share of the examples."
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Extending):
+    """A method that leaves the server open."""
+
+    server: Annotated[
+        Server | Optimizer | None, "What becomes of the clients' models (wafl.servers); by default their mean."
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped(Extending):
+    """A method that leaves the local step open."""
+
+    local: Annotated[
+        LocalStep | None, "What clients do with a gradient (wafl.local); by default they descend along it."
+    ] = None
+
+
+class Options(Protocol):
+    """A dataclass of a preset's options."""
+
+    about: ClassVar[About]
+
+    def parts(self) -> dict[str, Any]:
+        """The parts of the method that the preset decides, by their names in :class:`Method`."""
+        ...
+
+
+class Preset(Generic[P]):
+    """A named method: called with its options, it gives a :class:`Method`.
+
+    Its signature and the ``Args`` of its docstring are made from the fields of the options.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self.options: type[Options] = options
+        self.__name__ = self.__qualname__ = options.__name__
+        hints, signature = get_type_hints(options), inspect.signature(options)
+        arguments = [f"    {name}: {options_of(options)[name].doc}" for name in signature.parameters]
+        self.__doc__ = "\n".join([inspect.cleandoc(options.__doc__), "", "Args:", *arguments])
+        plain = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+        self.__signature__ = signature.replace(parameters=plain, return_annotation=Method)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
+        for name in kwargs:
+            if name not in self.__signature__.parameters:
+                raise TypeError(self._no_option(name))
+        options = self.options(*args, **kwargs)
+        chosen = {slot: value for slot in PARTS if (value := getattr(options, slot, None)) is not None}
+        usual: dict[str, Any] = {"adversary": None, "client_weights": by_examples()}
+        return Method(self.__name__, **{**usual, **chosen, **options.parts()})
+
+    def _no_option(self, name: str) -> str:
+        known, why = list(self.__signature__.parameters), self.options.about.lacks.get(name)
+        near = get_close_matches(name, known, 1)
+        hint = why or (f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}")
+        return f"{self.__name__} has no option {name!r}: {hint}"
+
+    def __repr__(self) -> str:
+        return f"wafl.{self.__name__}{self.__signature__}"
+
+
+def preset(options: Callable[P, Options]) -> Preset[P]:
+    """The preset of a dataclass of options, as a decorator that keeps their types."""
+    return Preset(options)
