@@ -21,12 +21,13 @@ from wafl.core.errors import CheckpointError, ConfigError
 from wafl.core.inputs import Inputs, dense
 from wafl.core.problem import Problem
 from wafl.engine.checkpoint import Checkpoint
-from wafl.local import LocalState, Plain
+from wafl.local import LocalState, LocalStep
 from wafl.run import load_run
 from wafl.runs.read import read_experiment
 from wafl.runs.study import Study
 from wafl.schedule import Schedule
-from wafl.weights import Cohort, LossQuery, Round
+from wafl.servers import Server
+from wafl.weights import ClientWeights, Cohort, LossQuery, Round
 
 SCHEDULE: dict[str, Any] = {"rounds": 4, "cohort": 3, "local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
 
@@ -59,8 +60,8 @@ class Nudge:
 
 
 @dataclass(frozen=True)
-class Everyone:
-    """A user's fixed rule that implements only the protocol: later clients count more."""
+class Everyone(ClientWeights):
+    """A user's fixed rule: later clients count more."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         weights = torch.arange(1.0, len(num_examples) + 1, dtype=torch.float64)
@@ -71,7 +72,7 @@ class Everyone:
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(ClientWeights):
     """A user's learned rule from scratch: the mass goes to the client with the largest loss at the end of the round."""
 
     pull: float = 0.5
@@ -100,7 +101,7 @@ class Greedy:
 
 
 @dataclass(frozen=True)
-class Inertia:
+class Inertia(Server):
     """A user's server, with a vector that it remembers."""
 
     keep: float = 0.5
@@ -116,7 +117,7 @@ class Inertia:
 
 
 @dataclass(frozen=True)
-class SignSGD(Plain):
+class SignSGD(LocalStep):
     """A user's local step."""
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -359,7 +360,7 @@ def test_a_wrong_part_in_an_experiment_file_is_an_error_before_any_work(
     assert not (folder / "study").exists()
 
 
-class Steady:
+class Steady(ClientWeights):
     """A rule that is a plain class, not a dataclass."""
 
     def __init__(self, last: float) -> None:

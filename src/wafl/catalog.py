@@ -7,12 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from wafl.algorithms.algorithm import reports
 from wafl.algorithms.choices import About
 from wafl.core.options import Choice, Count, EachRound, Option, Range, options_of
 from wafl.methods import AVERAGING, DESCENT, METHODS, PARTS, Method
-from wafl.weights import LearnedWeights, Round
-from wafl.weights.base import needs_sizes
+from wafl.weights import Round
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def _moves(method: Method) -> str:
     parts = {
         "examples": method.adversary is not None and getattr(method.adversary, "moves", True),
         "the loss": method.adversary is not None and not getattr(method.adversary, "moves", True),
-        "client weights": isinstance(method.client_weights, LearnedWeights),
+        "client weights": method.client_weights.learns,
         "local steps": method.local != DESCENT,
         "the server's step": method.server != AVERAGING,
     }
@@ -94,10 +92,10 @@ def _moves(method: Method) -> str:
 def _sends(method: Method) -> str:
     """The names of what leaves a client, in order."""
     rule, model = method.client_weights, ", ".join(["model", *method.local.sends])
-    query = rule.loss_query(Round(0, 0, 2, 2, 1)) if isinstance(rule, LearnedWeights) else None
+    query = rule.loss_query(Round(0, 0, 2, 2, 1))
     if query is None:
         sent = f"{model}, loss"
     else:
-        first = ", ".join(["loss", *reports(method.local)])
+        first = ", ".join(["loss", *method.local.reports])
         sent = f"{model}, snapshot, then loss" if query.step else f"{first}, then {model}"
-    return f"size, {sent}" if needs_sizes(rule, 1) else sent
+    return f"size, {sent}" if rule.needs_sizes(1) else sent

@@ -7,7 +7,6 @@ from wafl.algorithms.local import (
     LocalState,
     LocalStep,
     Outcome,
-    Plain,
     Prox,
     control_variates,
     gradient_control,
@@ -16,6 +15,6 @@ from wafl.algorithms.local import (
 )
 
 __all__ = [
-    "SGD", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Plain", "Prox",
-    "control_variates", "gradient_control", "prox", "sgd",
+    "SGD", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Prox", "control_variates",
+    "gradient_control", "prox", "sgd",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.adversaries.base import AdversaryState, Move, lane_scalar
 from wafl.core.inputs import Inputs, dense
-from wafl.core.options import Positive, Tunable, check_options
+from wafl.core.options import Positive, Tunable, check_options, maker
 from wafl.core.problem import Problem
 
 
@@ -75,4 +75,4 @@ class Affine:
         )
 
 
-affine = Affine
+affine = maker(Affine)

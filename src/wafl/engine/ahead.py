@@ -8,8 +8,7 @@ from wafl.algorithms import Query
 from wafl.data.examples import Examples
 from wafl.data.mapped import Mapped
 from wafl.engine.spec import Spec
-from wafl.weights import LearnedWeights, Round
-from wafl.weights.base import uniform_cohort
+from wafl.weights.base import Round, uniform_cohort
 
 
 class Ahead:
@@ -42,12 +41,12 @@ def clients_after(query: Query, spec: Spec, num_clients: int) -> tuple[int, ...]
     def at(number: int) -> Round:
         return Round(number, schedule.seed, num_clients, schedule.cohort or num_clients, 1)
 
-    asked = rule.loss_query(at(query.round)) if isinstance(rule, LearnedWeights) else None
+    asked = rule.loss_query(at(query.round))
     if asked is not None and asked.step:
         return asked.clients
     if query.round + 1 == schedule.rounds:
         return ()
-    if not isinstance(rule, LearnedWeights):
+    if not rule.learns:
         return uniform_cohort(at(query.round + 1))
     coming = rule.loss_query(at(query.round + 1))
     return () if coming is None else coming.clients

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from wafl.algorithms.choices import About, Served
-from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.messages import GRADIENT, Replies, Vectors, weighted_mean
-from wafl.algorithms.parts import LocalState
-from wafl.core.options import check_options
+from wafl.algorithms.parts import LocalState, LocalStep
+from wafl.core.options import check_options, maker
 from wafl.weights.learned import Climb, Evenness
 from wafl.weights.primal_dual import Extrapolation, PrimalDual
 
@@ -25,7 +24,7 @@ CONTROL = "control"
 
 
 @dataclass(frozen=True)
-class GradientControl(Plain):
+class GradientControl(LocalStep):
     """Descend along ``gradient - c_i + c``.
 
     Here ``c = sum_i lambda_i gradient_i`` is the gradient of all clients at the model that they start from, on all
@@ -33,10 +32,7 @@ class GradientControl(Plain):
     client weights that ask for losses before a round trains, such as :func:`wafl.weights.primal_dual`.
     """
 
-    @property
-    def reports(self) -> tuple[str, ...]:
-        """What clients send with the loss that they report before they train."""
-        return (GRADIENT,)
+    reports = (GRADIENT,)
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
         return {"own": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
@@ -50,11 +46,10 @@ class GradientControl(Plain):
         return {CONTROL: torch.zeros_like(params)}
 
     def tell_reports(self, vectors: Vectors, replies: Replies, client_weights: Tensor) -> Vectors:
-        """The server's vectors once clients have reported; ``client_weights`` are those that the losses led to."""
         return {CONTROL: weighted_mean(client_weights, replies.vectors[GRADIENT])}
 
 
-gradient_control = GradientControl
+gradient_control = maker(GradientControl)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wafl.algorithms.choices import About, Stepped, Weighted
 from wafl.algorithms.servers.adam import Adam
+from wafl.core.options import maker
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Yogi(Adam):
         return square - (1.0 - self.beta2) * latest * (square - latest).sign()
 
 
-yogi = Yogi
+yogi = maker(Yogi)
 
 
 @dataclass(frozen=True)
