@@ -30,7 +30,7 @@ def place_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
 
 
 def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round) -> State:
-    """The state after clients have reported: a round that has a snapshot ends; another holds the losses until its end."""
+    """The state after clients have reported: a round that has a snapshot ends, another holds the losses to its end."""
     told = with_learned_weights(rule, state, replies, now)
     if SNAPSHOT in state.vectors:
         return ended(rule, told)
