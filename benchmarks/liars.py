@@ -51,7 +51,6 @@ from wafl.engine.spec import Spec
 from wafl.engine.tolerant import Arrivals, Tolerant
 from wafl.engine.trainer import Trainer
 from wafl.schedule import Schedule
-from wafl.weights import LearnedWeights
 
 CLIENTS = 10
 REMOTE, ANY, MEAN = wafl.Tolerance(clip=REMOTE_CLIP), wafl.Caps(), servers.averaging()
@@ -253,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, method, attack in rows:
         cells = list[str]()
         for defense in given.defenses:
-            learned = isinstance(method.client_weights, LearnedWeights) and DEFENSES[defense].weights is not None
+            learned = method.client_weights.learns and DEFENSES[defense].weights is not None
             values = [] if learned else [accuracy(method, attack, DEFENSES[defense], s, given) for s in given.seeds]
             cells.append(shown(values) if values else "")
         table.add_row(name, *cells)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 import wafl
+from tests.oracles import reference
+from tests.test_documents import python_blocks
 from wafl.adversaries import Adversary, AdversaryState, Move
 from wafl.adversaries.base import lane_scalar
 from wafl.algorithms import Replies
@@ -21,12 +23,15 @@ from wafl.core.errors import CheckpointError, ConfigError
 from wafl.core.inputs import Inputs, dense
 from wafl.core.problem import Problem
 from wafl.engine.checkpoint import Checkpoint
-from wafl.local import LocalState, Plain
+from wafl.engine.cost import check_cost
+from wafl.engine.spec import Spec
+from wafl.local import LocalState, LocalStep
 from wafl.run import load_run
 from wafl.runs.read import read_experiment
 from wafl.runs.study import Study
 from wafl.schedule import Schedule
-from wafl.weights import Cohort, LossQuery, Round
+from wafl.servers import Server
+from wafl.weights import ClientWeights, Cohort, LossQuery, Round
 
 SCHEDULE: dict[str, Any] = {"rounds": 4, "cohort": 3, "local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
 
@@ -79,8 +84,8 @@ class Still(Adversary):
 
 
 @dataclass(frozen=True)
-class Everyone:
-    """A user's fixed rule that implements only the protocol: later clients count more."""
+class Everyone(ClientWeights):
+    """A user's fixed rule: later clients count more."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         weights = torch.arange(1.0, len(num_examples) + 1, dtype=torch.float64)
@@ -91,7 +96,7 @@ class Everyone:
 
 
 @dataclass(frozen=True)
-class Greedy:
+class Greedy(ClientWeights):
     """A user's learned rule from scratch: the mass goes to the client with the largest loss at the end of the round."""
 
     pull: float = 0.5
@@ -120,7 +125,7 @@ class Greedy:
 
 
 @dataclass(frozen=True)
-class Inertia:
+class Inertia(Server):
     """A user's server, with a vector that it remembers."""
 
     keep: float = 0.5
@@ -136,11 +141,22 @@ class Inertia:
 
 
 @dataclass(frozen=True)
-class SignSGD(Plain):
+class SignSGD(LocalStep):
     """A user's local step."""
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         return gradient.sign(), state.carry
+
+
+def of_page(name: str) -> Any:
+    """A class that docs/extending.md defines."""
+    block = next(block for block in python_blocks("docs/extending.md") if f"class {name}(" in block.text)
+    scope: dict[str, Any] = {"__name__": __name__}
+    exec(block.text, scope)
+    return scope[name]
+
+
+SAM = of_page("SAM")
 
 
 def own(**parts: Any) -> wafl.Method:
@@ -153,6 +169,7 @@ OWN = {
     "learned rule": own(client_weights=Greedy()),
     "server": own(server=Inertia()),
     "local step": own(local=SignSGD()),
+    "second gradient": wafl.Method("own", Nudge(0.2), wafl.weights.by_examples(), local=SAM(0.3)),
     "all of them": wafl.Method("own", Nudge(0.2), Greedy(), Inertia(), SignSGD()),
 }
 
@@ -188,6 +205,7 @@ def test_a_resumed_run_with_your_own_parts_ends_with_the_same_bits(
         ("adversary", {"sign": [False, True]}),
         ("all of them", {"gamma": [0.1, 0.4], "seed": [0, 1]}),
         ("server", {"server": [Inertia(0.1), Inertia(0.9), wafl.servers.adam(0.1)]}),
+        ("second gradient", {"rho": [0.1, 0.5], "gamma": [0.1, 0.4]}),
         ("local step", {"local": [SignSGD(), wafl.local.prox(0.5), wafl.local.control_variates()]}),
         ("learned rule", {"client_weights": [Greedy(0.1), Everyone(), wafl.weights.snapshot(0.1)]}),
     ],
@@ -248,6 +266,81 @@ def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.
 def test_what_is_not_a_part_is_refused_with_a_remedy(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         own(**parts)
+
+
+def plain_sam(
+    clients: wafl.Federation, start: Tensor, gamma: float, rho: float, decay: float, work: reference.Work, rate: float
+) -> Tensor:
+    """Two rounds of every client in turn, with softmax regression ``[classes, features + 1]``, by autograd."""
+
+    def loss(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(x @ params[:, :-1].T + params[:, -1], y)
+
+    def gradient(params: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Of the examples, each moved by gamma along the gradient of its own loss at these parameters."""
+        x = x.clone().requires_grad_()
+        (slopes,) = torch.autograd.grad(len(x) * loss(params, x, y), x)
+        params = params.clone().requires_grad_()
+        (found,) = torch.autograd.grad(loss(params, (x + gamma * slopes).detach(), y), params)
+        return found + decay * params.detach()
+
+    sizes = clients.train.num_examples.tolist()
+    for number in range(2):
+        ends: list[Tensor] = []
+        for client, (x, y) in enumerate(zip(clients.train.x.split(sizes), clients.train.y.split(sizes), strict=True)):
+            params = start
+            for rows in reference.cut_in_batches(0, number, client, len(y), work):
+                batch = x[rows].flatten(1).double(), y[rows]
+                first = gradient(params, *batch)
+                params = params - rate * gradient(params + rho * first / first.norm(), *batch)
+            ends.append(params)
+        start = sum((size / sum(sizes) * end for size, end in zip(sizes, ends, strict=True)), torch.zeros_like(start))
+    return start
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_a_step_with_a_second_gradient_moves_the_examples_again_there(
+    clients: wafl.Federation, gamma: float, decay: float
+) -> None:
+    model = wafl.models.mlr(clients).double()
+    adversary = Nudge(gamma) if gamma else None
+    method = wafl.Method("own", adversary, wafl.weights.by_examples(), local=SAM(0.5))
+    schedule: dict[str, Any] = {"local_steps": 3, "batch_size": 16}
+    run = wafl.fit(model, clients, method, rounds=2, learning_rate=0.2, weight_decay=decay, **schedule)
+    start = torch.zeros(10, 65, dtype=torch.float64)
+    found = plain_sam(clients, start, gamma, 0.5, decay, reference.Work(**schedule), 0.2)
+    weight, bias = run.params.values()
+    torch.testing.assert_close(torch.cat([weight, bias[:, None]], 1), found, atol=1e-10, rtol=0)
+    once = wafl.fit(
+        model, clients, replace(method, local=wafl.local.sgd()), rounds=2, learning_rate=0.2, **schedule
+    ).params
+    assert float((once[next(iter(once))] - weight).abs().max()) > 1e-3
+
+
+def test_a_step_asks_for_no_more_gradients_than_it_declares(clients: wafl.Federation) -> None:
+    @dataclass(frozen=True)
+    class Undeclared(SAM):
+        gradients = 1
+
+    @dataclass(frozen=True)
+    class Early(LocalStep):
+        def begin(self, state: LocalState) -> Mapping[str, Tensor]:
+            return {"first": state.gradient_at(state.params)}
+
+    model = wafl.models.mlr(clients)
+    with pytest.raises(ValueError, match=r"gradient 2 of a step, but declares gradients = 1: set gradients = 2"):
+        wafl.fit(model, clients, own(local=Undeclared()), **SCHEDULE)
+    with pytest.raises(ValueError, match=r"gradient_at\(\) can be called only in direction\(\)"):
+        wafl.fit(model, clients, own(local=Early()), **SCHEDULE)
+
+
+def test_a_second_gradient_counts_in_what_a_run_would_cost() -> None:
+    """A step takes 10 microseconds at least: 5e9 of them 14 hours, and twice as many more than a day."""
+    schedule = Schedule(rounds=10_000, local_steps=500_000)
+    check_cost(Spec(own(), schedule), [10])
+    with pytest.raises(ValueError, match=r"up to 1e\+10 steps, which take 1.16 days"):
+        check_cost(Spec(own(local=SAM()), schedule), [10])
 
 
 def test_a_server_learning_rate_is_shorthand_for_a_server(clients: wafl.Federation) -> None:
@@ -399,7 +492,7 @@ def test_a_wrong_part_in_an_experiment_file_is_an_error_before_any_work(
     assert not (folder / "study").exists()
 
 
-class Steady:
+class Steady(ClientWeights):
     """A rule that is a plain class, not a dataclass."""
 
     def __init__(self, last: float) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import wafl
+from tests.test_extending import SAM
 from wafl.engine.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -22,6 +24,7 @@ METHODS = [
     wafl.FedFGSM(),
     wafl.FedRobust(),
     wafl.DRFA(),
+    replace(wafl.WAFL(gamma=2.0, local=SAM(0.1)), name="second gradient"),
 ]
 
 

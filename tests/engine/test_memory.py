@@ -10,6 +10,7 @@ from wafl.core.structured import make_task
 from wafl.engine import memory
 from wafl.engine.client_task import ClientTask, LaneInput
 from wafl.engine.memory import lanes_that_fit
+from wafl.local import LocalStep
 from wafl.schedule import LocalWork
 
 LANES = 1000
@@ -23,11 +24,23 @@ def federation(shape: tuple[int, ...] = (1, 8, 8), copies: int = 1) -> wafl.Fede
     )
 
 
+class Asking(LocalStep):
+    """A local step that asks for so many gradients."""
+
+    def __init__(self, gradients: int) -> None:
+        self.gradients = gradients
+
+
 def fitting(
-    model: nn.Module, clients: wafl.Federation, batch_size: int | None = 8, lanes: int = LANES, steps: int = 1
+    model: nn.Module,
+    clients: wafl.Federation,
+    batch_size: int | None = 8,
+    lanes: int = LANES,
+    steps: int = 1,
+    gradients: int = 1,
 ) -> int:
     task = make_task(model)
-    client = ClientTask(task, None, LocalWork(steps, None, batch_size), clients.train)
+    client = ClientTask(task, None, LocalWork(steps, None, batch_size), clients.train, local=Asking(gradients))
     which = torch.arange(lanes) % clients.num_clients
     zero = torch.zeros_like(which)
     scalars = {name: torch.zeros(lanes) for name in ("learning_rate", "momentum", "weight_decay")}
@@ -63,13 +76,14 @@ def test_the_memory_of_this_machine_holds_a_small_lane():
     assert fitting(mlp(4), federation(), lanes=2) >= 2
 
 
-def test_fewer_lanes_fit_as_the_batch_the_model_the_activations_and_the_steps_grow(monkeypatch):
+def test_fewer_lanes_fit_as_the_batch_the_model_the_activations_steps_and_gradients_grow(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
     clients = federation()
     for growing in (
         [fitting(mlp(16), federation(copies=copies), 1024) for copies in (1, 2, 4)],
         [fitting(mlp(width), clients) for width in (16, 64, 256)],
         [fitting(mlp(4), clients, steps=steps) for steps in (1, 1000, 100_000)],
+        [fitting(mlp(64), clients, gradients=gradients) for gradients in (1, 2, 4)],
         [fitting(wafl.models.cnn(clients, channels=channels), clients) for channels in ((2, 2), (8, 8), (16, 32))],
     ):
         assert LANES > growing[0] > growing[1] > growing[2] >= 1

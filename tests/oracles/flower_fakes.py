@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import wafl
 from wafl.algorithms import Query, Replies
-from wafl.algorithms.local import LocalState, Outcome, Plain
+from wafl.algorithms.local import LocalState, LocalStep, Outcome
 from wafl.algorithms.messages import Vectors, weighted_mean
 from wafl.flower import queries, server
 from wafl.flower.node import Node
@@ -32,6 +32,7 @@ from wafl.flower.post import Post
 from wafl.flower.run_config import OWN, to_run_config
 from wafl.flower.wire import NodeQuery, arrays, encode_query, read_array
 from wafl.runs.read import parse_experiment
+from wafl.servers import Server
 
 Client = dict[str, Any]
 """Arrays x, y, x_test and y_test of one client."""
@@ -264,14 +265,11 @@ def words(clients: Any) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Remembering(Plain):
+class Remembering(LocalStep):
     """A local step with all that one may have: scalars, memory, the server's vectors, and vectors to send."""
 
     pull: float = 0.5
-
-    @property
-    def sends(self) -> tuple[str, ...]:
-        return ("size", "change")
+    sends = ("size", "change")
 
     def scalars(self) -> dict[str, float]:
         return {"pull": self.pull}
@@ -309,17 +307,14 @@ def remembering(pull: float = 0.5, gamma: float = 2.0) -> wafl.Method:
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(Server):
     """A server that needs each client's model: their median, coordinate by coordinate."""
-
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        return {}
 
     def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
         return replies.params.median(0).values, vectors
 
 
-class Halved(Plain):
+class Halved(LocalStep):
     """Two of these are never equal."""
 
     def __init__(self, share: float) -> None:

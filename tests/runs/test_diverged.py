@@ -36,13 +36,10 @@ import wafl
 
 
 @dataclass(frozen=True)
-class Fragile:
+class Fragile(wafl.servers.Server):
     """The mean of the clients' models, which is not finite if one of the clients takes part."""
 
     client: int
-
-    def initial_vectors(self, params):
-        return {}
 
     def step(self, params, weights, replies, vectors):
         mean, _ = wafl.servers.averaging().step(params, weights, replies, vectors)

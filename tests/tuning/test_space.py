@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import pytest
 
 import wafl
-from wafl.algorithms.local.plain import Plain
 from wafl.core.norms import typical_length, typical_price
 from wafl.core.options import Positive, Tunable, options_of
+from wafl.local import LocalStep
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.draw import draw_settings
 from wafl.tuning.space import Interval, Values, check_names, make_space
@@ -124,7 +124,7 @@ def test_a_parameter_of_zero_is_searched_around_its_default() -> None:
 
 
 @dataclass(frozen=True)
-class Noise(Plain):
+class Noise(LocalStep):
     """A part of one's own that says how it is searched."""
 
     scale: Annotated[float, Positive(), Tunable(100.0)] = 1.0
@@ -140,7 +140,7 @@ def test_a_part_whose_annotations_cannot_be_read_is_not_searched_and_is_no_error
     class Secret: ...
 
     @dataclass(frozen=True)
-    class Local(Plain):
+    class Local(LocalStep):
         secret: Secret | None = None
 
     method = wafl.Method("mine", None, wafl.weights.uniform(), local=Local())

@@ -12,19 +12,29 @@ import wafl
 from tests.oracles import reference
 from wafl.schedule import Schedule
 from wafl.weights import (
+    Agnostic,
     ClientWeights,
     Cohort,
     Learned,
-    LearnedWeights,
     LossQuery,
+    PrimalDual,
+    QFair,
+    Reweighted,
     Round,
+    Snapshot,
+    Uniform,
     agnostic,
     by_examples,
+    cvar,
     fixed,
+    group_dro,
+    kl,
+    primal_dual,
+    qffl,
     snapshot,
     uniform,
 )
-from wafl.weights.base import needs_sizes, uniform_cohort
+from wafl.weights.base import uniform_cohort
 
 
 @pytest.mark.parametrize(
@@ -63,21 +73,15 @@ def test_a_step_size_may_be_a_function_of_the_round():
 # -- What a rule must implement -------------------------------------------------------------------------------
 
 
-class OwnRule:
-    """Only the protocol, and no class of ours."""
+class OwnRule(ClientWeights):
+    """As little as a rule must have."""
 
     def initial(self, num_examples):
         return torch.full((len(num_examples),), 1.0 / len(num_examples), dtype=torch.float64)
 
-    def enlarged(self, weights, num_examples):
-        return self.initial(num_examples)
-
 
 class OwnLearnedRule(OwnRule):
     """The same for a rule that learns: all mass goes to the client with the largest loss."""
-
-    def check(self, schedule, num_clients):
-        pass
 
     def draw(self, weights, round):
         return Cohort((0, 1), weights[:2])
@@ -89,42 +93,46 @@ class OwnLearnedRule(OwnRule):
         return torch.eye(len(weights), dtype=torch.float64)[clients[int(losses.argmax())]]
 
 
-def without(rule, name):
-    """The rule with one of its methods left out."""
-    methods = {key: getattr(rule, key) for key in dir(rule) if not key.startswith("_") and key != name}
-    return type("Lacking", (), methods)()
-
-
 def three_clients():
     x, y = torch.arange(12.0)[:, None] / 12, torch.arange(12) % 2
     return wafl.Federation.from_arrays([(x[:2], y[:2]), (x[2:6], y[2:6]), (x[6:], y[6:])], test_fraction=0)
 
 
-def test_a_class_with_only_the_methods_of_the_protocol_is_a_rule():
-    assert isinstance(OwnRule(), ClientWeights)
-    assert not isinstance(OwnRule(), LearnedWeights)
-    assert isinstance(OwnLearnedRule(), LearnedWeights)
-    for rule in (by_examples(), uniform(), fixed([1]), agnostic(), snapshot(), Learned()):
-        assert isinstance(rule, ClientWeights)
-        assert isinstance(rule, LearnedWeights) == isinstance(rule, Learned)
+LEARNED = (Learned(), agnostic(), snapshot(), primal_dual(), group_dro(), qffl(), cvar(), kl(), OwnLearnedRule())
 
 
-@pytest.mark.parametrize("name", ["initial", "enlarged"])
-def test_a_rule_that_lacks_a_method_is_not_a_rule(name):
-    lacking = without(OwnRule, name)
-    assert not isinstance(lacking, ClientWeights)
+@pytest.mark.parametrize("rule", [by_examples(), uniform(), fixed([1]), OwnRule(), *LEARNED], ids=repr)
+def test_a_rule_says_what_it_does_and_by_default_it_is_fedavg(rule):
+    assert rule.learns == (rule in LEARNED)
+    first = isinstance(rule, Reweighted | PrimalDual)
+    assert rule.asks_first == first
+    assert rule.asks_losses == (first or isinstance(rule, Snapshot | OwnLearnedRule))
+    assert rule.damps == isinstance(rule, QFair)
+    assert rule.remembers_losses == isinstance(rule, PrimalDual)
+    assert rule.asks_everyone == isinstance(rule, PrimalDual | Agnostic)
+    assert rule.takes_one_step == isinstance(rule, Agnostic)
+    assert rule.equal == isinstance(rule, Uniform)
+    assert rule.climbs == isinstance(rule, Learned)
+
+
+def test_weights_around_fixed_ones_are_as_closed_to_new_clients_as_these():
+    assert fixed([1, 2]).closed
+    assert not any(rule.closed for rule in (by_examples(), OwnRule(), snapshot()))
+    assert qffl(1.0, fixed([1, 2])).closed
+    assert not qffl(1.0, uniform()).closed
+
+
+def test_a_rule_without_first_weights_is_not_a_rule():
+    class Lacking(ClientWeights):
+        pass
+
+    with pytest.raises(TypeError, match=r"abstract method.*initial"):
+        Lacking()
     with pytest.raises(TypeError, match="does not implement ClientWeights"):
-        wafl.FedAvg(client_weights=lacking)
+        wafl.FedAvg(client_weights=object())
 
 
-@pytest.mark.parametrize("name", ["check", "draw", "loss_query", "learn"])
-def test_a_learned_rule_that_lacks_a_method_is_a_fixed_rule(name):
-    lacking = without(OwnLearnedRule, name)
-    assert isinstance(lacking, ClientWeights)
-    assert not isinstance(lacking, LearnedWeights)
-
-
-def test_training_asks_a_rule_for_nothing_but_the_protocol():
+def test_training_asks_a_rule_for_nothing_but_what_it_must_have():
     clients = three_clients()
     model, schedule = wafl.models.mlr(clients), {"rounds": 2, "local_steps": 2, "batch_size": 2}
     plain = wafl.fit(model, clients, wafl.FedAvg(client_weights=OwnRule()), **schedule)
@@ -136,7 +144,7 @@ def test_training_asks_a_rule_for_nothing_but_the_protocol():
 
 class TellsItself(OwnRule):
     def needs_sizes(self, local_steps):
-        return local_steps  # anything that is true or false
+        return local_steps is not None
 
 
 @pytest.mark.parametrize(
@@ -155,8 +163,8 @@ class TellsItself(OwnRule):
 )
 def test_a_server_is_told_the_sizes_only_for_a_rule_that_needs_them(rule, with_steps, with_epochs):
     """DRFA needs them for the number of local steps; a rule that does not say may need them."""
-    assert needs_sizes(rule, 5) is with_steps
-    assert needs_sizes(rule, None) is with_epochs
+    assert rule.needs_sizes(5) is with_steps
+    assert rule.needs_sizes(None) is with_epochs
 
 
 # -- Clients that join later ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.adversaries.base import Adversary, AdversaryState, Move, lane_scalar
 from wafl.core.inputs import Inputs, dense
-from wafl.core.options import Positive, Tunable, check_options
+from wafl.core.options import Positive, Tunable, check_options, maker
 from wafl.core.problem import Problem
 
 
@@ -74,4 +74,4 @@ class Affine(Adversary):
         )
 
 
-affine = Affine
+affine = maker(Affine)

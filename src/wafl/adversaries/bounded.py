@@ -30,7 +30,7 @@ from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, check_inside
 from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import power_norm, typical_length
-from wafl.core.options import Box, Choice, Count, Positive, Range, Tunable, check_options
+from wafl.core.options import Box, Choice, Count, Positive, Range, Tunable, check_options, maker
 from wafl.core.problem import Problem
 from wafl.core.random import Key, normal, uniform
 
@@ -197,5 +197,5 @@ def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) ->
     return replace(move, value=value, terms=terms)
 
 
-fgsm = BoundedAscent
-pgm = ProjectedAscent
+fgsm = maker(BoundedAscent)
+pgm = maker(ProjectedAscent)

@@ -16,6 +16,7 @@ from wafl.adversaries.base import AdversaryState, Move, Term
 from wafl.adversaries.bounded import ProjectedAscent
 from wafl.adversaries.trades import check_classes, within_ball
 from wafl.core.inputs import Inputs, dense
+from wafl.core.options import maker
 from wafl.core.problem import Problem
 
 RAREST = 1e-8
@@ -56,4 +57,4 @@ def _log_shares(state: AdversaryState | None, outputs: Tensor) -> Tensor:
     return (counts / counts.sum(-1, keepdim=True)).clamp_min(RAREST).log()[:, None]
 
 
-calibrated = Calibrated
+calibrated = maker(Calibrated)

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.adversaries.base import Adversary, AdversaryState, Move, Term, lane_scalar
 from wafl.adversaries.trades import check_classes
 from wafl.core.inputs import Inputs, dense
-from wafl.core.options import NotNegative, Tunable, check_options
+from wafl.core.options import NotNegative, Tunable, check_options, maker
 from wafl.core.problem import Problem
 
 
@@ -55,4 +55,4 @@ class Invariant(Adversary):
         return Move(x, y, value, rest, torch.ones_like(rest, dtype=torch.bool), state=state, terms=terms)
 
 
-invariant = Invariant
+invariant = maker(Invariant)

@@ -18,7 +18,7 @@ from torch import Tensor
 from wafl.adversaries.base import AdversaryState, Move, Term, lane_scalar
 from wafl.adversaries.wasserstein import Wasserstein
 from wafl.core.inputs import Inputs
-from wafl.core.options import Positive, Tunable, part
+from wafl.core.options import Positive, Tunable, maker, part
 from wafl.core.problem import Problem
 
 
@@ -66,4 +66,4 @@ def best_explained(losses: Tensor, share: Tensor, temperature: Tensor) -> tuple[
     return -temperature * total, torch.where(share > 0, (exponents - total).exp(), 0.0)
 
 
-resilient = Resilient
+resilient = maker(Resilient)

@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot, softplus
 from wafl.adversaries.base import Adversary, AdversaryState, Move, Term, example_draws, lane_key, lane_scalar
 from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, dense
-from wafl.core.options import NotNegative, Positive, Tunable, check_options
+from wafl.core.options import NotNegative, Positive, Tunable, check_options, maker
 from wafl.core.problem import Problem
 from wafl.core.random import normal
 
@@ -126,4 +126,4 @@ def _reference(classes: int, features: int) -> Tensor:
     return torch.cat([torch.zeros(classes * features), torch.ones(classes * features)])
 
 
-simple_representation = SimpleRepresentation
+simple_representation = maker(SimpleRepresentation)

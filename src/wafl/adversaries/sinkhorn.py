@@ -17,7 +17,7 @@ from wafl.adversaries.base import Adversary, AdversaryState, Move, Term, example
 from wafl.adversaries.wasserstein import Wasserstein
 from wafl.core.inputs import Inputs, dense
 from wafl.core.norms import typical_price
-from wafl.core.options import Count, Positive, Range, Tunable, check_options
+from wafl.core.options import Count, Positive, Range, Tunable, check_options, maker
 from wafl.core.problem import Problem
 from wafl.core.random import normal
 
@@ -90,4 +90,4 @@ class Sinkhorn(Adversary):
         return replace(move, inputs=points[0], y_adv=y, value=value, cost=cost, terms=terms)
 
 
-sinkhorn = Sinkhorn
+sinkhorn = maker(Sinkhorn)

@@ -15,7 +15,7 @@ from wafl.adversaries.base import AdversaryState, Move, Term, lane_scalar
 from wafl.adversaries.bounded import ProjectedAscent
 from wafl.core.inputs import Inputs, dense
 from wafl.core.losses import SoftLabels
-from wafl.core.options import NotNegative, Tunable, part
+from wafl.core.options import NotNegative, Tunable, maker, part
 from wafl.core.problem import Problem
 
 
@@ -67,4 +67,4 @@ def check_classes(problem: Problem, name: str) -> None:
         )
 
 
-trades = Trades
+trades = maker(Trades)

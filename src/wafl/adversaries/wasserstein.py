@@ -35,7 +35,7 @@ from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, is_finite
 from wafl.core.checks import check_space
 from wafl.core.inputs import Inputs, Shifted, shared
 from wafl.core.norms import typical_length, typical_price
-from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options
+from wafl.core.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options, maker
 from wafl.core.problem import Problem
 from wafl.core.random import normal
 from wafl.core.shaping import CLIENTS, Shape, check_shaping, shaped, shaped_curvature
@@ -389,4 +389,4 @@ def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm:
     return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays)
 
 
-wasserstein = Wasserstein
+wasserstein = maker(Wasserstein)

@@ -112,3 +112,13 @@ def mean_reply(query: Query, values: Tensor) -> float:
     """The mean of one number per client, weighted like the replies, or equally if no reply has any weight."""
     weights = query.weights if float(query.weights.sum()) > 0 else torch.ones_like(query.weights)
     return float((weights / weights.sum()) @ values.to(weights))
+
+
+def named(owner: str, vectors: Vectors) -> dict[str, Tensor]:
+    """Vectors under names that say which part of the method they belong to."""
+    return {f"{owner}.{name}": value for name, value in vectors.items()}
+
+
+def owned(owner: str, vectors: Vectors) -> dict[str, Tensor]:
+    """The vectors of one part of the method, under the names that the part gave them."""
+    return {name.removeprefix(f"{owner}."): value for name, value in vectors.items() if name.startswith(f"{owner}.")}

@@ -1,14 +1,21 @@
-"""What a method is made of in addition to an adversary and client weights: a local step and a server, as protocols."""
+"""What a method is made of in addition to an adversary and client weights: a local step and a server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
 from torch import Tensor
 
-from wafl.algorithms.messages import Query, Replies, Vectors
+from wafl.algorithms.messages import Query, Replies, Vectors, weighted_mean
+from wafl.core.options import Part
+from wafl.weights.base import ClientWeights
+
+
+def _outside(params: Tensor) -> Tensor:
+    raise ValueError("gradient_at() can be called only in direction(), where there is a batch")
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,8 @@ class LocalState:
         vectors: what the server sent with the parameters, each ``[L, P]``.
         memory: what each client kept from its last round, ``[L, M]``.
         carry: what the step keeps within this round, one row per lane.
+        gradient_at: the gradient ``[L, P]`` of the same batch at other parameters ``[L, P]``, where its examples are
+            moved anew; for a step that declares more than one of :attr:`LocalStep.gradients`, in ``direction`` alone.
     """
 
     start: Tensor
@@ -30,6 +39,7 @@ class LocalState:
     vectors: Vectors
     memory: Tensor | None = None
     carry: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    gradient_at: Callable[[Tensor], Tensor] = _outside
 
 
 @dataclass(frozen=True)
@@ -45,68 +55,109 @@ class Outcome:
     vectors: Vectors = field(default_factory=dict[str, Tensor])
 
 
-@runtime_checkable
-class LocalStep(Protocol):
-    """A rule for local steps. Clients call begin, direction and end; the server calls initial_vectors and tell."""
+class LocalStep(Part):
+    """A rule for local steps, by default plain descent without memory or vectors: derive, and override what differs.
 
-    @property
-    def sends(self) -> tuple[str, ...]:
-        """The names of the vectors that :meth:`end` sends."""
-        ...
+    Clients call begin, direction and end; the server calls check, initial_vectors, tell_reports and tell.
+    """
+
+    slot = "local"
+    gradients: ClassVar[int] = 1
+    """How many gradients one step takes: the one that :meth:`direction` is given, and those that it asks for."""
+    sends: ClassVar[tuple[str, ...]] = ()
+    """The names of the vectors that :meth:`end` sends."""
+    reports: ClassVar[tuple[str, ...]] = ()
+    """The names of the vectors that clients send with a loss that is asked for before training."""
+
+    def check(self, client_weights: ClientWeights) -> None:
+        """Refuse a rule for the client weights that it cannot work with."""
+        if self.reports and not client_weights.asks_first:
+            raise ValueError(
+                f"local={self} needs client weights that ask for losses before a round trains, not "
+                f"client_weights={client_weights}: use wafl.ScaffPD(), or wafl.weights.primal_dual(), cvar(), kl() or "
+                "term()"
+            )
 
     def scalars(self) -> dict[str, float]:
         """The hyperparameters that may differ between lanes of one batched run."""
-        ...
+        return {}
 
     def initial_memory(self, params: Tensor) -> Tensor | None:
         """What a client holds before it first takes part, as one vector; None for a step without memory."""
-        ...
+        return None
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
         """The carry before the first step, each tensor with one row per lane."""
-        ...
+        return {}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         """What to descend along instead of the gradient ``[L, P]``, and the new carry.
 
         There is no need to look out for lanes that have finished: the caller keeps their parameters and carry.
         """
-        ...
+        return gradient, state.carry
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
         """What to keep and to send after the last step; ``steps [L, 1]`` is how many each lane took."""
-        ...
+        return Outcome(state.memory)
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         """What the server remembers for this rule, and sends with the parameters."""
-        ...
+        return {}
+
+    def tell_reports(self, vectors: Vectors, replies: Replies, client_weights: Tensor) -> Vectors:
+        """The server's vectors once clients have reported; ``client_weights`` are those that the losses led to."""
+        return vectors
 
     def tell(self, vectors: Vectors, query: Query, replies: Replies, client_weights: Tensor) -> Vectors:
         """The server's vectors after a round; ``client_weights`` are those of the clients that replied."""
-        ...
+        return vectors
 
 
-@runtime_checkable
-class Server(Protocol):
-    """From the clients' replies to the next model; what it remembers is in its own vectors."""
-
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        """What it remembers before the first round."""
-        ...
-
-    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        """The next parameters and vectors; ``weights`` says how much each reply counts, and at least one counts."""
-        ...
-
-
-@runtime_checkable
-class Optimizer(Protocol):
+class Optimizer(Part, ABC):
     """From the mean of the clients' models to the next model: ``mean - params`` stands in for a negative gradient."""
 
+    slot = "server"
+
     def initial_vectors(self, params: Tensor) -> Vectors:
         """What it remembers before the first round."""
-        ...
+        return {}
 
+    @abstractmethod
     def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
         """The next parameters and vectors."""
-        ...
+
+
+class Server(Part, ABC):
+    """From the clients' replies to the next model; what it remembers is in its own vectors."""
+
+    slot = "server"
+    optimizer: Optimizer | None = None
+    """What makes the next model of its aggregate; None for a server that does so itself."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether it needs nothing of the clients' models but their weighted mean."""
+        return False
+
+    def check(self, num_clients: int) -> None:
+        """Refuse to work with that many clients per round."""
+
+    def at_rate(self, rate: float) -> Server | None:
+        """The same server with this learning rate; None for one that has another way to step."""
+        return None
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        """What it remembers before the first round."""
+        return {}
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        """One vector ``[P]`` from those of the clients, ``[clients, P]``, which started from ``params``.
+
+        At least one of ``weights`` is positive; they need not sum to 1. Statistics and snapshots are aggregated so.
+        """
+        return weighted_mean(weights, models)
+
+    @abstractmethod
+    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        """The next parameters and vectors; ``weights`` says how much each reply counts, and at least one counts."""

@@ -10,17 +10,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache, update_wrapper
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
 from wafl.core.bounds import check_bounds
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -181,9 +195,29 @@ def check_options(owner: Any) -> None:
             object.__setattr__(owner, name, value.item())
 
 
+class Part:
+    """What a method is made of: a value with options, most often a dataclass."""
+
+    slot: ClassVar[str]
+    """Which part of a method it is."""
+
+    def changed(self, **options: Any) -> Self:
+        """The same part with other options."""
+        return replace(cast(Any, self), **options)
+
+
 def part(options: Any, kind: type[T]) -> T:
     """A part of this kind, made from those of the options that belong to it."""
     return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})  # pyright: ignore[reportArgumentType]
+
+
+def maker(kind: Callable[P, T]) -> Callable[P, T]:
+    """A function that makes one of this class, with the signature and the docstring of the class."""
+
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        return kind(*args, **kwargs)
+
+    return update_wrapper(make, kind, updated=())
 
 
 def _is_number(value: Any, kind: type) -> bool:

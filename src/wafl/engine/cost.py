@@ -29,6 +29,7 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
         said |= {"steps": adversary.steps, "restarts": adversary.restarts}
     most = max(said, key=lambda name: said[name])
     words = ", ".join(f"{name}={value}" for name, value in said.items())
-    check_steps(f"{spec.method.name} with {words}", float(schedule.rounds) * local * ascent, f"lower {most}")
+    gradients = float(schedule.rounds) * local * spec.method.local.gradients
+    check_steps(f"{spec.method.name} with {words}", gradients * ascent, f"lower {most}")
     batch = min(schedule.batch_size or largest, largest)
     check_memory(f"{most}={said[most]}", float(local) * max(batch, 1) * SLOT, f"lower {most}, and take more rounds")

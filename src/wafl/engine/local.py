@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries import AdversaryState
-from wafl.algorithms.algorithm import reports
 from wafl.algorithms.messages import GRADIENT, PARAMS, Vectors
 from wafl.core.problem import Problem
 from wafl.core.random import Key
@@ -117,7 +116,7 @@ def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
     _, first, sizes = _distinct(client, lanes)
     counts: list[int] = sizes.tolist()
     loss, cost = (lanes.params.new_zeros(len(lanes.params)) for _ in range(2))
-    gradient = torch.zeros_like(lanes.params) if GRADIENT in reports(client.local) else None
+    gradient = torch.zeros_like(lanes.params) if GRADIENT in client.local.reports else None
     width = client.report_room(counts[0])
     least = 2 if client.pairs and lanes.sharing == 1 else 1
     for start in range(0, counts[0], width):

@@ -41,4 +41,6 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
     memory = sum(kept[0].nbytes for kept in lanes.memory.values())
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
     drawn = max(client.work.num_steps([largest])) * client.batch_room(largest)
-    return 6 * params.nbytes + 4 * vectors + 8 * x.nbytes + 3 * kept + 4 * memory + SLOT * drawn
+    again = client.local.gradients - 1  # each has its own place, gradient and moved examples
+    models, batches = 6 + 2 * again, 8 + 2 * again
+    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + 4 * memory + SLOT * drawn

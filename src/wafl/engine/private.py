@@ -22,7 +22,6 @@ from wafl.adversaries import Adversary
 from wafl.algorithms import Query
 from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.messages import PARAMS
-from wafl.algorithms.servers import Averaging
 from wafl.attacks import Attack
 from wafl.core.accountant import epsilon_of, noise_for
 from wafl.core.shaping import CLIENTS, Shape
@@ -33,7 +32,6 @@ from wafl.engine.progress import Progress
 from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
 from wafl.run import Run
-from wafl.weights import Uniform
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ def check_private(name: str, spec: Spec) -> None:
     method = spec.method
     adversary = method.adversary
     reasons = {
-        "weights its clients: set client_weights = 'uniform'": not isinstance(method.client_weights, Uniform),
-        "needs each client's model: use a server that takes their mean": type(method.server) is not Averaging,
+        "weights its clients: set client_weights = 'uniform'": not method.client_weights.equal,
+        "needs each client's model: use a server that takes their mean": not method.server.averages,
         f"has clients send more than their updates ({', '.join(method.local.sends)})": bool(method.local.sends),
         "finds gamma from the clients' costs: give gamma, not radius": adversary is not None and adversary.learns,
         "learns statistics of BatchNorm: freeze them": spec.schedule.statistics != FROZEN,

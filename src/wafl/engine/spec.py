@@ -6,16 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from wafl.algorithms.servers.aggregating import Aggregating
-from wafl.algorithms.servers.sgd import sgd
 from wafl.core.bounds import Box
 from wafl.core.describe import describe
 from wafl.core.fingerprint import code_of
 from wafl.core.shaping import Shape
 from wafl.methods import Method
 from wafl.schedule import Schedule
-from wafl.weights import LearnedWeights
-from wafl.weights.base import needs_sizes
 
 
 @dataclass(frozen=True)
@@ -27,11 +23,10 @@ class Spec:
     point: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        server = self.method.server
-        plain = isinstance(server, Aggregating) and server.optimizer == sgd()
-        if self.schedule.server_learning_rate is not None and not plain:
+        rate, server = self.schedule.server_learning_rate, self.method.server
+        if rate is not None and server.at_rate(rate) is None:
             raise ValueError(
-                f"server_learning_rate={self.schedule.server_learning_rate} and server={server} are both given: "
+                f"server_learning_rate={rate} and server={server} are both given: "
                 "server_learning_rate is shorthand for the optimizer wafl.servers.sgd(rate); leave one of them out"
             )
 
@@ -47,10 +42,9 @@ class Spec:
     @property
     def parts(self) -> Method:
         """The method, with the server that the schedule's ``server_learning_rate`` stands for."""
-        rate, server = self.schedule.server_learning_rate, self.method.server
-        if rate is None or not isinstance(server, Aggregating):
-            return self.method
-        return replace(self.method, server=replace(server, optimizer=sgd(rate)))
+        rate = self.schedule.server_learning_rate
+        server = None if rate is None else self.method.server.at_rate(rate)
+        return self.method if server is None else replace(self.method, server=server)
 
     def within(self, declared: Box | None) -> Spec:
         """The same run on data that declare this box."""
@@ -85,7 +79,7 @@ class Spec:
     @property
     def needs_sizes(self) -> bool:
         """Whether a server must know how many examples each client has, for the weights or the number of steps."""
-        return needs_sizes(self.method.client_weights, self.schedule.local_steps)
+        return self.method.client_weights.needs_sizes(self.schedule.local_steps)
 
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""
@@ -94,7 +88,7 @@ class Spec:
         return (
             _shape(method.adversary, server_side),
             _shape(method.local),
-            type(rule) if isinstance(rule, LearnedWeights) else None,
+            type(rule) if rule.learns else None,
             self.schedule.local_work,
             self.schedule.rounds,
             self.schedule.clip_norm is None,

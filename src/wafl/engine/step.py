@@ -5,8 +5,9 @@ Nothing in it asks a tensor for its value, so that a GPU never waits for the CPU
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wafl.adversaries import AdversaryState, Move
-from wafl.algorithms.local import LocalState
+from wafl.algorithms.local import LocalState, LocalStep
 from wafl.core.problem import Problem
 from wafl.core.trees import mapped
 from wafl.engine.client_task import ADVERSARY, LOCAL, ClientTask, LaneInput
@@ -104,31 +105,35 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     key, share = replace(lanes.key, step=batch.step), batch.share
     x, y = client.fetch(batch.rows, lanes)
     masks = client.task.draw_masks(key, carry.params, x)
-    problem = Problem(client.task, carry.params, masks)
+    counts = None if client.adversary is None else client.label_counts(lanes.clients)
+    state = AdversaryState(lanes.scalars, key, share, carry.memory, counts, watched=False)
 
-    loss, cost, memory, move = carry.loss, carry.cost, carry.memory, None
-    if client.adversary is not None:
-        counts = client.label_counts(lanes.clients)
-        state = AdversaryState(lanes.scalars, key, share, memory, counts, watched=False)
-        move = client.adversary(problem, x, y, state)
-        x, y = move.inputs, move.y_adv
+    def descent(params: Tensor, first: bool = False) -> tuple[Tensor, Tensor | None, Move | None]:
+        """The gradient at these parameters, where the batch's examples are moved; if ``first``, also the losses."""
+        problem = Problem(client.task, params, masks)
+        move = None if client.adversary is None else client.adversary(problem, x, y, state)
+        if move is not None:
+            losses, gradient = move.value, move.descent(problem, share)
+        elif first:
+            losses, gradient = problem.loss_and_descent(x, y, share)
+        else:
+            losses, gradient = None, problem.descent(x, y, share)
+        return gradient if carry.decay is None else gradient + carry.decay * params, losses, move
+
+    gradient, losses, move = descent(carry.params, batch.first)
+    loss, cost, memory = carry.loss, carry.cost, carry.memory
+    if batch.first and losses is not None:
+        loss = (share * losses).sum(1)
+    if move is not None:
         if memory is not None and move.state.memory is not None:
             memory = move.state.memory
         if batch.first:
-            loss, cost = (share * move.value).sum(1), _paid(move, share)
+            cost = _paid(move, share)
         elif client.adversary.averages_cost:
             cost = cost + (_paid(move, share) - cost) / (batch.step + 1)
 
-    local = local_state(lanes, carry)
-    if move is not None:
-        gradient = move.descent(problem, share)
-    elif batch.first:
-        losses, gradient = problem.loss_and_descent(x, y, share)
-        loss = (share * losses).sum(1)
-    else:
-        gradient = problem.descent(x, y, share)
-    if carry.decay is not None:
-        gradient = gradient + carry.decay * carry.params
+    again = _counted(client.local, lambda params: descent(params)[0])
+    local = replace(local_state(lanes, carry), gradient_at=again)
     direction, carried = client.local.direction(gradient, local)
     velocity = carry.velocity
     if velocity is not None:
@@ -139,7 +144,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
         room = carry.params
     params = torch.addcmul(carry.params, direction, local.scalars["learning_rate"], value=-1.0, out=room)
     if client.task.num_statistics > 0:
-        statistics = client.task.next_statistics(carry.params, x, share, masks)
+        statistics = client.task.next_statistics(carry.params, x if move is None else move.inputs, share, masks)
         params = torch.cat([params[:, : client.task.num_params], statistics], dim=1)
 
     after = Carry(params, loss, cost, carry.decay, velocity, memory, {**carry.local, **carried}, carry.iterates)
@@ -160,6 +165,21 @@ def local_state(lanes: LaneInput, carry: Carry) -> LocalState:
 def joined(carries: Sequence[Carry]) -> Carry:
     """The lanes of several, one after another, as a copy."""
     return mapped(lambda *values: torch.cat(values), *carries)
+
+
+def _counted(local: LocalStep, gradient_at: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same function, which a local step may call as often as it declares: cost and memory count on that."""
+    numbers = itertools.count(2)
+
+    def counted(params: Tensor) -> Tensor:
+        if (number := next(numbers)) > local.gradients:
+            raise ValueError(
+                f"local={local} asks for gradient {number} of a step, but declares gradients = {local.gradients}: "
+                f"set gradients = {number} in its class"
+            )
+        return gradient_at(params)
+
+    return counted
 
 
 def _paid(move: Move, share: Tensor) -> Tensor:

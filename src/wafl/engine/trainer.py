@@ -34,7 +34,6 @@ from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
 from wafl.history import History, Record
 from wafl.run import Run, with_params
-from wafl.weights import LearnedWeights
 
 MANY_CLIENTS = 1000
 """With more clients than this, a round does not record the weights of all."""
@@ -92,7 +91,7 @@ class _ActiveRun:
         assert self.trained is not None
         query, replies = self.trained
         adversary = self.spec.method.adversary
-        learned = isinstance(self.spec.method.client_weights, LearnedWeights)
+        learned = self.spec.method.client_weights.learns
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
         return Record(
             round=query.round,

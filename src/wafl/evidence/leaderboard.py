@@ -38,7 +38,6 @@ from wafl.tuning.candidate import Candidate
 from wafl.tuning.result import Best
 from wafl.tuning.space import Given, make_space
 from wafl.tuning.tune import tune
-from wafl.weights.base import asks_everyone
 
 TEN = ("FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA", "CVaR", "QFFL", "FedProx")
 """The methods of the table, unless others are named."""
@@ -209,7 +208,7 @@ def _schedule(method: Method, data: NaturalData, effort: Effort) -> dict[str, An
     """The same number of local steps for all: AFL's clients take one per round."""
     single = type(method.client_weights).__name__ == "Agnostic"
     rounds, steps = (effort.rounds * effort.local_steps, 1) if single else (effort.rounds, effort.local_steps)
-    cohort = None if asks_everyone(method.client_weights) else data.cohort
+    cohort = None if method.client_weights.asks_everyone else data.cohort
     common = {"batch_size": effort.batch_size, "learning_rate": 0.1, "cohort": cohort}
     return {"rounds": rounds, "local_steps": steps, **common}
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from wafl.algorithms.algorithm import reports
 from wafl.algorithms.caps import Caps
-from wafl.algorithms.servers import Averaging
 from wafl.core.errors import ConfigError
 from wafl.core.shaping import CLIENTS
 from wafl.engine.clients import Roster
@@ -18,7 +16,6 @@ from wafl.flower.post import Post
 from wafl.runs.config import Experiment
 from wafl.runs.plan import Entry, make_tolerance
 from wafl.runs.roster import write_roster
-from wafl.weights import Damped, Fixed, LearnedWeights
 
 
 class Finder:
@@ -43,7 +40,7 @@ class Finder:
         with_sizes = any(spec.needs_sizes for runs in specs.values() for spec in runs)
         rules = [entry.method.client_weights for entry in entries]
         shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
-        closed = shaped or any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)
+        closed = shaped or any(rule.closed for rule in rules)
         caps = Caps(**experiment.caps.model_dump())
         data = experiment.data
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
@@ -81,15 +78,15 @@ def _check_means(entries: Sequence[Entry]) -> None:
                 f"flower.partial_sums: {entry.name} has shape={CLIENTS!r}, for which each client sends the means "
                 "of its classes: leave partial_sums out, or give a shape"
             )
-        if not isinstance(method.server, Averaging):
+        if not method.server.averages:
             raise ConfigError(
                 f"flower.partial_sums: {entry.name} has server={method.server}, which needs each client's model, and a "
                 "node would send only a mean: leave partial_sums out, or use a server that takes the clients' mean"
             )
-        if isinstance(method.client_weights, Damped) or reports(method.local):
-            what = "gradient of each client" if reports(method.local) else "length of each client's update"
+        if method.client_weights.damps or method.local.reports:
+            what = "gradient of each client" if method.local.reports else "length of each client's update"
             raise ConfigError(f"flower.partial_sums: {entry.name} needs the {what}: leave partial_sums out")
-        if method.local.sends and isinstance(method.client_weights, LearnedWeights):
+        if method.local.sends and method.client_weights.learns:
             raise ConfigError(
                 f"flower.partial_sums: {entry.name} learns its client weights and weights by them what clients send "
                 f"({', '.join(method.local.sends)}), but a node's mean has the cohort's weights: leave partial_sums out"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from wafl.adversaries import Adversary
 from wafl.algorithms import Replies
-from wafl.algorithms.algorithm import SNAPSHOT, reports
+from wafl.algorithms.reported_losses import SNAPSHOT
 from wafl.core.errors import ConfigError
 from wafl.core.fitness import check_fitness
 from wafl.core.precision import computing
@@ -40,7 +40,6 @@ from wafl.flower.site import Site, open_site
 from wafl.flower.wire import NodeQuery, Outline, WireError, short
 from wafl.runs.config import Experiment
 from wafl.runs.plan import make_attack, make_entry, make_model
-from wafl.weights import Learned, LearnedWeights
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 Part = Literal["test", "train", "all"]
@@ -125,19 +124,19 @@ class Node:
         """What the runs have in common; refuses clients of other nodes, and names that the method does not have."""
         self.rows(outline.names)
         spec, trains = self._spec(outline), outline.kind == "train"
-        adversary, local = spec.method.adversary, spec.method.local
-        if not trains and not _reports(spec):
+        adversary, local, asks = spec.method.adversary, spec.method.local, spec.method.client_weights.asks_losses
+        if not trains and not asks:
             raise WireError(f"kind='loss': {outline.entry} does not ask clients for their losses")
         moved = () if adversary is None else adversary.scalars()
         needed = {
             "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
             "vectors": set(local.initial_vectors(like)) if trains else set[str](),
-            "sends": set(local.sends if trains else reports(local)),
+            "sends": set(local.sends if trains else local.reports),
         }
         for name, wanted in needed.items():
             if set(getattr(outline, name)) != wanted:
                 raise WireError(f"{name}={short(getattr(outline, name))} must be {sorted(wanted)}")
-        if outline.iterates and not (trains and _reports(spec) and outline.iterates == (SNAPSHOT,)):
+        if outline.iterates and not (trains and asks and outline.iterates == (SNAPSHOT,)):
             raise WireError(f"iterates={short(outline.iterates)}: {outline.entry} does not ask clients for these")
         return spec
 
@@ -261,9 +260,3 @@ def _on_own_device(experiment: Experiment, node_config: Mapping[str, Any]) -> Ex
     if not isinstance(device, str) or not DEVICE.fullmatch(device):
         raise ConfigError(f"node config: device={device!r} must be 'cpu', 'cuda', or one of several, such as 'cuda:1'")
     return experiment.model_copy(update={"device": device})
-
-
-def _reports(spec: Spec) -> bool:
-    """Whether clients are asked for a snapshot, and for their losses at the mean of the snapshots."""
-    rule = spec.method.client_weights
-    return isinstance(rule, LearnedWeights) and getattr(type(rule), "loss_query", None) is not Learned.loss_query

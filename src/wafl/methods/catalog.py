@@ -8,13 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from wafl.algorithms.algorithm import reports
 from wafl.core.options import Choice, Count, EachRound, Option, Range, options_of
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
 from wafl.methods.preset import About
-from wafl.weights import LearnedWeights, Round
-from wafl.weights.base import needs_sizes
+from wafl.weights import Round
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def _moves(method: Method) -> str:
     parts = {
         "examples": method.adversary is not None and method.adversary.moves,
         "the loss": method.adversary is not None and not method.adversary.moves,
-        "client weights": isinstance(method.client_weights, LearnedWeights),
+        "client weights": method.client_weights.learns,
         "local steps": method.local != DESCENT,
         "the server's step": method.server != AVERAGING,
     }
@@ -97,10 +95,10 @@ def _moves(method: Method) -> str:
 def _sends(method: Method) -> str:
     """The names of what leaves a client, in order."""
     rule, model = method.client_weights, ", ".join(["model", *method.local.sends])
-    query = rule.loss_query(Round(0, 0, 2, 2, 1)) if isinstance(rule, LearnedWeights) else None
+    query = rule.loss_query(Round(0, 0, 2, 2, 1))
     if query is None:
         sent = f"{model}, loss"
     else:
-        first = ", ".join(["loss", *reports(method.local)])
+        first = ", ".join(["loss", *method.local.reports])
         sent = f"{model}, snapshot, then loss" if query.step else f"{first}, then {model}"
-    return f"size, {sent}" if needs_sizes(rule, 1) else sent
+    return f"size, {sent}" if rule.needs_sizes(1) else sent

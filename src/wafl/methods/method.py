@@ -10,7 +10,7 @@ from wafl.algorithms.local import LocalStep, sgd
 from wafl.algorithms.servers import Optimizer, Server, averaging
 from wafl.core.bounds import Box
 from wafl.core.options import Option, options_of
-from wafl.weights import ClientWeights, Learned
+from wafl.weights import ClientWeights
 
 AVERAGING, DESCENT = averaging(), sgd()
 PARTS = ("client_weights", "server", "local")
@@ -103,7 +103,7 @@ class Method:
         return replace(self, adversary=None if self.adversary is None else self.adversary.within(declared))
 
     def _part(self, slot: str) -> Any:
-        return getattr(self.server, "optimizer", None) if slot == "optimizer" else getattr(self, slot)
+        return self.server.optimizer if slot == "optimizer" else getattr(self, slot)
 
     def _owners(self) -> dict[str, tuple[str, str]]:
         """For each option, by name: the part that has it, and what the part calls it."""
@@ -121,10 +121,12 @@ class Method:
 
 def _limited(rule: ClientWeights) -> list[str]:
     """The options of a rule for the client weights that have a range, and so can be swept."""
-    try:
-        return [name for name, option in options_of(type(rule)).items() if option.limits is not None]
-    except (TypeError, NameError):  # your own rule: not a dataclass, or with annotations that only its function knows
-        return ["step_size"] if isinstance(rule, Learned) else []
+    for kind in type(rule).__mro__:
+        try:
+            return [name for name, option in options_of(kind).items() if option.limits is not None]
+        except (TypeError, NameError):  # not a dataclass, or your own, with annotations that only its function knows
+            continue
+    return []
 
 
 def _changed(owner: Any, options: dict[str, Any]) -> Any:

@@ -11,7 +11,6 @@ from wafl.core.options import options_of
 from wafl.methods import METHODS
 from wafl.runs.config import Experiment
 from wafl.runs.read import parse_experiment
-from wafl.weights.base import asks_everyone
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 """The paper's shares of attacked clients."""
@@ -33,7 +32,7 @@ def schedule_of(method: str, rounds: int, cohort: int | None, local_epochs: int 
     if method == "AFL":
         return {"rounds": 2 * local_epochs * rounds, "local_steps": 1}
     common = {"rounds": rounds, "local_epochs": local_epochs}
-    return common if cohort is None or asks_everyone(METHODS[method]().client_weights) else {**common, "cohort": cohort}
+    return common if cohort is None or METHODS[method]().client_weights.asks_everyone else {**common, "cohort": cohort}
 
 
 def demo_experiment(

@@ -44,7 +44,6 @@ from wafl.models import Described
 from wafl.runs import config
 from wafl.runs.method_keys import CENTER, PARTS, MethodTable, OwnMethod
 from wafl.runs.own_code import imported, imports, own_code
-from wafl.weights.base import asks_everyone
 
 SCHEDULE = tuple(config.Schedule.model_fields)
 TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts", "shortened"}
@@ -377,8 +376,8 @@ def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
 def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
     """The common schedule, without what the method replaces; AFL and Scaff-PD ask all clients, and AFL for one step."""
     schedule = common.model_dump(exclude_none=True)
-    alone = isinstance(method.client_weights, weights.Agnostic)
-    if asks_everyone(method.client_weights):
+    alone = method.client_weights.takes_one_step
+    if method.client_weights.asks_everyone:
         schedule.pop("cohort", None)
     if alone or entry.local_steps is not None or entry.local_epochs is not None:
         schedule.pop("local_steps", None)
@@ -397,9 +396,9 @@ def _weights(rule: Any, step: float | None) -> dict[str, Any]:
     else:
         made = _part("client_weights", weights.RULES, rule)
     if step is not None:
-        if not isinstance(made, weights.Learned):
+        if not isinstance(made, weights.ClientWeights) or not made.climbs:
             raise ConfigError("weights_step needs client_weights = 'agnostic' or 'snapshot', which learn the weights")
-        made = replace(made, step_size=step)
+        made = made.changed(step_size=step)
     return {} if made is None else {"client_weights": made}
 
 

@@ -1,7 +1,7 @@
 """Where the ball is centered: the client weights lambda, by rule or from optimal transport."""
 
 from wafl.weights.agnostic import Agnostic, agnostic
-from wafl.weights.base import ClientWeights, Cohort, Damped, LearnedWeights, LossQuery, Round
+from wafl.weights.base import ClientWeights, Cohort, LossQuery, Round
 from wafl.weights.chi2 import Chi2, chi2
 from wafl.weights.cvar import CVaR, cvar
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform
@@ -19,11 +19,11 @@ from wafl.weights.term import Tilted, term
 from wafl.weights.transport import TransportWeights, barycenter, bilevel, cover, mixture, nearest
 
 __all__ = [
-    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Damped", "Fixed", "Group", "Learned",
-    "LearnedWeights", "LossQuery", "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot",
-    "StepSize", "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2",
-    "cover", "cvar", "fixed", "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl",
-    "rex", "slack", "snapshot", "term", "uniform",
+    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Fixed", "Group", "Learned", "LossQuery",
+    "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot", "StepSize", "Tilted",
+    "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2", "cover", "cvar", "fixed",
+    "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl", "rex", "slack", "snapshot",
+    "term", "uniform",
 ]  # fmt: skip
 
 RULES = {

@@ -17,6 +17,7 @@ class Agnostic(Learned):
     """See :func:`agnostic`."""
 
     asks_everyone = True
+    takes_one_step = True
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
         if schedule.local_steps != 1:

@@ -9,40 +9,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.weights.base import normalized
+from wafl.weights.base import ClientWeights, normalized
 
 
 @dataclass(frozen=True)
-class ByExamples:
+class ByExamples(ClientWeights):
     """See :func:`by_examples`."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return normalized(num_examples)
 
-    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """The same as if the new clients had been there from the start."""
-        return self.initial(num_examples)
-
-    def needs_sizes(self, local_steps: int | None) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(ClientWeights):
     """See :func:`uniform`."""
+
+    equal = True
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return normalized([1.0] * len(num_examples))
-
-    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        return self.initial(num_examples)
 
     def needs_sizes(self, local_steps: int | None) -> bool:
         return False
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(ClientWeights):
     """See :func:`fixed`."""
 
     values: tuple[float, ...]
@@ -62,6 +54,10 @@ class Fixed:
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
         """New clients get no weight."""
         return torch.cat([weights, weights.new_zeros(len(num_examples) - len(weights))])
+
+    @property
+    def closed(self) -> bool:
+        return True
 
     def needs_sizes(self, local_steps: int | None) -> bool:
         return False

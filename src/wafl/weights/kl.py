@@ -8,7 +8,7 @@ their examples, and nothing has to be estimated. Weighing a cohort that is not e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class KL(Reweighted):
         if self.temperature is None and self.radius is None:
             object.__setattr__(self, "temperature", 1.0)
 
-    def changed(self, **options: Any) -> KL:
+    def changed(self, **options: Any) -> Self:
         """The same rule with other options; a new temperature replaces a radius, and a new radius a temperature."""
         if options.get("temperature") is not None and "radius" not in options:
             options["radius"] = None

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from wafl.core.checks import check_positive
 from wafl.core.options import EachRound, NotNegative, Positive, Tunable, check_options
-from wafl.schedule import Schedule
-from wafl.weights.base import Cohort, LossQuery, Round, normalized, uniform_cohort
+from wafl.weights.base import ClientWeights, Round, normalized
 from wafl.weights.simplex import project_in_place
 
 StepSize = float | Callable[[int], float]
@@ -23,7 +22,7 @@ Evenness = Annotated[float, NotNegative, "The price of client weights that diffe
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(ClientWeights):
     """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, starting from equal weights.
 
     By default the cohort is drawn uniformly, and the losses come with the updates. Override what differs.
@@ -33,6 +32,7 @@ class Learned:
     """
 
     step_size: Climb = 0.1
+    climbs = True
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -47,16 +47,6 @@ class Learned:
 
     def needs_sizes(self, local_steps: int | None) -> bool:
         return False
-
-    def check(self, schedule: Schedule, num_clients: int) -> None:
-        """Any schedule is fine."""
-
-    def draw(self, weights: Tensor, round: Round) -> Cohort:
-        clients = uniform_cohort(round)
-        return Cohort(clients, weights[list(clients)])
-
-    def loss_query(self, round: Round) -> LossQuery | None:
-        return None
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
         climbed = weights.clone()

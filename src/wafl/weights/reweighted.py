@@ -6,23 +6,23 @@ cohort that have a weight train from there. The clients outside the cohort play 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.core.options import check_options
-from wafl.schedule import Schedule
-from wafl.weights.base import ClientWeights, Cohort, LearnedWeights, LossQuery, Round, needs_sizes, uniform_cohort
+from wafl.weights.base import ClientWeights, Cohort, LossQuery, Round, uniform_cohort
 from wafl.weights.fixed import ByExamples
 
 BY_EXAMPLES = ByExamples()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reweighted:
+class Reweighted(ClientWeights):
     """A base for rules whose weights are a function of the cohort's losses, around the weights of ``center``.
 
     Args:
@@ -32,16 +32,16 @@ class Reweighted:
     center: Annotated[
         ClientWeights, "The client weights before losses count (wafl.weights); by default shares of the examples."
     ] = BY_EXAMPLES
-    slot: ClassVar = "client_weights"
 
     def __post_init__(self) -> None:
         check_options(self)
-        if not isinstance(self.center, ClientWeights) or isinstance(self.center, LearnedWeights):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.center, ClientWeights) or self.center.learns:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
                 f"center={self.center!r} must be weights that do not change: wafl.weights.by_examples(), uniform(), "
                 "fixed([...]), or a rule of your own without losses"
             )
 
+    @abstractmethod
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         """The weights of the clients that reported.
 
@@ -49,7 +49,6 @@ class Reweighted:
             center: the positive weights of these clients before their losses count, summing to 1.
             losses: one loss for each of them, in double precision.
         """
-        raise NotImplementedError
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return self.center.initial(num_examples)
@@ -57,11 +56,12 @@ class Reweighted:
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
         return self.center.enlarged(weights, num_examples)
 
-    def needs_sizes(self, local_steps: int | None) -> bool:
-        return needs_sizes(self.center, local_steps)
+    @property
+    def closed(self) -> bool:
+        return self.center.closed
 
-    def check(self, schedule: Schedule, num_clients: int) -> None:
-        """Any schedule is fine."""
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return self.center.needs_sizes(local_steps)
 
     def loss_query(self, round: Round) -> LossQuery:
         return LossQuery(uniform_cohort(round), 0)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.messages import Query, Replies, Vectors
-from wafl.algorithms.parts import LocalState, Outcome
+from wafl.algorithms.parts import LocalState, LocalStep, Outcome
+from wafl.core.options import maker
 
 CONTROL = "control"
 
 
 @dataclass(frozen=True)
-class ControlVariates(Plain):
+class ControlVariates(LocalStep):
     """Descend along ``gradient - c_i + c``.
 
     Option II of the paper, ``c_i <- c_i - c + (start - params) / (steps rate)``, is the mean of the gradients that the
@@ -30,9 +30,7 @@ class ControlVariates(Plain):
     when it took part.
     """
 
-    @property
-    def sends(self) -> tuple[str, ...]:
-        return (CONTROL,)
+    sends = (CONTROL,)
 
     def initial_memory(self, params: Tensor) -> Tensor:
         return torch.zeros_like(params)
@@ -58,4 +56,4 @@ class ControlVariates(Plain):
         return {CONTROL: vectors[CONTROL] + client_weights.to(changes) @ changes}
 
 
-control_variates = ControlVariates
+control_variates = maker(ControlVariates)

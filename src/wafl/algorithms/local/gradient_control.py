@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.algorithms.local.plain import Plain
 from wafl.algorithms.messages import GRADIENT, Replies, Vectors, weighted_mean
-from wafl.algorithms.parts import LocalState
+from wafl.algorithms.parts import LocalState, LocalStep
+from wafl.core.options import maker
 
 CONTROL = "control"
 
 
 @dataclass(frozen=True)
-class GradientControl(Plain):
+class GradientControl(LocalStep):
     """Descend along ``gradient - c_i + c``.
 
     Here ``c = sum_i lambda_i gradient_i`` is the gradient of all clients at the model that they start from, on all
@@ -28,10 +28,7 @@ class GradientControl(Plain):
     client weights that ask for losses before a round trains, such as :func:`wafl.weights.primal_dual`.
     """
 
-    @property
-    def reports(self) -> tuple[str, ...]:
-        """What clients send with the loss that they report before they train."""
-        return (GRADIENT,)
+    reports = (GRADIENT,)
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
         return {"own": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
@@ -45,8 +42,7 @@ class GradientControl(Plain):
         return {CONTROL: torch.zeros_like(params)}
 
     def tell_reports(self, vectors: Vectors, replies: Replies, client_weights: Tensor) -> Vectors:
-        """The server's vectors once clients have reported; ``client_weights`` are those that the losses led to."""
         return {CONTROL: weighted_mean(client_weights, replies.vectors[GRADIENT])}
 
 
-gradient_control = GradientControl
+gradient_control = maker(GradientControl)

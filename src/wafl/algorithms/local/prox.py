@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from torch import Tensor
 
-from wafl.algorithms.local.plain import Plain
-from wafl.algorithms.parts import LocalState
-from wafl.core.options import NotNegative, Tunable, check_options
+from wafl.algorithms.parts import LocalState, LocalStep
+from wafl.core.options import NotNegative, Tunable, check_options, maker
 
 
 @dataclass(frozen=True)
-class Prox(Plain):
+class Prox(LocalStep):
     """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent.
 
     Args:
@@ -25,7 +24,6 @@ class Prox(Plain):
     """
 
     mu: Annotated[float, NotNegative, Tunable(30.0), "How strongly local models are pulled back to the server's."] = 0.1
-    slot: ClassVar = "local"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -37,4 +35,4 @@ class Prox(Plain):
         return gradient + state.scalars["mu"] * (state.params - state.start), state.carry
 
 
-prox = Prox
+prox = maker(Prox)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wafl.algorithms.local.plain import Plain
+from wafl.algorithms.parts import LocalStep
+from wafl.core.options import maker
 
 
 @dataclass(frozen=True)
-class SGD(Plain):
+class SGD(LocalStep):
     """Descend along the gradient; momentum and weight decay belong to the schedule."""
 
 
-sgd = SGD
+sgd = maker(SGD)

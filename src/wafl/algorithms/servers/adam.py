@@ -6,17 +6,18 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, Tunable, check_options
+from wafl.algorithms.parts import Optimizer
+from wafl.core.options import Positive, Range, Tunable, check_options, maker
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimizer):
     """``params <- params + rate m / (sqrt(v) + tau)``, where m and v are running means of d and of its square.
 
     ``m <- beta1 m + (1 - beta1) d`` and ``v <- beta2 v + (1 - beta2) d^2``, with the direction ``d = mean - params``.
@@ -35,7 +36,6 @@ class Adam:
     tau: Annotated[float, Positive(), Tunable(gentle="high"), "Added to the root mean square: larger adapts less."] = (
         1e-3
     )
-    slot: ClassVar = "server"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -54,4 +54,4 @@ class Adam:
         return self.beta2 * square + (1.0 - self.beta2) * latest
 
 
-adam = Adam
+adam = maker(Adam)

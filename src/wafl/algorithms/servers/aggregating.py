@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from torch import Tensor
 
 from wafl.algorithms.messages import Replies, Vectors
-from wafl.algorithms.parts import Optimizer
+from wafl.algorithms.parts import Optimizer, Server
 from wafl.algorithms.servers.sgd import SGD
+
+Stepping = Annotated[Optimizer, "What is made of the aggregate (wafl.servers); by default the next model."]
 
 
 @dataclass(frozen=True)
-class Aggregating:
+class Aggregating(Server):
     """A server that hands one model, its aggregate of the clients' models, to an optimizer.
 
     Args:
         optimizer: what is made of the aggregate; by default it is the next model.
     """
 
-    optimizer: Annotated[Optimizer, "What is made of the aggregate (wafl.servers); by default the next model."] = field(
-        default_factory=SGD, kw_only=True
-    )
+    optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 
+    @abstractmethod
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        """One model ``[P]`` from those of the clients, ``[clients, P]``, which started from ``params``.
+        """One model ``[P]`` from those of the clients: see :meth:`Server.aggregate`."""
 
-        At least one of ``weights`` is positive; they need not sum to 1.
-        """
-        raise NotImplementedError
-
-    def check(self, num_clients: int) -> None:
-        """Refuse a server that cannot work with that many clients per round."""
+    def at_rate(self, rate: float) -> Server | None:
+        return self.changed(optimizer=SGD(rate)) if self.optimizer == SGD() else None
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         return self.optimizer.initial_vectors(params)

@@ -13,6 +13,7 @@ from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.parts import Optimizer
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.algorithms.servers.sgd import SGD
+from wafl.core.options import maker
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,12 @@ class Averaging(Aggregating):
 
     optimizer: Optimizer = field(default_factory=SGD)
 
+    @property
+    def averages(self) -> bool:
+        return type(self) is Averaging  # one that derives from it may look at each model
+
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
         return weighted_mean(weights, models)
 
 
-averaging = Averaging
+averaging = maker(Averaging)

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.algorithms.lengths import lengths_of, longest_of, shortened
 from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.servers.aggregating import Aggregating
-from wafl.core.options import Positive, check_options
+from wafl.core.options import Positive, check_options, maker
 
 
 @dataclass(frozen=True)
@@ -39,4 +39,4 @@ class Clipped(Aggregating):
         return weighted_mean(weights, shortened(params, models, lengths, longest_of(lengths, self.multiple)))
 
 
-clipped = Clipped
+clipped = maker(Clipped)

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.core.columns import gram
-from wafl.core.options import Count, Positive, check_options
+from wafl.core.options import Count, Positive, check_options, maker
 
 SETTLED = 1e-12
 """The iteration ends when no share of a client changes by more than this."""
@@ -56,4 +56,4 @@ class GeometricMedian(Aggregating):
         return weighted_mean(shares, models)
 
 
-geometric_median = GeometricMedian
+geometric_median = maker(GeometricMedian)

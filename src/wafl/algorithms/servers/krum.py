@@ -15,7 +15,7 @@ from torch import Tensor
 from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.core.columns import gram
-from wafl.core.options import Count, check_options
+from wafl.core.options import Count, check_options, maker
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Krum(Aggregating):
         return distances.sort(1).values[:, :nearest].sum(1)
 
 
-krum = Krum
+krum = maker(Krum)
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,4 @@ class MultiKrum(Krum):
         return weighted_mean(weights[best], models[best.to(models.device)])
 
 
-multi_krum = MultiKrum
+multi_krum = maker(MultiKrum)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wafl.algorithms.messages import weighted_mean
 from wafl.algorithms.servers.aggregating import Aggregating
-from wafl.core.options import Range, Tunable, check_options
+from wafl.core.options import Range, Tunable, check_options, maker
 
 Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."]
 """The option of the server and of FedGMA."""
@@ -43,4 +43,4 @@ class Masked(Aggregating):
         return params + mask * weighted_mean(weights, updates)
 
 
-masked = Masked
+masked = maker(Masked)

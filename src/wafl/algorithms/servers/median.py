@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.core.columns import by_columns
+from wafl.core.options import maker
 
 ROUNDING = 1e-12
 """Shares of the weight that differ by less are the same."""
@@ -43,4 +44,4 @@ class Median(Aggregating):
         return torch.cat(by_columns(median, models))
 
 
-median = Median
+median = maker(Median)

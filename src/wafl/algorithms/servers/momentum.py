@@ -7,17 +7,18 @@ Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, Range, Tunable, check_options
+from wafl.algorithms.parts import Optimizer
+from wafl.core.options import Positive, Range, Tunable, check_options, maker
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Optimizer):
     """``v <- beta v + (mean - params)``, ``params <- params + rate v``.
 
     Args:
@@ -27,7 +28,6 @@ class Momentum:
 
     rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
     beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
-    slot: ClassVar = "server"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -40,4 +40,4 @@ class Momentum:
         return params + self.rate * velocity, {"velocity": velocity}
 
 
-momentum = Momentum
+momentum = maker(Momentum)

@@ -8,11 +8,12 @@ from typing import Annotated
 from torch import Tensor
 
 from wafl.algorithms.messages import Vectors
-from wafl.core.options import Positive, check_options
+from wafl.algorithms.parts import Optimizer
+from wafl.core.options import Positive, check_options, maker
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Optimizer):
     """``params <- params + rate (mean - params)``.
 
     Args:
@@ -24,11 +25,8 @@ class SGD:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        return {}
-
     def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
         return mean if self.rate == 1.0 else params + self.rate * (mean - params), vectors
 
 
-sgd = SGD
+sgd = maker(SGD)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.algorithms.servers.aggregating import Aggregating
 from wafl.core.columns import by_columns
-from wafl.core.options import Range, check_options
+from wafl.core.options import Range, check_options, maker
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ class TrimmedMean(Aggregating):
         return torch.cat(by_columns(mean, models))
 
 
-trimmed_mean = TrimmedMean
+trimmed_mean = maker(TrimmedMean)

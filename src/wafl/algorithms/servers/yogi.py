@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wafl.algorithms.servers.adam import Adam
+from wafl.core.options import maker
 
 
 @dataclass(frozen=True)
@@ -27,4 +28,4 @@ class Yogi(Adam):
         return square - (1.0 - self.beta2) * latest * (square - latest).sign()
 
 
-yogi = Yogi
+yogi = maker(Yogi)
