@@ -7,7 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from wafl.algorithms.algorithm import reports
-from wafl.algorithms.caps import Caps
 from wafl.algorithms.servers import Averaging
 from wafl.core.errors import ConfigError
 from wafl.core.shaping import CLIENTS
@@ -52,8 +51,7 @@ class Finder:
         rules = [entry.method.client_weights for entry in entries]
         shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
         closed = shaped or any(isinstance(getattr(rule, "center", rule), Fixed) for rule in rules)
-        caps = Caps(**experiment.caps.model_dump())
-        data = experiment.data
+        data, caps = experiment.data, experiment.caps
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
         census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
         census.gather()
