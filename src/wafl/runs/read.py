@@ -173,5 +173,6 @@ def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
     if place[:2] == ["tune", "space"]:
         return list(Between.model_fields)
     annotation = Experiment.model_fields[place[0]].annotation
-    (kind,) = (each for each in (annotation, *get_args(annotation)) if isinstance(each, type) and each is not NoneType)
+    members = (getattr(each, "__origin__", each) for each in (annotation, *get_args(annotation)))  # of Annotated
+    (kind,) = (each for each in members if isinstance(each, type) and each is not NoneType)
     return list(kind.model_fields if issubclass(kind, Section) else options_of(kind))
