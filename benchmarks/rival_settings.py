@@ -11,7 +11,6 @@ import numpy as np
 
 import wafl
 from wafl.attacks import Attack
-from wafl.core.bounds import within
 from wafl.data.natural import NATURAL
 from wafl.data.natural_tables import Table
 
@@ -49,7 +48,7 @@ def rotated(seed: int) -> Pair:
     def at(angles: Sequence[float]) -> wafl.Federation:
         parts: list[Any] = []
         for client, angle in enumerate(angles):
-            turn = within(wafl.shifts.rotation(severity=angle / 90.0), clients.bounds)
+            turn = wafl.shifts.rotation(severity=angle / 90.0).within(clients.bounds)
             (x, y), (x_test, y_test) = clients.train.of(client), clients.test.of(client)
             parts.append((turn.apply(x).numpy(), y.numpy(), turn.apply(x_test).numpy(), y_test.numpy()))
         return wafl.Federation.from_arrays(parts, bounds=clients.bounds, num_classes=10)

@@ -126,7 +126,12 @@ class Stage:
         if json.loads((self.folder / "results.json").read_text())["finished"] is not True:
             raise AssertionError("the study is not finished")
         saved = load_run(self.folder / "wafl")
-        expected = replay(self.clients, wafl.WAFL(gamma=1.0), Schedule(ROUNDS, None, None, 1, 64, RATE), saved.history)
+        expected = replay(
+            self.clients,
+            wafl.WAFL(gamma=1.0),
+            Schedule(rounds=ROUNDS, local_epochs=1, learning_rate=RATE),
+            saved.history,
+        )
         if not equal(saved.params, expected):
             raise AssertionError("the parameters are not those of the clients that took part")
 

@@ -1,13 +1,19 @@
-"""Docstrings as the site's reference shows them: a doctest is a block of code, a role of Sphinx is a name."""
+"""Docstrings as the site's reference shows them: a doctest is a block of code, a role of Sphinx is a name.
+
+What :mod:`wafl.core.options` adds to docstrings and signatures when it is imported is shown too.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Class, Docstring, Extension, Function, Object, Parameter, ParameterKind, Parameters
 
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*(?:\n(?![ ]*$).*)*\n?)+", re.MULTILINE)
+DERIVED = ("wafl.core.options.taking", "wafl.core.options.documented")
 ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
@@ -15,6 +21,23 @@ class Docstrings(Extension):
     """Rewrites each docstring once, when its object is found."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
+        decorators = obj.decorators if isinstance(obj, Class | Function) else []
+        if any(decorator.callable_path.startswith(DERIVED) for decorator in decorators):
+            made = getattr(import_module(obj.module.path), obj.name)
+            obj.docstring = Docstring(inspect.getdoc(made) or "", parent=obj)
+            if isinstance(obj, Function):
+                obj.parameters = _parameters(inspect.signature(made))
         if obj.docstring:
             text = ROLE.sub(r"`\1`", obj.docstring.value)
             obj.docstring.value = DOCTEST.sub(lambda match: f"```python\n{match[0].rstrip()}\n```\n", text)
+
+
+def _parameters(signature: inspect.Signature) -> Parameters:
+    """A signature as the site shows it."""
+    found: list[Parameter] = []
+    for each in signature.parameters.values():
+        annotation = re.sub(r"\b\w+\.", "", inspect.formatannotation(each.annotation))
+        default = None if each.default is each.empty else repr(each.default)
+        kind = ParameterKind(each.kind.description)
+        found.append(Parameter(each.name, annotation=annotation, kind=kind, default=default))
+    return Parameters(*found)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wafl.core.frames import to_frame, to_html
-from wafl.core.shapes import shaped
+from wafl.core.shapes import as_type
 from wafl.plotting import Line, by_round
 
 NUMBERS = ("loss", "seconds", "replies", "achieved_radius", "gamma")
@@ -105,11 +105,11 @@ class History(Sequence[Record]):
         def restore(value: Any) -> Any:
             return tuple(restore(item) for item in value) if isinstance(value, list) else value
 
-        shaped(list[dict[str, Any]], rows, "history")
+        as_type(list[dict[str, Any]], rows, "history")
         diverged = rows[-1].get("diverged") if rows else None
         kept = rows if diverged is None else rows[:-1]
-        shaped(str | None, diverged, "diverged")
-        shaped(list[Record], kept, "history")
+        as_type(str | None, diverged, "diverged")
+        as_type(list[Record], kept, "history")
         return cls([Record(**{name: restore(value) for name, value in row.items()}) for row in kept], diverged)
 
     def __len__(self) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from wafl.core.checks import check_positive, check_seed
-from wafl.core.options import Choice, Count, EachRound, NotNegative, Positive, Range, Tunable, check_options
+from wafl.core.checks import check_positive
+from wafl.core.options import Choice, Count, EachRound, NotNegative, Positive, Range, Seed, Tunable, check_options
 from wafl.core.precision import BFLOAT16, FLOAT32, TF32
 from wafl.core.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
 
@@ -37,37 +37,46 @@ class LocalWork:
         return 1 if self.batch_size is None else math.ceil(count / self.batch_size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How clients work together; :func:`wafl.fit` describes each option."""
+    """How clients work together."""
 
     rounds: Annotated[int, Count(), "The number of rounds."]
-    cohort: Annotated[int | None, Count(), "Clients per round; without it, all of them."] = None
-    local_steps: Annotated[int | None, Count(), "Steps per client and round."] = None
+    cohort: Annotated[int | None, Count(), "Clients per round; by default all of them."] = None
+    local_steps: Annotated[int | None, Count(), "Steps per client and round; give these or local_epochs."] = None
     local_epochs: Annotated[int | None, Count(), "Passes of each client over its examples per round."] = None
-    batch_size: Annotated[int | None, Count(), "Examples per step; without it, all of a client's."] = 64
+    batch_size: Annotated[int | None, Count(), "Examples per step; in Python, None takes all of a client's."] = 64
     learning_rate: Annotated[
-        LearningRate, EachRound(Positive()), Tunable(), "The learning rate of the clients' steps."
+        LearningRate,
+        EachRound(Positive()),
+        Tunable(),
+        "The learning rate of the clients' steps; in Python, it may be a function of the round.",
     ] = 0.01
-    momentum: Annotated[float, Range(0, 1, high_open=True), "The momentum of the clients' steps."] = 0.0
+    momentum: Annotated[float, Range(0, 1, high_open=True), "The momentum of the clients' steps, within a round."] = 0.0
     weight_decay: Annotated[float, NotNegative, "The weight decay of the clients' steps."] = 0.0
-    server_learning_rate: Annotated[float | None, Positive(), "Shorthand for a server sgd with this rate."] = None
-    seed: Annotated[int, "Determines every random choice."] = 0
-    clip_norm: Annotated[float | None, Positive(), "The longest update that counts in full."] = None
+    server_learning_rate: Annotated[
+        float | None, Positive(), "Shorthand for the method's server, an sgd with this rate."
+    ] = None
+    seed: Annotated[int, Seed(), "Determines every random choice."] = 0
+    clip_norm: Annotated[
+        float | None, Positive(), "The longest update that counts in full; a longer one is shortened to this length."
+    ] = None
     statistics: Annotated[
         str,
         Choice((FROZEN, AVERAGED, PER_CLIENT, FEDBN)),
-        "The running statistics of BatchNorm: frozen, averaged, kept by each client, or (fedbn) with scale and offset.",
+        "What becomes of the running statistics of BatchNorm layers in training mode: averaged like the parameters, "
+        "kept by each client, kept with the scale and offset of these layers (fedbn), or frozen, for which these "
+        "layers must be in eval().",
     ] = FROZEN
     precision: Annotated[
         str,
         Choice((FLOAT32, TF32, BFLOAT16)),
-        "What layers are computed with: float32, or on a GPU tf32 or bfloat16.",
+        "What the layers of a network are computed with: float32, or, to be faster on a GPU, tf32 or bfloat16; "
+        "everything else stays float32.",
     ] = FLOAT32
 
     def __post_init__(self) -> None:
         check_options(self)
-        object.__setattr__(self, "seed", check_seed(self.seed))
         if (self.local_steps is None) == (self.local_epochs is None):
             raise ValueError(
                 "give local_steps or local_epochs, exactly one of them "

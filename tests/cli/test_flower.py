@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from wafl.algorithms.admission import REMOTE_CLIP
+from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
 from wafl.cli.main import app
 from wafl.flower.ops.loopback import QUIET, find_tool
 from wafl.flower.run_config import from_run_config
-from wafl.runs.config import Tolerance
 from wafl.runs.read import read_experiment
 
 EXPERIMENT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Callable
@@ -18,13 +19,17 @@ from wafl.core.options import (
     Count,
     EachRound,
     Limits,
+    Listed,
     Norm,
     NotNegative,
     Option,
     Positive,
     Range,
+    Seed,
     check_options,
+    documented,
     options_of,
+    taking,
 )
 
 NAN, INF = math.nan, math.inf
@@ -53,6 +58,8 @@ def accepts(limits: Limits, value: Any) -> bool:
         (Range(infinite=True), [0, INF, -INF], [NAN]),
         (Count(), [1, 2, 10**30, np.int64(3), np.uint8(1)], [0, -1, np.int64(0)]),
         (Count(0), [0, 5, np.int32(0)], [-1, np.int64(-1)]),
+        (Seed(), [0, 2**32 - 1, np.uint32(7)], [-1, 2**32, 0.0, "0", None]),
+        (Listed(Count()), [[1], (28, 28), [np.int64(3)]], [[], (), [0], [1.5], 3, "33", {3}]),
         (Norm, [1, 2, 2.0, INF, np.int64(2), np.float32(INF)], [0, 3, 1.5, NAN, -INF, np.float64(3)]),
     ],
 )
@@ -117,6 +124,9 @@ def test_a_function_of_the_round_is_accepted_unseen_and_a_number_only_within_the
         (Count(), 0, "gamma=0 must be at least 1$"),
         (Count(2, "; give two"), 1.5, "gamma=1.5 must be a whole number, at least 2; give two$"),
         (Count(), True, "gamma=True must be a whole number, at least 1$"),
+        (Seed(), -1, r"gamma=-1 must lie in 0 .. 2\*\*32 - 1"),
+        (Listed(Count()), (3, 0), r"gamma\[1\]=0 must be at least 1$"),
+        (Listed(Count()), 3, "gamma=3 must be a list of at least one whole number"),
         (Norm, 3, "gamma=3 must be 1, 2 or inf$"),
         (Choice(("a", "b"), ": use one"), "c", "gamma='c' must be a or b: use one$"),
     ],
@@ -200,3 +210,71 @@ def test_numbers_of_numpy_are_stored_as_plain_ones() -> None:
     assert json.loads(json.dumps(vars(given))) == vars(given)
     assert Derived(gamma=1).gamma == 1
     assert type(Derived(gamma=1).gamma) is int, "what is plain already stays as it is"
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """How far to go.
+
+    >>> Walk(steps=3).steps
+    3
+    """
+
+    steps: Annotated[int, Count(), "How many steps."]
+    rate: Annotated[float | None, Positive(), "How fast."] = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@taking(Walk)
+def walk(model: str, clients: str, method: str, options: Walk) -> tuple[str, str, str, Walk]:
+    """Go there.
+
+    Args:
+        model: whose steps.
+        clients: from where.
+        method: by which road.
+
+    Returns:
+        What was given.
+    """
+    return model, clients, method, options
+
+
+def test_a_dataclass_is_documented_by_its_options() -> None:
+    assert str(inspect.signature(Walk)) == "(*, steps: int, rate: float | None = None)"
+    lines = "Args:\n    steps: how many steps.\n    rate: how fast."
+    assert inspect.getdoc(Walk) == f"How far to go.\n\n{lines}\n\n>>> Walk(steps=3).steps\n3"
+
+
+def test_a_function_takes_the_options_of_a_dataclass_by_name_and_its_help_lists_them() -> None:
+    assert walk("a", "b", "c", steps=3) == ("a", "b", "c", Walk(steps=3))
+    assert walk(model="a", method="c", clients="b", rate=0.5, steps=1) == ("a", "b", "c", Walk(steps=1, rate=0.5))
+    assert str(inspect.signature(walk)) == (
+        f"(model: str, clients: str, method: str, *, steps: int, rate: float | None = None) -> "
+        f"tuple[str, str, str, {__name__}.Walk]"
+    )
+    assert "method: by which road.\n    steps: how many steps.\n    rate: how fast.\n\nReturns:" in inspect.getdoc(walk)
+    assert walk.__name__ == "walk"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"steps": 1, "rat": 0.5}, TypeError, r"^walk has no option 'rat': did you mean 'rate'\?$"),
+        ({"steps": 1, "zzz": 0.5}, TypeError, "^walk has no option 'zzz': it has: steps, rate$"),
+        ({}, TypeError, "^walk: missing a required argument: 'steps'$"),
+        ({"steps": 0}, ValueError, "^steps=0 must be at least 1$"),
+    ],
+)
+def test_a_function_refuses_options_that_it_has_not_and_values_out_of_range(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        walk("a", "b", "c", **options)
+    with pytest.raises(TypeError, match=r"^walk: missing a required argument: 'method'$"):
+        walk("a", "b", steps=1)
+    with pytest.raises(TypeError, match=r"^walk: too many positional arguments$"):
+        walk("a", "b", "c", 1, steps=1)

@@ -138,9 +138,9 @@ def test_a_large_seed_does_not_repeat_the_draws_of_a_small_one(seed: int) -> Non
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dropout": 1.1}, "dropout=1.1 is a rate and must lie in [0, 1]"),
-        ({"nan": -0.1}, "nan=-0.1 is a rate"),
-        ({"late": math.nan}, "late=nan is a rate"),
+        ({"dropout": 1.1}, "dropout=1.1 must lie in [0, 1]: it is a rate"),
+        ({"nan": -0.1}, "nan=-0.1 must lie in [0, 1]: it is a rate"),
+        ({"late": math.nan}, "late=nan must lie in [0, 1]: it is a rate"),
         ({"dropout": 0.6, "wrong_shape": 0.5}, "the rates of the faults sum to 1.1: they must not exceed 1"),
         ({"seed": -1}, "seed=-1 must lie in"),
         ({"seed": 1.5}, "seed=1.5 must lie in"),
@@ -157,14 +157,14 @@ def test_faults_refuse_rates_that_are_not_rates_and_seeds_that_are_not_seeds(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"min_replies": 1.1}, "min_replies=1.1 is a share"),
-        ({"min_replies": math.nan}, "min_replies=nan is a share"),
+        ({"min_replies": 1.1}, "min_replies=1.1 must lie in [0, 1]: it is a share of the clients asked"),
+        ({"min_replies": math.nan}, "min_replies=nan must lie in [0, 1]: it is a share of the clients asked"),
         ({"attempts": 0}, "attempts=0 must be at least 1"),
-        ({"outsized": 1.0}, "outsized=1.0 must exceed 1"),
-        ({"outsized": math.nan}, "outsized=nan must exceed 1"),
+        ({"outsized": 1.0}, "outsized=1.0 must be above 1: it is a multiple of the median length"),
+        ({"outsized": math.nan}, "outsized=nan must be above 1: it is a multiple of the median length"),
         ({"clip": 0.9}, "clip=0.9 must be at least 1"),
         ({"clip": math.nan}, "clip=nan must be at least 1"),
-        ({"diverged": 1.0}, "diverged=1.0 must exceed 1"),
+        ({"diverged": 1.0}, "diverged=1.0 must be above 1: it is a multiple of the first round's loss"),
     ],
 )
 def test_a_tolerance_refuses_options_out_of_range(wrong: dict[str, Any], message: str) -> None:

@@ -180,7 +180,7 @@ def test_training_with_keys_survives_a_node_that_is_killed(outcome: Outcome) -> 
     left_out = [{client for client, _ in record.excluded} for record in saved.history]
     assert left_out == [set(), set(SITES[KILLED])], "its clients, in the round in which it was killed"
     method = wafl.WAFL(gamma=1.0)
-    schedule = Schedule(ROUNDS, None, None, EPOCHS, 64, RATE)
+    schedule = Schedule(rounds=ROUNDS, local_epochs=EPOCHS, learning_rate=RATE)
     assert equal(saved.params, replay(outcome.clients, method, schedule, saved.history))
     assert not outcome.left_over, "every process is gone"
 

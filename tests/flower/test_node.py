@@ -24,6 +24,7 @@ from flwr.common.config import flatten_dict, get_fused_config_from_dir, parse_co
 import wafl
 from tests.oracles import flower_fakes as fakes
 from wafl.algorithms import Query
+from wafl.algorithms.admission import Tolerance
 from wafl.core.errors import ConfigError, FolderError
 from wafl.flower import client
 from wafl.flower.hello import Hello
@@ -34,7 +35,7 @@ from wafl.flower.refusals import check_refusal, signature
 from wafl.flower.run_config import OWN, from_run_config, to_run_config
 from wafl.flower.site import open_site, read_folder
 from wafl.flower.wire import NodeQuery, WireError, config_only, decode_replies, encode_query
-from wafl.runs.config import Data, Experiment, Tolerance
+from wafl.runs.config import Data, Experiment
 from wafl.runs.read import parse_experiment
 
 INF = math.inf
@@ -385,9 +386,8 @@ SECTIONS: list[dict[str, Any]] = [
 
 def meaning(experiment: Experiment) -> dict[str, Any]:
     """All that matters on a grid, with methods by the names of their results."""
-    content = experiment.model_dump(exclude={"engine", "methods"})
-    content["tolerance"] = content["tolerance"] or Tolerance().model_dump()
-    content["tolerance"]["clip"] = content["tolerance"]["clip"] or 3.0
+    content = experiment.model_dump(exclude={"engine", "methods", "tolerance"})
+    content["tolerance"] = (experiment.tolerance or Tolerance()).remote()
     content["methods"] = {method.label: method.model_dump(exclude={"name"}) for method in experiment.methods}
     return content
 

@@ -9,13 +9,14 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 
 from wafl.algorithms.caps import Caps
 from wafl.algorithms.lengths import lengths_of, longest_of, shortened
 from wafl.algorithms.messages import PARAMS, Query, Replies, Reply
+from wafl.core.options import Count, Range, check_options, documented
 
 NOT_FINITE = "with NaN or infinity"
 
@@ -32,38 +33,47 @@ REMOTE_CLIP = 3.0
 """How many times the median length an update may have where clients are on other machines, unless told otherwise."""
 
 
+@documented
 @dataclass(frozen=True)
 class Tolerance:
-    """How many clients may fail before a round does, and how far one may stray from the others.
+    """How many clients may fail before a round does, and how far one may stray from the others."""
 
-    Args:
-        min_replies: the share of the clients asked, and at least one client, that must reply for a round to count.
-        attempts: how many times a round is tried in total before training stops.
-        outsized: an update more than this many times as long as the round's median is left out, and so is a loss more
-            than this many times the median loss, or 1 if that is larger; both need three replies to compare.
-        clip: an update more than this many times as long as the round's median is shortened to that length. By default
-            none is; where clients are on other machines, the default is 3.
-        diverged: training stops when the mean loss of three rounds is more than this many times that of the first
-            round. By default it goes on, with a warning.
-    """
-
-    min_replies: float = 0.5
-    attempts: int = 3
-    outsized: float = 100.0
-    clip: float = math.inf
-    diverged: float = math.inf
+    min_replies: Annotated[
+        float,
+        Range(0, 1, ": it is a share of the clients asked"),
+        "The share of the clients asked, and at least one client, that must reply for a round to count.",
+    ] = 0.5
+    attempts: Annotated[int, Count(), "How often a round is tried in total before training stops."] = 3
+    outsized: Annotated[
+        float,
+        Range(1, hint=": it is a multiple of the median length", low_open=True, infinite=True),
+        "An update more than this many times as long as the round's median is left out, and so is a loss more than "
+        "this many times the median loss, or 1 if that is larger; both need three replies to compare.",
+    ] = 100.0
+    clip: Annotated[
+        float | None,
+        Range(1, hint=": it is a multiple of the median length", infinite=True),
+        "An update more than this many times as long as the round's median is shortened to that length; by default 3 "
+        "where clients are on other machines, and inf, which shortens none, elsewhere.",
+    ] = None
+    diverged: Annotated[
+        float,
+        Range(1, hint=": it is a multiple of the first round's loss", low_open=True, infinite=True),
+        "Training stops when the mean loss of three rounds is more than this many times that of the first round; by "
+        "default it goes on, with a warning.",
+    ] = math.inf
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.min_replies <= 1.0:
-            raise ValueError(f"min_replies={self.min_replies} is a share of the clients asked and must lie in [0, 1]")
-        if self.attempts < 1:
-            raise ValueError(f"attempts={self.attempts} must be at least 1")
-        if not self.outsized > 1:
-            raise ValueError(f"outsized={self.outsized} must exceed 1: it is a multiple of the median length")
-        if not self.clip >= 1:
-            raise ValueError(f"clip={self.clip} must be at least 1: it is a multiple of the median length")
-        if not self.diverged > 1:
-            raise ValueError(f"diverged={self.diverged} must exceed 1: it is a multiple of the first round's loss")
+        check_options(self)
+
+    @property
+    def multiple(self) -> float:
+        """How many times as long as the round's median an update may be before it is shortened."""
+        return math.inf if self.clip is None else self.clip
+
+    def remote(self) -> Tolerance:
+        """The same where clients are on other machines: there, by default, long updates are shortened."""
+        return replace(self, clip=REMOTE_CLIP) if self.clip is None else self
 
     def enough(self, replies: int, asked: int) -> bool:
         """Whether that many usable replies make a round."""
@@ -95,7 +105,7 @@ def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: C
     counted = replace(query, clients=tuple(reply.client for reply in kept), weights=query.weights[places])
     if not kept:
         return Admission(counted, None, [*excluded, *outsized], {})
-    replies, short = _shorten(query, _stack(kept, query.wanted), tolerance.clip)
+    replies, short = _shorten(query, _stack(kept, query.wanted), tolerance.multiple)
     return Admission(counted, replies, [*excluded, *outsized], short)
 
 

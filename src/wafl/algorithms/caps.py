@@ -6,24 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from wafl.core.options import Count, Positive, check_options
+from wafl.core.options import Count, Listed, Positive, check_options, documented
 
 MOST_FEATURES = 10**6
 """The most numbers in an example if its shape is not declared."""
 
 
+@documented
 @dataclass(frozen=True)
 class Caps:
     """The most that clients on other machines may claim; one that claims more is left out, with its name and a warning.
-
-    Args:
-        examples: training examples of a client.
-        tests: test examples of a client.
-        classes: classes, or targets of a regression.
-        shape: the shape of an example; if it is not given, examples have at most a million numbers.
-        loss: the size of a client's mean loss.
-        cost: a client's mean transport cost.
-        clients_per_node: clients of one node.
 
     >>> Caps(examples=5000, classes=10).examples
     5000
@@ -33,7 +25,9 @@ class Caps:
     tests: Annotated[int, Count(), "The most test examples of a client."] = 10**6
     classes: Annotated[int, Count(), "The most classes, or targets of a regression."] = 1000
     shape: Annotated[
-        tuple[int, ...] | None, "The shape of an example; by default any with up to a million numbers."
+        tuple[int, ...] | None,
+        Listed(Count()),
+        "The shape of an example; by default any with up to a million numbers.",
     ] = None
     loss: Annotated[float, Positive(infinite=True), "The largest mean loss of a client."] = math.inf
     cost: Annotated[float, Positive(infinite=True), "The largest mean transport cost of a client."] = math.inf

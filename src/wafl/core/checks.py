@@ -34,8 +34,8 @@ def finite_rows(rows: Tensor) -> Tensor:
     return finite if bool(finite.all()) else torch.isfinite(rows).all(1)
 
 
-def check_seed(seed: Any) -> int:
+def check_seed(seed: Any, name: str = "seed") -> int:
     """The seed as a plain integer."""
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
-        raise ValueError(f"seed={seed!r} must lie in 0 .. 2**32 - 1 and be a whole number")
+        raise ValueError(f"{name}={seed!r} must lie in 0 .. 2**32 - 1 and be a whole number")
     return int(seed)

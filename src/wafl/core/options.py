@@ -2,16 +2,19 @@
 
     gamma: Annotated[float | None, Positive(": a smaller gamma is a larger ball"), "The price of transport."] = None
 
-The constructor checks the range (:func:`check_options`); experiment files, the command line and the schema are made
-from the same fields (:func:`options_of`).
+The constructor checks the range (:func:`check_options`); experiment files, the command line, the schema and the
+signatures of functions are made from the same fields (:func:`options_of`, :func:`taking`).
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import cache, update_wrapper
+from difflib import get_close_matches
+from functools import cache, update_wrapper, wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import (
@@ -20,6 +23,7 @@ from typing import (
     ClassVar,
     Literal,
     ParamSpec,
+    Protocol,
     Self,
     TypeVar,
     Union,
@@ -32,9 +36,14 @@ from typing import (
 import numpy as np
 
 from wafl.core.bounds import check_bounds
+from wafl.core.checks import check_seed
 
-T = TypeVar("T")
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
 P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,27 @@ class Shaped:
 
 
 @dataclass(frozen=True)
+class Seed:
+    """Whole numbers from 0 to 2**32 - 1."""
+
+    def check(self, name: str, value: Any) -> None:
+        check_seed(value, name)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One or more values, each within these limits."""
+
+    each: Count
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, list | tuple) or not value:
+            raise ValueError(f"{name}={value!r} must be a list of at least one whole number, such as (28, 28)")
+        for place, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            self.each.check(f"{name}[{place}]", item)
+
+
+@dataclass(frozen=True)
 class EachRound:
     """A number in this range, or a function of the round that returns one."""
 
@@ -150,8 +180,8 @@ class Tunable:
     comparable: Callable[[float, int], float] | None = None
 
 
-Limits = Range | Count | Choice | Box | Shaped | EachRound
-LIMITS = (Range, Count, Choice, Box, Shaped, EachRound)
+Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | EachRound
+LIMITS = (Range, Count, Choice, Box, Shaped, Seed, Listed, EachRound)
 
 
 def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:
@@ -218,6 +248,80 @@ def maker(kind: Callable[P, T]) -> Callable[P, T]:
         return kind(*args, **kwargs)
 
     return update_wrapper(make, kind, updated=())
+
+
+def documented(kind: type[T]) -> type[T]:
+    """The dataclass, whose help lists its options: in its signature, and in the ``Args`` of its docstring."""
+    kind.__doc__ = with_arguments(kind.__doc__ or "", kind)
+    kind.__signature__ = plain_signature(kind)  # pyright: ignore[reportAttributeAccessIssue]
+    return kind
+
+
+def plain_signature(kind: Any) -> inspect.Signature:
+    """The signature of a dataclass, with the types of its options alone."""
+    hints, signature = get_type_hints(kind), inspect.signature(kind)
+    plain = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
+
+
+def with_arguments(doc: str, kind: type) -> str:
+    """A docstring whose ``Args`` end with the options of a dataclass; what is returned and examples come after them."""
+    doc = inspect.cleandoc(doc)
+    lines = [f"    {name}: {option.doc[:1].lower()}{option.doc[1:]}" for name, option in options_of(kind).items()]
+    head, end, tail = re.fullmatch(r"(.*?)(\n\nReturns:|\n\n>>> |$)(.*)", doc, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    return "\n".join([head if "\nArgs:\n" in head else f"{head}\n\nArgs:", *lines]) + end + tail
+
+
+def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
+    """What to say about an option that there is not: the closest one, or all of them."""
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
+    return f"{owner} has no option {name!r}: {hint}"
+
+
+class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):
+    """A function of a model, clients and a method that takes the fields of a dataclass by name."""
+
+    def __call__(
+        self, model: A_contra, clients: B_contra, method: C_contra, *args: P.args, **kwargs: P.kwargs
+    ) -> R_co: ...
+
+
+def taking(
+    options: Callable[P, T],
+) -> Callable[[Callable[[A_contra, B_contra, C_contra, T], R_co]], Taking[A_contra, B_contra, C_contra, P, R_co]]:
+    """A decorator: whoever calls the function names the options of a dataclass, and the function gets one of these.
+
+    The signature and the ``Args`` of the docstring list each option, as if it had been written there.
+    """
+    kind: Any = options
+
+    def decorate(
+        function: Callable[[A_contra, B_contra, C_contra, T], R_co],
+    ) -> Taking[A_contra, B_contra, C_contra, P, R_co]:
+        name, signature = function.__name__, inspect.signature(function, eval_str=True)
+        *own, _ = signature.parameters.values()
+        named = plain_signature(kind).parameters
+        keyed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named.values()]
+        signature = signature.replace(parameters=[*own, *keyed])
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> R_co:
+            for given in kwargs:
+                if given not in signature.parameters:
+                    raise TypeError(unknown_option(name, given, named))
+            try:
+                bound = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            model, clients, method = (bound.pop(each.name) for each in own)
+            return function(model, clients, method, kind(**bound))
+
+        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        called.__doc__ = with_arguments(function.__doc__ or "", kind)
+        return called
+
+    return decorate
 
 
 def _is_number(value: Any, kind: type) -> bool:

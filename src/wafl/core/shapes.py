@@ -72,10 +72,10 @@ def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
         elif isinstance(kind, Mapping):
             check_types(table[name], kind, place)  # pyright: ignore[reportUnknownArgumentType]
         else:
-            shaped(kind, table[name], place)
+            as_type(kind, table[name], place)
 
 
-def shaped(kind: Any, value: Any, where: str = "") -> Any:
+def as_type(kind: Any, value: Any, where: str = "") -> Any:
     """The value as this type, such as ``list[float]`` or a dataclass; a ValueError that names what does not fit."""
     from pydantic import ValidationError
 

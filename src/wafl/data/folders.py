@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafl.core.shapes import parsed, shaped
+from wafl.core.shapes import as_type, parsed
 
 TOGETHER = ("x.npy", "y.npy", "offsets.npy")
 TESTS = ("x_test.npy", "y_test.npy")
@@ -85,6 +85,6 @@ def _about(path: Path) -> About:
     if not path.exists():
         return About()
     try:
-        return shaped(About, parsed(path.read_bytes()), "about.json")
+        return as_type(About, parsed(path.read_bytes()), "about.json")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -4,47 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 
 from wafl.algorithms.admission import Exclusion
 from wafl.algorithms.messages import Query, Reply
-from wafl.core.checks import check_seed
+from wafl.core.options import Range, Seed, check_options, documented
 from wafl.core.random import Key, Purpose, bits, uniform
 
+RATE = Range(0, 1, ": it is a rate")
 
+
+@documented
 @dataclass(frozen=True)
 class Faults:
-    """Rates at which clients that are asked fail.
+    """Rates at which clients that are asked fail on purpose.
 
     What happens to a client is drawn from the seed, independently for each client, round and attempt at the round.
-
-    Args:
-        dropout: the rate of clients that do not reply.
-        late: the rate of clients whose reply comes too late.
-        nan: the rate of replies full of NaN.
-        infinity: the rate of replies full of infinity.
-        wrong_shape: the rate of replies that are too short.
-        seed: of the draws; they also depend on the seed of the run.
 
     >>> Faults(dropout=0.2, nan=0.05).dropout
     0.2
     """
 
-    dropout: float = 0.0
-    late: float = 0.0
-    nan: float = 0.0
-    infinity: float = 0.0
-    wrong_shape: float = 0.0
-    seed: int = 0
+    dropout: Annotated[float, RATE, "The rate of clients that do not reply."] = 0.0
+    late: Annotated[float, RATE, "The rate of clients whose reply comes too late to count."] = 0.0
+    nan: Annotated[float, RATE, "The rate of replies full of NaN."] = 0.0
+    infinity: Annotated[float, RATE, "The rate of replies full of infinity."] = 0.0
+    wrong_shape: Annotated[float, RATE, "The rate of replies that are too short."] = 0.0
+    seed: Annotated[int, Seed(), "The seed of who fails, which also depends on the seed of the run."] = 0
 
     def __post_init__(self) -> None:
-        for name, rate in self.rates().items():
-            if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"{name}={rate} is a rate and must lie in [0, 1]")
+        check_options(self)
         if sum(self.rates().values()) > 1.0 + 1e-12:
             raise ValueError(f"the rates of the faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
-        check_seed(self.seed)
 
     def rates(self) -> dict[str, float]:
         names = ("dropout", "late", "nan", "infinity", "wrong_shape")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from wafl.algorithms.admission import Tolerance
+from wafl.core.options import part, taking
 from wafl.core.task import Loss
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
@@ -24,73 +25,46 @@ from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.methods import Method, not_a_method
 from wafl.run import Run, Runs
-from wafl.schedule import LearningRate, Schedule
+from wafl.schedule import Schedule
 from wafl.weights import ClientWeights
 
 
-def fit(
-    model: nn.Module,
-    clients: Federation,
-    method: Method,
-    *,
-    rounds: int,
-    cohort: int | None = None,
-    local_steps: int | None = None,
-    local_epochs: int | None = None,
-    batch_size: int | None = 64,
-    learning_rate: LearningRate = 0.01,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    clip_norm: float | None = None,
-    statistics: str = "frozen",
-    precision: str = "float32",
-    server_learning_rate: float | None = None,
-    client_weights: ClientWeights | None = None,
-    loss: Loss = "cross_entropy",
-    init: Mapping[str, Tensor] | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    chunk_size: int | None = None,
-    on_round: OnRound | None = None,
-    callbacks: Callbacks = (),
-    checkpoint: Checkpoint | None = None,
-    faults: Faults | None = None,
-    tolerance: Tolerance | None = None,
-) -> Run:
+@dataclass(frozen=True, kw_only=True)
+class Training(Schedule):
+    """Everything that :func:`fit` may be told besides the model, the clients and the method."""
+
+    client_weights: Annotated[ClientWeights | None, "Replaces the method's client weights."] = None
+    loss: Annotated[
+        Loss,
+        '"cross_entropy", "squared_error", a function of (outputs, y) that returns one loss per example, or a '
+        ":class:`wafl.OutputLoss`.",
+    ] = "cross_entropy"
+    init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
+    device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
+    chunk_size: Annotated[
+        int | None, "Lanes computed together; by default as many as half of the free memory holds."
+    ] = None
+    on_round: Annotated[
+        OnRound | None, "Called after every round with the run's place in a sweep, its record and its state."
+    ] = None
+    callbacks: Annotated[Callbacks, "Told about every round (:mod:`wafl.callbacks`)."] = ()
+    checkpoint: Annotated[Checkpoint | None, "Keeps the progress, so that the same call resumes after a crash."] = None
+    faults: Annotated[Faults | None, "Lets clients fail on purpose."] = None
+    tolerance: Annotated[
+        Tolerance | None,
+        "How many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out instead of "
+        "ending the run.",
+    ] = None
+
+
+@taking(Training)
+def fit(model: nn.Module, clients: Federation, method: Method, options: Training) -> Run:
     """Train one model on all clients; only client work sees their examples.
 
     Args:
         model: any module that treats each example by itself; it is copied.
         clients: the clients and their examples.
         method: one of ``wafl.METHODS``, such as ``wafl.WAFL(gamma=0.5)``, or a :class:`wafl.Method`.
-        rounds: the number of rounds.
-        cohort: clients per round; None asks all of them.
-        local_steps: steps per client and round; give this or ``local_epochs``.
-        local_epochs: passes of each client over its examples per round.
-        batch_size: examples per step; None takes all examples of a client.
-        learning_rate: the learning rate of the clients' steps, a number or a function of the round.
-        momentum: the momentum of the clients' steps, within a round.
-        weight_decay: the weight decay of the clients' steps.
-        clip_norm: the longest update that counts in full; a longer one is shortened to this length.
-        statistics: what becomes of the running statistics of BatchNorm layers in training mode: ``"averaged"`` like the
-            parameters, kept by each ``"client"``, kept with the scale and offset of these layers (``"fedbn"``), or
-            ``"frozen"``, for which these layers must be in ``eval()``.
-        precision: what the layers of a network are computed with: ``"float32"``, or, to be faster on a GPU, ``"tf32"``
-            or ``"bfloat16"``; everything else stays float32.
-        server_learning_rate: shorthand for the method's ``server=wafl.servers.sgd(rate)``.
-        client_weights: replaces the method's client weights.
-        loss: ``"cross_entropy"``, ``"squared_error"``, a function of ``(outputs, y)`` that returns one loss per
-            example, or a :class:`wafl.OutputLoss`.
-        init: the parameters to start from; by default the model's own.
-        seed: determines every random choice.
-        device: where lanes are computed, ``"cpu"`` or ``"cuda"``.
-        chunk_size: lanes computed together; by default as many as half of the free memory holds.
-        on_round: called after every round with the run's place in a sweep, its record and its state.
-        callbacks: told about every round (:mod:`wafl.callbacks`).
-        checkpoint: keeps the progress, so that the same call resumes after a crash.
-        faults: lets clients fail on purpose.
-        tolerance: how many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out
-            instead of ending the run.
 
     Returns:
         The trained model with its history.
@@ -102,25 +76,10 @@ def fit(
     5
     """
     check_arguments("fit(model, clients, method)", model, clients, trained=False)
-    schedule = Schedule(
-        rounds=rounds,
-        cohort=cohort,
-        local_steps=local_steps,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-        statistics=statistics,
-        precision=precision,
-        server_learning_rate=server_learning_rate,
-        seed=seed,
-    )
-    spec = Spec(_known(method, client_weights), schedule)
-    here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
-    trainer = Trainer(model, here, loss, init)
-    return train(trainer, [spec], on_round, callbacks, checkpoint)[0]
+    spec = Spec(_known(method, options.client_weights), part(options, Schedule))
+    here = Embedded(clients, find_device(options.device), options.chunk_size, options.faults, options.tolerance)
+    trainer = Trainer(model, here, options.loss, options.init)
+    return train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
 
 
 def sweep(
@@ -143,9 +102,9 @@ def sweep(
 ) -> Runs:
     """Train every combination of a grid as lanes of one batched run.
 
-    Combinations that differ only in numbers share a batch; those that differ in shape (``batch_size``, ``norm``, ...)
-    are trained one shape after another. Each run equals the one that :func:`fit` gives by itself. A run that diverges
-    ends alone, and ``run.diverged`` says why; if all of them diverge, that is an error.
+    Combinations that differ only in numbers share a batch; those that are computed differently (another ``batch_size``,
+    ``norm``, ...) are trained one after another. Each run equals the one that :func:`fit` gives by itself. A run that
+    diverges ends alone, and ``run.diverged`` says why; if all of them diverge, that is an error.
 
     Args:
         model: as in :func:`fit`, like all arguments but ``grid``.

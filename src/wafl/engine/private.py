@@ -13,6 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.messages import PARAMS
 from wafl.attacks import Attack
 from wafl.core.accountant import epsilon_of, noise_for
+from wafl.core.options import Positive, Range, check_options, documented
 from wafl.core.shaping import CLIENTS, Shape
 from wafl.core.statistics import FROZEN
 from wafl.core.task import Task
@@ -34,22 +36,30 @@ from wafl.evaluation.score import Score
 from wafl.run import Run
 
 
+@documented
 @dataclass(frozen=True)
 class Privacy:
-    """How private clients are.
+    """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
 
-    Args:
-        clip_norm: an update that is longer is shortened to this length.
-        epsilon: what a client that takes part in every round may spend in one run; the noise is found from it.
-        delta: the probability with which more than epsilon may leak.
-        noise_multiplier: instead of epsilon, the standard deviation of the noise on the sum of a round's updates, in
-            units of clip_norm.
-    """
+    clip_norm: Annotated[float, Positive(), "An update that is longer is shortened to this length."] = 1.0
+    epsilon: Annotated[
+        float,
+        Positive(),
+        "What a client that takes part in every round may spend in one run; the noise is found from it.",
+    ] = 8.0
+    delta: Annotated[
+        float,
+        Range(0, 1, low_open=True, high_open=True),
+        "The probability with which more than epsilon may leak: well below one over the number of clients.",
+    ] = 1e-5
+    noise_multiplier: Annotated[
+        float | None,
+        Positive(),
+        "Instead of epsilon: the standard deviation of the noise on the sum of a round's updates, over clip_norm.",
+    ] = None
 
-    clip_norm: float
-    epsilon: float
-    delta: float
-    noise_multiplier: float | None = None
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def noise(self, rounds: int) -> float:
         """The noise multiplier of a run of that many rounds."""

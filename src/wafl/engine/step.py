@@ -124,7 +124,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     loss, cost, memory = carry.loss, carry.cost, carry.memory
     if batch.first and losses is not None:
         loss = (share * losses).sum(1)
-    if move is not None:
+    if client.adversary is not None and move is not None:
         if memory is not None and move.state.memory is not None:
             memory = move.state.memory
         if batch.first:

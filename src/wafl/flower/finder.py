@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from wafl.algorithms.caps import Caps
 from wafl.core.errors import ConfigError
 from wafl.core.shaping import CLIENTS
 from wafl.engine.clients import Roster
@@ -41,8 +40,7 @@ class Finder:
         rules = [entry.method.client_weights for entry in entries]
         shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
         closed = shaped or any(rule.closed for rule in rules)
-        caps = Caps(**experiment.caps.model_dump())
-        data = experiment.data
+        data, caps = experiment.data, experiment.caps
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
         census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
         census.gather()

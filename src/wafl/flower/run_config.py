@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from wafl.algorithms.admission import REMOTE_CLIP
+from wafl.algorithms.admission import Tolerance
 from wafl.core.errors import ConfigError
-from wafl.runs.config import Experiment, Schedule, Tolerance
+from wafl.runs.config import Experiment, Schedule
 from wafl.runs.method_keys import MethodTable
 from wafl.runs.read import parse_experiment
 
@@ -35,6 +35,8 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
     What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
     is always written for the same reason.
     """
+    tolerance = (experiment.tolerance or Tolerance()).remote()
+    experiment = experiment.model_copy(update={"tolerance": tolerance})
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
     for table, method in zip(experiment.methods, content.pop("methods"), strict=True):
@@ -45,7 +47,6 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
         methods[key] = method
     if experiment.engine == "flower-sim":  # simulated nodes have new keys each time
         content["flower"]["names_by_key"] = False
-    content["tolerance"] = {"clip": REMOTE_CLIP, **content.get("tolerance", Tolerance().model_dump(exclude_none=True))}
     content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
     return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
 

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from wafl.adversaries import Wasserstein
-from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
+from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.caps import Caps
 from wafl.algorithms.lengths import longest_of
 from wafl.core.errors import TooFewRepliesError
@@ -76,7 +76,8 @@ class WAFL(FedAvg):
 
     def __init__(self, **options: Any) -> None:
         own = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
-        self.clip, self.caps = Tolerance(clip=options.pop("clip", REMOTE_CLIP)).clip, options.pop("caps", Caps())
+        self.clip = Tolerance(clip=options.pop("clip", None)).remote().multiple
+        self.caps = options.pop("caps", Caps())
         super().__init__(**options)
         self.adversary = Wasserstein(**own)
         if self.adversary.asks_shape:

@@ -6,15 +6,13 @@ line and the schema are made from the same fields (:func:`wafl.core.options.opti
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol
 
 from wafl.algorithms.parts import LocalStep, Optimizer, Server
-from wafl.core.options import options_of, part
+from wafl.core.options import part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
 from wafl.weights import ClientWeights, by_examples
 
@@ -99,11 +97,8 @@ class Preset(Generic[P]):
     def __init__(self, options: Any) -> None:
         self.options: type[Options] = options
         self.__name__ = self.__qualname__ = options.__name__
-        hints, signature = get_type_hints(options), inspect.signature(options)
-        arguments = [f"    {name}: {options_of(options)[name].doc}" for name in signature.parameters]
-        self.__doc__ = "\n".join([inspect.cleandoc(options.__doc__), "", "Args:", *arguments])
-        plain = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
-        self.__signature__ = signature.replace(parameters=plain, return_annotation=Method)
+        self.__doc__ = with_arguments(options.__doc__, options)
+        self.__signature__ = plain_signature(options).replace(return_annotation=Method)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
         for name in kwargs:
@@ -115,10 +110,10 @@ class Preset(Generic[P]):
         return Method(self.__name__, **{**usual, **chosen, **options.parts()})
 
     def _no_option(self, name: str) -> str:
-        known, why = list(self.__signature__.parameters), self.options.about.lacks.get(name)
-        near = get_close_matches(name, known, 1)
-        hint = why or (f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}")
-        return f"{self.__name__} has no option {name!r}: {hint}"
+        why = self.options.about.lacks.get(name)
+        if why:
+            return f"{self.__name__} has no option {name!r}: {why}"
+        return unknown_option(self.__name__, name, self.__signature__.parameters)
 
     def __repr__(self) -> str:
         return f"wafl.{self.__name__}{self.__signature__}"

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from wafl.algorithms.admission import Tolerance
+from wafl.algorithms.caps import Caps
+from wafl.engine.faults import Faults
+from wafl.engine.private import Privacy
 from wafl.runs.keys import (
     IMPORT,
     Box,
@@ -17,11 +21,13 @@ from wafl.runs.keys import (
     Positive,
     Section,
     Seed,
+    Seeds,
     Share,
     one_of,
     value_or_list,
 )
 from wafl.runs.method_keys import AnyMethod, Schedule
+from wafl.runs.tables import FromTable
 
 if TYPE_CHECKING:
     Norm = float
@@ -171,88 +177,10 @@ class Tune(Section):
     share of those."""
     seed: Seed = 0
     """The seed of the held-out part, the settings and, without seeds, the trials' training."""
-    seeds: list[Seed] | None = Field(default=None, min_length=1)
+    seeds: Seeds | None = None
     """Train every setting once per seed, and judge it by the mean; by default with the seed above alone."""
     space: dict[str, Searched] = Field(default={})
     """By option of a method or the schedule: a list of values, or { low = ..., high = ... }."""
-
-    @model_validator(mode="after")
-    def _different_seeds(self) -> Tune:
-        if self.seeds is not None and len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds={self.seeds} must differ")
-        return self
-
-
-class Faults(Section):
-    """Rates at which clients fail on purpose."""
-
-    dropout: Share = 0.0
-    """Clients that do not reply."""
-    late: Share = 0.0
-    """Clients whose reply comes too late to count."""
-    nan: Share = 0.0
-    """Clients whose reply holds NaN."""
-    infinity: Share = 0.0
-    """Clients whose reply holds infinity."""
-    wrong_shape: Share = 0.0
-    """Clients whose reply has the wrong shape."""
-    seed: Seed = 0
-    """The seed of who fails."""
-
-    @model_validator(mode="after")
-    def _at_most_all(self) -> Faults:
-        total = self.dropout + self.late + self.nan + self.infinity + self.wrong_shape
-        if total > 1.0 + 1e-12:
-            raise ValueError(f"the rates sum to {total:g}: they must not exceed 1")
-        return self
-
-
-class Tolerance(Section):
-    """How much may fail before a round does."""
-
-    min_replies: Share = 0.5
-    """The share of the clients asked that must reply for a round to count."""
-    attempts: Count = 3
-    """How often a round is tried in total before training stops."""
-    outsized: Annotated[float, Field(gt=1)] = 100.0
-    """An update more than this many times as long as the round's median is left out, or a loss that far above it."""
-    clip: Annotated[float, Field(ge=1)] | None = None
-    """An update more than this many times as long as the round's median is shortened to that; by default 3 on Flower
-    nodes, and inf, which shortens none, elsewhere."""
-    diverged: Annotated[float, Field(gt=1)] = math.inf
-    """Training stops when the mean loss of three rounds is more than this many times that of the first round."""
-
-
-class Caps(Section):
-    """The most that a client on a Flower node may claim; one that claims more is left out, by name."""
-
-    examples: Annotated[int, Field(ge=1, le=10**9)] = 10**6
-    """Training examples of a client."""
-    tests: Annotated[int, Field(ge=1, le=10**9)] = 10**6
-    """Test examples of a client."""
-    classes: Annotated[int, Field(ge=1, le=10**9)] = 1000
-    """Classes, or targets of a regression."""
-    shape: list[Count] | None = Field(default=None, min_length=1)
-    """The shape of an example; by default any with up to a million numbers."""
-    loss: Annotated[float, Field(gt=0)] = math.inf
-    """The mean loss of a client."""
-    cost: Annotated[float, Field(gt=0)] = math.inf
-    """The mean transport cost of a client."""
-    clients_per_node: Annotated[int, Field(ge=1, le=10**9)] = 1000
-    """Clients of one node."""
-
-
-class Privacy(Section):
-    """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
-
-    clip_norm: Positive = 1.0
-    """An update that is longer is shortened to this length."""
-    epsilon: Positive = 8.0
-    """What a client that takes part in every round may spend in one run; the noise is found from it."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The probability with which more than epsilon may leak: well below one over the number of clients."""
-    noise_multiplier: Positive | None = None
-    """Instead of epsilon: the standard deviation of the noise on the sum of a round's updates, over clip_norm."""
 
 
 class Flower(Section):
@@ -301,7 +229,7 @@ class Experiment(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "experiment"
     """The folder of the study, below runs/."""
-    seeds: list[Seed] = Field(default=[0], min_length=1)
+    seeds: Seeds = Field(default=[0])
     """One run per seed, all of them trained side by side."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     """Where lanes are computed."""
@@ -319,10 +247,10 @@ class Experiment(Section):
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping | None = None
     tune: Tune | None = None
-    faults: Faults | None = None
-    tolerance: Tolerance | None = None
-    privacy: Privacy | None = None
-    caps: Caps = Caps()
+    faults: Annotated[Faults, FromTable(Faults)] | None = None
+    tolerance: Annotated[Tolerance, FromTable(Tolerance)] | None = None
+    privacy: Annotated[Privacy, FromTable(Privacy)] | None = None
+    caps: Annotated[Caps, FromTable(Caps)] = Caps()
     trackers: Trackers = Trackers()
     flower: Flower = Flower()
 
@@ -334,8 +262,6 @@ class Experiment(Section):
                 raise ValueError(f"two methods are called {name!r}: give each its own name (name = ...)")
             if name in RESERVED:
                 raise ValueError(f"a method cannot be called {name!r}: that is the name of a file of the study")
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds={self.seeds} must differ")
         return self
 
     @model_validator(mode="after")

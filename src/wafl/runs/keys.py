@@ -34,6 +34,15 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), OfUsualSize]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _different(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) != len(seeds):
+        raise ValueError("must differ")
+    return seeds
+
+
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_different)]
 IMPORT = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$"
 Import = Annotated[str, Field(pattern=IMPORT)]
 """``module:function``, found next to the file or among the installed packages."""
@@ -91,7 +100,7 @@ Box = Annotated[
 """Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
 
 
-def _shape(value: Any) -> Any:
+def _ball_shape(value: Any) -> Any:
     """Checked as a whole: of a union, pydantic would say what is wrong with each member."""
     rows: list[Any] = value if isinstance(value, list) else []
     numbers = [each for row in rows for each in (row if isinstance(row, list) else [row])]
@@ -102,9 +111,9 @@ def _shape(value: Any) -> Any:
 
 
 _ROW = {"type": "array", "items": {"type": "number"}}
-Shape = Annotated[
+BallShape = Annotated[
     Any,
-    BeforeValidator(_shape),
+    BeforeValidator(_ball_shape),
     WithJsonSchema({"anyOf": [{"const": "clients"}, _ROW, {"type": "array", "items": _ROW}]}),
 ]
 """Which moves are cheap: as clients differ, one number per feature, or a matrix."""
@@ -119,4 +128,6 @@ Swept = Annotated[
 class Section(BaseModel):
     """A table without unknown keys and without values of another type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
+    )

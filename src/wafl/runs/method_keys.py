@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from wafl import schedule
 from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
-from wafl.core.options import Box, Choice, Count, EachRound, Option, Range, Shaped, options_of
+from wafl.core.options import options_of
 from wafl.methods import METHODS
-from wafl.runs import keys
-from wafl.runs.keys import IMPORT, Import, NotNegative, OfUsualSize, Positive, Section, Swept, value_or_list
+from wafl.runs.keys import IMPORT, Import, NotNegative, Positive, Section, Swept, value_or_list
+from wafl.runs.tables import keys_of, make_table
 from wafl.weights import RULES
 
 CENTER = "center"
 OWN = "module:function"
 """The tag of a method or part that you wrote."""
 
-T = TypeVar("T", bound=Section)
+
+if TYPE_CHECKING:
+
+    class Schedule(Section):
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    Schedule = make_table(
+        "Schedule",
+        Section,
+        "How clients work together; a method may set any of these for itself, and a list of values is a sweep.",
+        keys_of(schedule.Schedule, swept=options_of(schedule.Schedule).keys() - {"rounds"}, leave_out={"seed"}),
+    )
 
 
-class Schedule(Section):
-    """How clients work together; a method may set any of these for itself, and a list of values is a sweep."""
-
-    rounds: keys.Count | None = None
-    """How often the server asks."""
-    cohort: Swept[keys.Count] | None = None
-    """Clients per round; by default all of them."""
-    local_steps: Swept[keys.Count] | None = None
-    """Steps per client and round; give these or local_epochs."""
-    local_epochs: Swept[keys.Count] | None = None
-    """Passes of a client over its examples per round."""
-    batch_size: Swept[keys.Count] | None = None
-    """Examples per step."""
-    learning_rate: Swept[Positive] | None = None
-    """The size of the clients' steps."""
-    momentum: Swept[Annotated[float, Field(ge=0, lt=1)]] | None = None
-    """Momentum of the clients' steps, within a round."""
-    weight_decay: Swept[NotNegative] | None = None
-    """Weight decay of the clients' steps."""
-    server_learning_rate: Swept[Positive] | None = None
-    """Shorthand for a method's ``server = { kind = "sgd", rate = ... }``."""
-    clip_norm: Swept[Positive] | None = None
-    """The longest update that a client may send; a longer one is shortened."""
-    statistics: Swept[Literal["frozen", "averaged", "client", "fedbn"]] | None = None
-    """BatchNorm layers in training mode: statistics averaged, kept by each client, or (fedbn) with scale and offset."""
-    precision: Swept[Literal["float32", "tf32", "bfloat16"]] | None = None
-    """What the layers of a network are computed with; the shorter ones are faster on a GPU."""
-
-
-class MethodTable(Schedule):
+class MethodTable(Schedule, use_attribute_docstrings=True):
     """A method, and what of the schedule is its own."""
 
     method: str
@@ -76,39 +58,6 @@ def label_of(method: str) -> str:
     ('wafl', 'make')
     """
     return method.rpartition(":")[2].rpartition(".")[2].lower()
-
-
-def _fields(kind: type, *, swept: bool, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    """One key per option of a dataclass."""
-    return {
-        name: (_type(option, swept) | None, Field(None, description=option.doc or None))
-        for name, option in options_of(kind).items()
-        if name not in leave_out
-    }
-
-
-def _type(option: Option, swept: bool) -> Any:
-    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
-    if limits is None:
-        return option.kind
-    if isinstance(limits, Box):
-        return keys.Box
-    if isinstance(limits, Shaped):
-        return keys.Shape
-    number = _number(limits)
-    return Swept[number] if swept else number
-
-
-def _number(limits: Range | Count | Choice) -> Any:
-    if isinstance(limits, Choice):
-        return keys.one_of(*limits.values)
-    if isinstance(limits, Count):
-        return Annotated[int, Field(ge=limits.low, le=10**9)]
-    low: dict[str, Any] = {"gt" if limits.low_open else "ge": limits.low} if limits.low > -math.inf else {}
-    high: dict[str, Any] = {"lt" if limits.high_open else "le": limits.high} if limits.high < math.inf else {}
-    ranged = Annotated[float, Field(**low, **high, allow_inf_nan=limits.infinite)]
-    number = ranged if limits.infinite or high else Annotated[ranged, OfUsualSize]
-    return number if limits.word is None else keys.number_or(limits.word, number)
 
 
 def _known_rule(value: Any) -> Any:
@@ -140,13 +89,6 @@ def _tag(value: Any, key: str, known: Collection[str]) -> Any:
     return OWN if isinstance(name, str) and name not in known and ":" in name else name
 
 
-def _table(name: str, base: type[T], about: str | None, fields: Mapping[str, Any]) -> type[T]:
-    """A table whose fields bring their descriptions: pydantic need not search every module's source for docstrings."""
-    return create_model(
-        name, __base__=base, __doc__=about, __cls_kwargs__={"use_attribute_docstrings": False}, **fields
-    )
-
-
 def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | None = None) -> dict[str, type[Section]]:
     """One table per kind of a part, with the options of that kind; ``parts`` are options that are parts themselves."""
     found, parts = dict[str, type[Section]](), parts or {}
@@ -156,12 +98,12 @@ def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | Non
             for slot, table in parts.items()
             if slot in options_of(part)
         }
-        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **_fields(part, swept=False, leave_out=parts), **own}
-        found[kind] = _table(f"{name}_{kind}", Section, part.__doc__, fields)
+        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **keys_of(part, leave_out=parts), **own}
+        found[kind] = make_table(f"{name}_{kind}", Section, part.__doc__, fields)
     arguments = Field(default={}, description="Arguments of the function.")
     own: dict[str, Any] = {"kind": (Import, ...), "options": (dict[str, Any], arguments)}
     about = f"Your own {name}: a function that returns it."
-    return {**found, OWN: _table(f"own_{name}", Section, about, own)}
+    return {**found, OWN: make_table(f"own_{name}", Section, about, own)}
 
 
 def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
@@ -220,11 +162,11 @@ def _method(name: str) -> type[MethodTable]:
         for slot, (part, doc) in PARTS.items()
         if slot in options_of(kind)
     }
-    own = _fields(kind, swept=True, leave_out=PARTS)
+    own = keys_of(kind, swept=options_of(kind), leave_out=PARTS)
     if "client_weights" in parts:
         own["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
     fields: dict[str, Any] = {"method": (Literal[name], ...), **own, **parts}
-    return _table(name, MethodTable, kind.__doc__, fields)
+    return make_table(name, MethodTable, kind.__doc__, fields)
 
 
 METHOD_TABLES: dict[str, type[MethodTable]] = {**{name: _method(name) for name in METHODS}, OWN: OwnMethod}

@@ -15,7 +15,7 @@ from torch import nn
 
 from wafl import models, weights
 from wafl.adversaries.surrogate import single_lane
-from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
+from wafl.algorithms.admission import Tolerance
 from wafl.algorithms.local import LOCAL_STEPS
 from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
@@ -32,9 +32,8 @@ from wafl.engine.callbacks import EVALUATED
 from wafl.engine.chosen_radius import check_undecided
 from wafl.engine.clients import Clients
 from wafl.engine.embedded import Embedded, find_device
-from wafl.engine.faults import Faults
 from wafl.engine.fit import make_specs
-from wafl.engine.private import Privacy, PrivateClients, check_private
+from wafl.engine.private import PrivateClients, check_private
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.evaluation.evaluate import present_clients
@@ -112,7 +111,7 @@ class Plan:
         return entry.schedule["rounds"] * len(entry.specs(self.experiment.seeds))
 
     def trainer(self) -> Trainer:
-        privacy = make_privacy(self.experiment)
+        privacy = self.experiment.privacy
         clients = self.clients if privacy is None else PrivateClients(self.clients, privacy)
         return Trainer(self.model, clients, self.experiment.model.loss, None)
 
@@ -217,27 +216,16 @@ def embedded(experiment: config.Experiment, federation: Federation | None) -> Em
             "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
             "`flwr run APP -c 'folder=\"STUDY\"'` resumes a study"
         )
-    faults, tolerance = experiment.faults, experiment.tolerance
-    return Embedded(
-        federation,
-        find_device(experiment.device),
-        None,
-        None if faults is None else Faults(**faults.model_dump()),
-        None if tolerance is None else make_tolerance(experiment),
-    )
+    tolerance = None if experiment.tolerance is None else make_tolerance(experiment)
+    return Embedded(federation, find_device(experiment.device), None, experiment.faults, tolerance)
 
 
 def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
     """How many clients may fail; with privacy, no client's update decides whether or how much another one counts."""
-    given: dict[str, Any] = {"clip": REMOTE_CLIP} if remote else {}
-    if experiment.tolerance is not None:
-        given |= experiment.tolerance.model_dump(exclude_none=True)
-    tolerance = Tolerance(**given)
-    return tolerance if experiment.privacy is None else replace(tolerance, outsized=math.inf, clip=math.inf)
-
-
-def make_privacy(experiment: config.Experiment) -> Privacy | None:
-    return None if experiment.privacy is None else Privacy(**experiment.privacy.model_dump())
+    tolerance = experiment.tolerance or Tolerance()
+    if experiment.privacy is not None:
+        return replace(tolerance, outsized=math.inf, clip=math.inf)
+    return tolerance.remote() if remote else tolerance
 
 
 def _check_stopping(experiment: config.Experiment) -> None:

@@ -6,11 +6,13 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from types import NoneType
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from wafl.core.errors import ConfigError
+from wafl.core.options import options_of
 from wafl.runs.config import Between, Experiment
 from wafl.runs.keys import Section
 from wafl.runs.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
@@ -171,7 +173,6 @@ def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
     if place[:2] == ["tune", "space"]:
         return list(Between.model_fields)
     annotation = Experiment.model_fields[place[0]].annotation
-    kinds = [annotation, *getattr(annotation, "__args__", ())]
-    return [
-        name for kind in kinds if isinstance(kind, type) and issubclass(kind, Section) for name in kind.model_fields
-    ]
+    members = (getattr(each, "__origin__", each) for each in (annotation, *get_args(annotation)))  # of Annotated
+    (kind,) = (each for each in members if isinstance(each, type) and each is not NoneType)
+    return list(kind.model_fields if issubclass(kind, Section) else options_of(kind))

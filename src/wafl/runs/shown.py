@@ -309,12 +309,12 @@ def _read_nodes(path: Path) -> dict[str, Any]:
     """What a server on Flower has last written about its nodes; empty if there is none."""
     if not path.is_file():
         return {}
-    shape = {"id": str, "name": str, "clients": list[str], "present": bool, "replies": int, "failures": int}
+    types = {"id": str, "name": str, "clients": list[str], "present": bool, "replies": int, "failures": int}
     try:
         status = parsed_table(path.read_bytes())
         check_types(status, {"state": str, "nodes": list[dict[str, Any]]})
         for place, node in enumerate(status["nodes"]):
-            check_types(node, {**shape, "last_failure": str}, f"nodes.{place}")
+            check_types(node, {**types, "last_failure": str}, f"nodes.{place}")
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from error
     return status

@@ -24,7 +24,7 @@ from wafl.runs.attendance import left_out
 from wafl.runs.config import Experiment
 from wafl.runs.folder import StudyFolder
 from wafl.runs.metrics import MetricsFile, joined
-from wafl.runs.plan import Entry, FindClients, Plan, make_plan, make_privacy
+from wafl.runs.plan import Entry, FindClients, Plan, make_plan
 from wafl.runs.same_study import fingerprint_of, refuse_changes, warn_of_versions
 from wafl.runs.trackers import make_trackers
 
@@ -247,7 +247,7 @@ class Study:
         row |= {"left_out": absent} if absent else {}
         chosen = {str(seed): run.settings["chosen"] for seed, run in by_seed.items() if "chosen" in run.settings}
         row |= {"chosen": chosen} if chosen else {}
-        if (privacy := make_privacy(self.plan.experiment)) is not None:
+        if (privacy := self.plan.experiment.privacy) is not None:
             row["privacy"] = privacy.spent(runs, runs[0].settings["schedule"]["rounds"])
         return {**row, "diverged": reasons} if reasons else row
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wafl.algorithms.admission import Tolerance
 from wafl.core.errors import TooFewRepliesError
 from wafl.core.extras import require
 from wafl.core.signals import stopped_by_signals
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
-from wafl.runs.config import Experiment, Tolerance
+from wafl.runs.config import Experiment
 from wafl.runs.roster import read_roster, write_roster
 from wafl.runs.study import Study
 
