@@ -22,9 +22,9 @@ from scipy import stats
 
 import options
 import wafl
-from wafl.data.cache import data_folder
-from wafl.data.natural import NATURAL
-from wafl.theory.audit import Audit
+from wafl.data.named.cache import data_folder
+from wafl.data.named.natural import NATURAL
+from wafl.promises.audit import Audit
 
 RADII = [0.1, 0.5, 1.0]
 DRAWN = 40

@@ -34,10 +34,10 @@ from scipy import stats
 
 import options
 import wafl
-from wafl.core.errors import TrainingWarning
-from wafl.data.natural import NATURAL
-from wafl.data.natural_tables import Table
-from wafl.evidence.natural import DATA
+from wafl.base.errors import TrainingWarning
+from wafl.data.named.natural import NATURAL
+from wafl.data.named.natural_tables import Table
+from wafl.lab.leaderboard.tasks import DATA
 
 RATES = {"turned-digits": 0.3, "mlbench-vowel": 0.5, "smartwatch": 0.5}
 """The learning rate on each data set."""

@@ -17,7 +17,7 @@ import torch
 
 import options
 import wafl
-from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.keeping.checkpoint import Checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@
 
 Work: ``wafl.models.cnn``; the gradients of a few clients in the parameters, with the update that follows, and in the
 inputs. *in turn* takes one client after another, *together* computes all with ``vmap``; which of the two a training
-takes is decided by the products per example (``core/convolutions.py``). All sides take turns within one process, and
+takes is decided by the products per example (``convolutions.py``). All sides take turns within one process, and
 ratios are of their least CPU seconds.
 """
 
@@ -23,10 +23,10 @@ from torch.nn import functional
 import options
 import unequal
 import wafl
-from wafl.core.layout import Layout
-from wafl.core.losses import CrossEntropy
-from wafl.core.structured import make_task
-from wafl.core.task import Task, Traits
+from wafl.tasks.layout import Layout
+from wafl.tasks.losses import CrossEntropy
+from wafl.tasks.structured import make_task
+from wafl.tasks.task import Task, Traits
 
 Size = tuple[tuple[int, int, int], tuple[int, int], int, int]
 """The shape of an image, the channels of the two convolutions, the batch and the number of clients."""

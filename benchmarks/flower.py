@@ -24,20 +24,20 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import options
 import wafl
-from wafl.algorithms import Query
-from wafl.core.random import Key, Purpose, uniform
-from wafl.core.structured import make_task
-from wafl.engine.client_task import ClientTask
-from wafl.engine.lanes import Lanes
+from wafl.base.random import Key, Purpose, uniform
+from wafl.config.experiment import Experiment
+from wafl.config.read import parse_experiment
+from wafl.engine.client.task import ClientTask
+from wafl.engine.lanes.layout import Lanes
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
 from wafl.flower.ops.simulation import simulate
-from wafl.flower.wire import NodeQuery, encode_query, encode_replies
-from wafl.run import load_run
-from wafl.runs.config import Experiment
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
-from wafl.schedule import LocalWork
+from wafl.flower.wire.values import NodeQuery, encode_query, encode_replies
+from wafl.parts.messages import Query
+from wafl.parts.schedule import LocalWork
+from wafl.results.run import load_run
+from wafl.studies.study import Study
+from wafl.tasks.structured import make_task
 
 CLIENTS, EXAMPLES, NODES = 10, 200, 2
 CROWD = "WAFL_BENCHMARK_CROWD"

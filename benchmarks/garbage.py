@@ -22,7 +22,7 @@ from scipy.stats import t as student
 
 import options
 import wafl
-from wafl.core.errors import TrainingWarning
+from wafl.base.errors import TrainingWarning
 
 METHODS = (wafl.WAFL(gamma=0.5), wafl.FedAvg(), wafl.ResilientWAFL(gamma=0.5, temperature=4.0))
 

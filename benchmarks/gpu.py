@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 import options
 import wafl
-from wafl.core.precision import BFLOAT16, computing, laid_out, layers
-from wafl.core.random import Key
-from wafl.core.structured import make_task
-from wafl.engine.captured import Captured
-from wafl.engine.client_task import ClientTask, LaneInput
-from wafl.engine.lanes import in_pieces
-from wafl.engine.local import local_update
-from wafl.engine.step import Eager
-from wafl.schedule import LocalWork
+from wafl.base.random import Key
+from wafl.engine.client.local import local_update
+from wafl.engine.client.step import Eager
+from wafl.engine.client.task import ClientTask, LaneInput
+from wafl.engine.lanes.captured import Captured
+from wafl.engine.lanes.layout import in_pieces
+from wafl.parts.schedule import LocalWork
+from wafl.tasks.gpu.precision import BFLOAT16, computing, laid_out, layers
+from wafl.tasks.structured import make_task
 
 BATCH, RATE, GAMMA, CLASSES = 64, 0.01, 2.0, 10
 EXAMPLES = 8 * BATCH
@@ -167,10 +167,10 @@ def ours_per_step(
     """Milliseconds per local step of all lanes, of a CNN with these channels or of a linear model."""
     clients = make_clients(count, EXAMPLES, IMAGE if channels else PIXELS)
     task = make_task(cnn(clients, channels) if channels else wafl.models.mlr(clients), device=HERE)
-    client = ClientTask(task, method.adversary, LocalWork(steps, None, BATCH), clients.train.to(HERE))
+    client = ClientTask(task, method.objective, LocalWork(steps, None, BATCH), clients.train.to(HERE))
     numbers = {"learning_rate": RATE, "momentum": 0.0, "weight_decay": 0.0}
-    if method.adversary is not None:
-        numbers |= method.adversary.scalars()
+    if method.objective is not None:
+        numbers |= method.objective.scalars()
     places = torch.arange(count, device=HERE)
     zero = torch.zeros_like(places)
     lanes = LaneInput(
@@ -197,8 +197,8 @@ def central(count: int, method: wafl.Method, precision: str, channels: list[int]
         x = laid_out(x)
         for param in model.parameters():
             param.data = laid_out(param.data)
-    params, adversary = list(model.parameters()), method.adversary
-    assert adversary is None or isinstance(adversary, wafl.adversaries.Wasserstein)
+    params, objective = list(model.parameters()), method.objective
+    assert objective is None or isinstance(objective, wafl.objectives.Wasserstein)
 
     def loss(inputs: Tensor, reduction: str) -> Tensor:
         with computing(precision, HERE), layers(HERE):
@@ -207,7 +207,7 @@ def central(count: int, method: wafl.Method, precision: str, channels: list[int]
 
     def step() -> None:
         moved = x
-        for _ in range(adversary.steps if adversary is not None else 0):
+        for _ in range(objective.steps if objective is not None else 0):
             moved = moved.detach().requires_grad_()
             moved = x + torch.autograd.grad(loss(moved, "sum"), moved)[0] / (2.0 * GAMMA)
         slopes = torch.autograd.grad(loss(moved.detach(), "mean"), params)

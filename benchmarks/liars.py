@@ -40,17 +40,17 @@ from rich.table import Table
 import options
 import wafl
 from wafl import servers
-from wafl.algorithms import Query, Replies, Reply
-from wafl.algorithms.admission import REMOTE_CLIP, Exclusion, split
-from wafl.core.errors import TrainingWarning
-from wafl.core.task import Task
+from wafl.base.errors import TrainingWarning
 from wafl.engine.clients import Admitted, Engine
 from wafl.engine.embedded import Embedded
-from wafl.engine.progress import Progress
+from wafl.engine.failing.tolerant import Arrivals, Tolerant
 from wafl.engine.spec import Spec
-from wafl.engine.tolerant import Arrivals, Tolerant
 from wafl.engine.trainer import Trainer
-from wafl.schedule import Schedule
+from wafl.parts.messages import Query, Replies, Reply
+from wafl.parts.schedule import Schedule
+from wafl.results.progress import Progress
+from wafl.rounds.admission import REMOTE_CLIP, Exclusion, split
+from wafl.tasks.task import Task
 
 CLIENTS = 10
 REMOTE, ANY, MEAN = wafl.Tolerance(clip=REMOTE_CLIP), wafl.Caps(), servers.averaging()

@@ -22,8 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import options
-from wafl.data.cache import data_folder
-from wafl.data.natural import NATURAL, NaturalSource
+from wafl.data.named.cache import data_folder
+from wafl.data.named.natural import NATURAL, NaturalSource
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import options
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
+from wafl.config.read import parse_experiment
+from wafl.studies.study import Study
 
 SETTINGS: dict[str, dict[str, float] | None] = {
     "no privacy": None,

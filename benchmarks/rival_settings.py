@@ -11,8 +11,8 @@ import numpy as np
 
 import wafl
 from wafl.attacks import Attack
-from wafl.data.natural import NATURAL
-from wafl.data.natural_tables import Table
+from wafl.data.named.natural import NATURAL
+from wafl.data.named.natural_tables import Table
 
 ANGLES, UNSEEN = (0.0, 15.0, 30.0, 45.0), 60.0
 Pair = tuple[wafl.Federation, wafl.Federation]

@@ -41,9 +41,9 @@ from scipy.stats import t as student
 import options
 import wafl
 from rival_settings import Setting, read_tables, settings
-from wafl.core.errors import DivergedError, TrainingWarning
-from wafl.core.files import write_whole
-from wafl.data.cache import data_folder
+from wafl.base.errors import DivergedError, TrainingWarning
+from wafl.base.files import write_whole
+from wafl.data.named.cache import data_folder
 
 BATCH = 32
 SHAPED = "WAFL, shape of clients"

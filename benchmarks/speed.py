@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 import options
 import wafl
-from wafl.bench import sequential
-from wafl.core.random import Key
-from wafl.engine.batches import draw_batches
-from wafl.schedule import LocalWork
+from wafl.base.random import Key
+from wafl.engine.client.batches import draw_batches
+from wafl.lab.contest import sequential
+from wafl.parts.schedule import LocalWork
 
 FEATURES, CLASSES = 784, 10
 COHORT, BATCH, EPOCHS, RATE, STEPS, GAMMA = 10, 64, 2, 0.01, 40, 0.5
@@ -93,7 +93,7 @@ def duel(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: in
     cohorts = [list(record.cohort) for record in plan.history]
     rows = batches_of(clients, cohorts)
     shards = [clients.train.of(client) for client in range(clients.num_clients)]
-    gamma = GAMMA if method.adversary is not None else None
+    gamma = GAMMA if method.objective is not None else None
     ours, theirs, difference = in_turn(
         method.name,
         lambda: wafl.fit(model, clients, method, rounds=rounds, **SCHEDULE),

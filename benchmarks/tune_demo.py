@@ -5,7 +5,7 @@
 Each method tries its own options, its learning rate and, where it has one, its norm, on several partitions that the
 demo (partition 0) does not show. A trial is judged on a fifth of every client's training examples: its accuracy,
 averaged over the partitions and over 0, 20, 40, 60 and 80% attacked clients. Test examples are never looked at. What is
-printed goes into ``wafl.runs.demo``.
+printed goes into ``wafl.config.demo``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import options
 import wafl
-from wafl.runs.demo import demo_experiment
-from wafl.runs.plan import make_plan
-from wafl.runs.tune import make_search
+from wafl.config.demo import demo_experiment
+from wafl.config.plan import make_plan
+from wafl.studies.tune import make_search
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import options
 import speed
 import wafl
-from wafl.bench import sequential
+from wafl.lab.contest import sequential
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0
@@ -78,7 +78,7 @@ def duel(
     cohorts = [list(range(clients.num_clients))] * rounds
     rows = speed.batches_of(clients, cohorts)
     shards = [clients.train.of(client) for client in range(clients.num_clients)]
-    gamma = GAMMA if method.adversary is not None else None
+    gamma = GAMMA if method.objective is not None else None
     schedule: dict[str, Any] = {**speed.SCHEDULE, "cohort": None, "learning_rate": RATE}
     ours, theirs, apart = speed.in_turn(
         method.name,

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 import wafl
+from wafl.config.read import parse_experiment
 from wafl.report import Page, write_page
-from wafl.runs.live import Server
-from wafl.runs.read import parse_experiment
-from wafl.runs.shown import show_study
-from wafl.runs.study import Study
+from wafl.studies.pages.live import Server
+from wafl.studies.pages.shown import show_study
+from wafl.studies.study import Study
 
 EVIL = "<script>document.title='hacked'</script>"
 NAMES = ("chromium", "chromium-browser", "google-chrome")

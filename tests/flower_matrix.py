@@ -23,11 +23,11 @@ import numpy as np
 
 import wafl
 from tests.oracles.flower import equal, replay
+from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import CLIENT, write_app
 from wafl.flower.ops.loopback import Loopback, RunHandle
-from wafl.run import load_run
-from wafl.runs.read import parse_experiment
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
+from wafl.results.run import load_run
 
 ROUNDS, RATE = 4, 0.1
 SABOTEUR = '''"""The ClientApp of the package, on a node that replies with what is of no use."""

@@ -2,7 +2,7 @@
 
     make test-faults          (.venv/bin/python tests/soak.py)
 
-Each part prints what it did and how often anything was lost. ``tests/runs/test_soak.py`` runs a short form of each.
+Each part prints what it did and how often anything was lost. ``tests/studies/test_soak.py`` runs a short form of each.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import Any
 import torch
 
 import wafl
-from wafl.core.errors import TooFewRepliesError
-from wafl.engine.checkpoint import Checkpoint
-from wafl.runs import folder
-from wafl.runs.config import Experiment
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
+from wafl.base.errors import TooFewRepliesError
+from wafl.config.experiment import Experiment
+from wafl.config.read import parse_experiment
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.studies import folder
+from wafl.studies.study import Study
 
 SCHEDULE = {"rounds": 8, "cohort": 4, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1, "momentum": 0.5}
 METHODS: list[dict[str, Any]] = [

@@ -121,7 +121,7 @@ def test_an_unknown_data_set_is_refused_with_a_suggestion():
         wafl.load_dataset("mnits")
 
 
-# ------------------------------------------------------ methods and adversaries
+# ------------------------------------------------------ methods and objectives
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_numbers_of_numpy_are_as_good_as_plain_ones(tmp_path):
     assert len(run.history) == 1
     settings = wafl.load_run(run.save(tmp_path)).settings
     assert {name: settings["schedule"][name] for name in given} == given
-    assert [settings["method"]["adversary"][name] for name in ("gamma", "steps", "norm")] == [0.5, 4, 2]
+    assert [settings["method"]["objective"][name] for name in ("gamma", "steps", "norm")] == [0.5, 4, 2]
 
 
 @pytest.mark.parametrize("weights", [[0.2, 0.3, 0.5], "uniform"])
@@ -421,7 +421,7 @@ def test_an_unknown_device_is_named():
         call(wafl.fit, device="abacus")
 
 
-# -------------------------------------------------- adversaries against a model
+# -------------------------------------------------- objectives against a model
 
 
 @pytest.mark.parametrize(
@@ -433,14 +433,14 @@ def test_an_unknown_device_is_named():
         wafl.FedFGSM(bounds=(0.0, 0.5)),
     ],
 )
-def test_examples_outside_the_bounds_of_the_adversary_are_refused(method):
+def test_examples_outside_the_bounds_of_the_objective_are_refused(method):
     with pytest.raises(ValueError, match=r"lie in \[0\.\d+, 0\.9\d+\], outside bounds=\(0.0, 0.5\): widen them"):
         call(wafl.fit, method=method)
 
 
 def test_bounds_may_be_given_as_a_list():
     run = call(wafl.fit, method=wafl.WAFL(gamma=1.0, bounds=[0.0, 1.0]), on_round=None)
-    assert run.settings["method"]["adversary"]["bounds"] == [0.0, 1.0]
+    assert run.settings["method"]["objective"]["bounds"] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("bounds", [(0.0,), 1.0, (0.0, 0.5, 1.0), (0.0, NAN)])

@@ -16,21 +16,21 @@ from torch import Tensor
 import wafl
 from tests.oracles import reference
 from tests.test_documents import python_blocks
-from wafl.adversaries import Adversary, AdversaryState, Move
-from wafl.adversaries.base import lane_scalar
-from wafl.algorithms import Replies
-from wafl.core.errors import CheckpointError, ConfigError
-from wafl.core.inputs import Inputs, dense
-from wafl.core.problem import Problem
-from wafl.engine.checkpoint import Checkpoint
+from wafl.base.errors import CheckpointError, ConfigError
+from wafl.config.read import read_experiment
 from wafl.engine.cost import check_cost
+from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.engine.spec import Spec
 from wafl.local import LocalState, LocalStep
-from wafl.run import load_run
-from wafl.runs.read import read_experiment
-from wafl.runs.study import Study
-from wafl.schedule import Schedule
+from wafl.objectives import Move, Objective, ObjectiveState
+from wafl.objectives.base import lane_scalar
+from wafl.parts.messages import Replies
+from wafl.parts.schedule import Schedule
+from wafl.results.run import load_run
 from wafl.servers import Server
+from wafl.studies.study import Study
+from wafl.tasks.inputs import Inputs, dense
+from wafl.tasks.problem import Problem
 from wafl.weights import ClientWeights, Cohort, LossQuery, Round
 
 SCHEDULE: dict[str, Any] = {"rounds": 4, "cohort": 3, "local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
@@ -42,8 +42,8 @@ def clients() -> wafl.Federation:
 
 
 @dataclass(frozen=True)
-class Nudge(Adversary):
-    """A user's adversary whose option happens to be called gamma."""
+class Nudge(Objective):
+    """A user's objective whose option happens to be called gamma."""
 
     gamma: float = 0.1
     sign: bool = False
@@ -51,8 +51,8 @@ class Nudge(Adversary):
     def scalars(self) -> dict[str, float]:
         return {"gamma": self.gamma}
 
-    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
-        x, state = dense(x), state or AdversaryState()
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        x, state = dense(x), state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", self.gamma, x).view(-1, *[1] * (x.ndim - 1))
         slope = problem.gradient(x, y)
         moved = x + gamma * (slope.sign() if self.sign else slope)
@@ -62,7 +62,7 @@ class Nudge(Adversary):
 
 @dataclass(frozen=True)
 class Halving(Nudge):
-    """A user's adversary that learns: gamma is halved after every round, and its cost is of order 1."""
+    """A user's objective that learns: gamma is halved after every round, and its cost is of order 1."""
 
     strict: bool = False
     power: int = 1
@@ -75,10 +75,10 @@ class Halving(Nudge):
         return {"gamma": scalars["gamma"] * (0.25 if self.strict else 0.5)}
 
 
-class Still(Adversary):
-    """A user's adversary with no more than it needs: it moves nothing, and is no dataclass."""
+class Still(Objective):
+    """A user's objective with no more than it needs: it moves nothing, and is no dataclass."""
 
-    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: AdversaryState | None = None) -> Move:
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         loss = problem.loss(x, y)
         return Move(x, y, loss, torch.zeros_like(loss), torch.ones_like(loss, dtype=torch.bool))
 
@@ -160,11 +160,11 @@ SAM = of_page("SAM")
 
 
 def own(**parts: Any) -> wafl.Method:
-    return wafl.Method("own", **{"adversary": None, "client_weights": wafl.weights.uniform(), **parts})
+    return wafl.Method("own", **{"objective": None, "client_weights": wafl.weights.uniform(), **parts})
 
 
 OWN = {
-    "adversary": own(adversary=Nudge(0.2)),
+    "objective": own(objective=Nudge(0.2)),
     "fixed rule": own(client_weights=Everyone()),
     "learned rule": own(client_weights=Greedy()),
     "server": own(server=Inertia()),
@@ -201,8 +201,8 @@ def test_a_resumed_run_with_your_own_parts_ends_with_the_same_bits(
 @pytest.mark.parametrize(
     ("name", "grid"),
     [
-        ("adversary", {"gamma": [0.1, 0.4]}),
-        ("adversary", {"sign": [False, True]}),
+        ("objective", {"gamma": [0.1, 0.4]}),
+        ("objective", {"sign": [False, True]}),
         ("all of them", {"gamma": [0.1, 0.4], "seed": [0, 1]}),
         ("server", {"server": [Inertia(0.1), Inertia(0.9), wafl.servers.adam(0.1)]}),
         ("second gradient", {"rho": [0.1, 0.5], "gamma": [0.1, 0.4]}),
@@ -222,15 +222,15 @@ def test_each_run_of_a_sweep_over_your_own_parts_equals_the_same_run_alone(
 
 
 @pytest.mark.filterwarnings("ignore:no example moved:wafl.RadiusWarning")
-def test_an_adversary_needs_no_more_than_a_call(clients: wafl.Federation) -> None:
+def test_an_objective_needs_no_more_than_a_call(clients: wafl.Federation) -> None:
     model = wafl.models.mlr(clients)
-    still, plain = (wafl.fit(model, clients, own(adversary=adversary), **SCHEDULE) for adversary in (Still(), None))
+    still, plain = (wafl.fit(model, clients, own(objective=objective), **SCHEDULE) for objective in (Still(), None))
     assert equal(still, plain)
     assert still.history.column("achieved_radius") == [0.0] * 4
 
 
-def test_what_an_adversary_says_of_itself_is_what_training_does(clients: wafl.Federation) -> None:
-    model, method = wafl.models.mlr(clients), own(adversary=Halving(0.8))
+def test_what_an_objective_says_of_itself_is_what_training_does(clients: wafl.Federation) -> None:
+    model, method = wafl.models.mlr(clients), own(objective=Halving(0.8))
     run = wafl.fit(model, clients, method, **SCHEDULE)
     assert run.history.column("gamma") == [0.8, 0.4, 0.2, 0.1]
     squares = wafl.fit(model, clients, method.with_options(power=2), **SCHEDULE).history.column("achieved_radius")
@@ -258,9 +258,9 @@ def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.
         ({"client_weights": Everyone}, "does not implement ClientWeights"),
         ({"server": "adam"}, r"server='adam' does not implement Server: use one of wafl.servers, such as adam\(0.01\)"),
         ({"local": wafl.servers.sgd()}, "does not implement LocalStep: use one of wafl.local"),
-        ({"adversary": 3}, "adversary=3 is not a wafl.adversaries.Adversary: use one of wafl.adversaries, or derive"),
-        ({"adversary": Nudge}, "is not a wafl.adversaries.Adversary: .* None moves no example"),
-        ({"adversary": lambda problem, x, y, state: None}, "is not a wafl.adversaries.Adversary: .* derive your own"),
+        ({"objective": 3}, "objective=3 is not a wafl.objectives.Objective: use one of wafl.objectives, or derive"),
+        ({"objective": Nudge}, "is not a wafl.objectives.Objective: .* None moves no example"),
+        ({"objective": lambda problem, x, y, state: None}, "is not a wafl.objectives.Objective: .* derive your own"),
     ],
 )
 def test_what_is_not_a_part_is_refused_with_a_remedy(parts: dict[str, Any], message: str) -> None:
@@ -304,8 +304,8 @@ def test_a_step_with_a_second_gradient_moves_the_examples_again_there(
     clients: wafl.Federation, gamma: float, decay: float
 ) -> None:
     model = wafl.models.mlr(clients).double()
-    adversary = Nudge(gamma) if gamma else None
-    method = wafl.Method("own", adversary, wafl.weights.by_examples(), local=SAM(0.5))
+    objective = Nudge(gamma) if gamma else None
+    method = wafl.Method("own", objective, wafl.weights.by_examples(), local=SAM(0.5))
     schedule: dict[str, Any] = {"local_steps": 3, "batch_size": 16}
     run = wafl.fit(model, clients, method, rounds=2, learning_rate=0.2, weight_decay=decay, **schedule)
     start = torch.zeros(10, 65, dtype=torch.float64)

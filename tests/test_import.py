@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import wafl
-from wafl.core.signing import sign
-from wafl.data.sources import RemoteFile, download
+from wafl.data.named.sources import RemoteFile, download
+from wafl.promises.sign import sign
 
 EVERYTHING = {
     "PIL", "cryptography", "filelock", "flwr", "jinja2", "matplotlib", "mlflow", "onnx", "ot", "pandas", "parselmouth",

@@ -1,6 +1,6 @@
 """Docstrings as the site's reference shows them: a doctest is a block of code, a role of Sphinx is a name.
 
-What :mod:`wafl.core.options` adds to docstrings and signatures when it is imported is shown too.
+What :mod:`wafl.base.options` adds to docstrings and signatures when it is imported is shown too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from griffe import Class, Docstring, Extension, Function, Object, Parameter, ParameterKind, Parameters
 
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*(?:\n(?![ ]*$).*)*\n?)+", re.MULTILINE)
-DERIVED = ("wafl.core.options.taking", "wafl.core.options.documented")
+DERIVED = ("wafl.base.options.taking", "wafl.base.options.documented")
 ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wafl.evidence.statistics import mean_of, paired
-from wafl.evidence.tables import filled, of_experiment, of_leaderboard, signed, table
+from wafl.lab.leaderboard.tables import filled, of_experiment, of_leaderboard, signed, table
+from wafl.lab.statistics import mean_of, paired
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("reproduction.md", "leaderboard.md")

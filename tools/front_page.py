@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.text import Text
 
 import wafl
-from wafl.evidence.draw import tested
-from wafl.plotting import METHODS
+from wafl.lab.reproduction.draw import tested
+from wafl.report.plotting import METHODS
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = ROOT / "docs" / "reproduction" / "fig-attacked-share-cifar10-fair.json"

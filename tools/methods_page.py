@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wafl import weights
-from wafl.algorithms.local import LOCAL_STEPS
-from wafl.algorithms.servers import AGGREGATES, OPTIMIZERS
-from wafl.core.options import options_of
+from wafl.base.options import options_of
+from wafl.local import LOCAL_STEPS
 from wafl.methods.catalog import Entry, catalog, default_of, range_of, summary_of
+from wafl.servers import AGGREGATES, OPTIMIZERS
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 HEAD = """\
 # Methods
 
-Every named method, what it minimizes and when to use it. A method is a preset of four parts: an adversary, client
+Every named method, what it minimizes and when to use it. A method is a preset of four parts: an objective, client
 weights, a local step and a server. Any part works with the parts of any other method
 ([extending.md](extending.md)); those that an experiment file can name are listed at the end, and more rules for the
 weights are in [weights.md](weights.md). `wafl methods` prints this list, and `wafl methods NAME` all about one of them.

@@ -24,13 +24,13 @@ from rich.table import Table
 
 import wafl
 from data import MAGNIFICATION, Hospital, federation, make_hospitals, score
+from wafl.config.experiment import Experiment
+from wafl.config.read import read_experiment
 from wafl.flower.ops.app import write_app
-from wafl.flower.ops.certificates import make_certificates
 from wafl.flower.ops.guard import app_digest
 from wafl.flower.ops.loopback import Loopback, RunHandle, find_proxy
 from wafl.flower.ops.processes import ProgramError
-from wafl.runs.config import Experiment
-from wafl.runs.read import read_experiment
+from wafl.flower.ops.tls import make_certificates
 
 EXPERIMENT = Path(__file__).with_name("experiment.toml")
 DRAWS = range(20)

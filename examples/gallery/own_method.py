@@ -1,4 +1,4 @@
-"""A method of your own: an adversary that takes one gradient step, swept like any other."""
+"""A method of your own: an objective that takes one gradient step, swept like any other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import matplotlib.pyplot as plt
 import torch
 
 import wafl
-from wafl.adversaries import Adversary, AdversaryState, Move
-from wafl.adversaries.base import lane_scalar
-from wafl.core.inputs import dense
+from wafl.objectives import Move, Objective, ObjectiveState
+from wafl.objectives.base import lane_scalar
+from wafl.tasks.inputs import dense
 
 
 @dataclass(frozen=True)
-class OneStep(Adversary):
+class OneStep(Objective):
     """Moves each example by ``size`` along the gradient of its loss."""
 
     size: float = 0.1
@@ -23,8 +23,8 @@ class OneStep(Adversary):
     def scalars(self) -> dict[str, float]:
         return {"size": self.size}
 
-    def __call__(self, problem: Any, x: Any, y: Any, state: AdversaryState | None = None) -> Move:
-        x, state = dense(x), state or AdversaryState()
+    def __call__(self, problem: Any, x: Any, y: Any, state: ObjectiveState | None = None) -> Move:
+        x, state = dense(x), state or ObjectiveState()
         size = lane_scalar(state, "size", self.size, x).view(-1, *[1] * (x.ndim - 1))
         moved = x + size * problem.gradient(x, y)
         cost = (moved - x).flatten(2).square().sum(-1)

@@ -1,5 +1,213 @@
-"""The public door to :mod:`wafl.engine.callbacks`."""
+"""What may happen at the end of a round: evaluate, stop early, write a checkpoint, or call your own function."""
 
-from wafl.engine.callbacks import Callback, EarlyStopping, EvaluateEvery, Moment
+from __future__ import annotations
 
-__all__ = ["Callback", "EarlyStopping", "EvaluateEvery", "Moment"]
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+from wafl.attacks import Attack
+from wafl.data.federation import Federation
+from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
+from wafl.evaluation.score import Score
+from wafl.parts.messages import State
+from wafl.results.history import History, Record
+from wafl.results.progress import ChosenRadius, Progress
+from wafl.results.run import Run
+
+
+@dataclass
+class Moment:
+    """A run at the end of a round.
+
+    Args:
+        place: the run's place in its sweep, counted from 0.
+        name: what the run is called.
+        record: what happened in the round.
+        state: what the server remembers after it.
+        history: the rounds before this one.
+        make_run: makes :attr:`run` when it is first asked for.
+        metrics: what callbacks add; it is kept with the round's record.
+        stopped: why the run ends here, if it does.
+    """
+
+    place: int
+    name: str
+    record: Record
+    state: State
+    history: History
+    make_run: Callable[[], Run]
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    stopped: str | None = None
+
+    @cached_property
+    def run(self) -> Run:
+        """The run as if training ended here."""
+        return self.make_run()
+
+    def stop(self, why: str = "") -> None:
+        """End this run here; the others of its sweep go on.
+
+        Args:
+            why: the reason, which a checkpoint keeps.
+        """
+        self.stopped = why or "stopped by a callback"
+
+    def final_record(self) -> Record:
+        """The round's record with the metrics that callbacks have added, as plain numbers."""
+        return replace(self.record, metrics={name: float(value) for name, value in self.metrics.items()})
+
+    def values(self, metric: str) -> list[float]:
+        """A metric, or a number of the record such as ``loss``, over the rounds that have it, this one last.
+
+        Args:
+            metric: its name.
+        """
+        rows = [{**record.numbers(), **record.metrics} for record in self.history]
+        rows.append({**self.record.numbers(), **self.metrics})
+        return [row[metric] for row in rows if metric in row]
+
+
+OnRound = Callable[[int, Record, State], None]
+"""Called after every round with the run's place in the sweep, its record and its state."""
+
+EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
+"""The metrics of :class:`EvaluateEvery`, which not every round has."""
+
+
+class Callback:
+    """Told about every round of every run; override what you need. A plain function of a moment works as well."""
+
+    def on_start(self, progress: Progress | None) -> None:
+        """Called before the first round; ``progress`` is where a checkpoint resumes, if there is one."""
+
+    def on_choice(self, place: int, name: str, chosen: ChosenRadius) -> None:
+        """Called after that, when the radius of a run with ``radius="auto"`` has been chosen."""
+
+    def on_round(self, moment: Moment) -> None:
+        """Called at the end of a round of one run."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Called after that, once all runs that train together have finished the round."""
+
+    def on_end(self, place: int, run: Run) -> None:
+        """Called when a run is done, stopped early or not, or has diverged."""
+
+
+Callbacks = Sequence[Callback | Callable[[Moment], Any]]
+
+
+@dataclass(frozen=True)
+class _Function(Callback):
+    function: Callable[[Moment], Any]
+
+    def on_round(self, moment: Moment) -> None:
+        self.function(moment)
+
+
+@dataclass(frozen=True)
+class _OnRound(Callback):
+    """The function that :func:`wafl.fit` takes as ``on_round``."""
+
+    function: OnRound
+
+    def on_round(self, moment: Moment) -> None:
+        self.function(moment.place, moment.final_record(), moment.state)
+
+
+def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
+    """The callbacks in the order given; ``on_round`` comes last, after the others have added their metrics."""
+    found: list[Callback] = []
+    for callback in callbacks:
+        if isinstance(callback, Callback):
+            found.append(callback)
+        elif callable(callback) and not isinstance(callback, type):
+            found.append(_Function(callback))
+        else:
+            raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
+    return found if on_round is None else [*found, _OnRound(on_round)]
+
+
+class TestedElsewhere(Protocol):
+    """Clients that test a model where their examples are, such as those on Flower's nodes."""
+
+    def evaluate(self, run: Run, *, attack: Attack | None, attacked: float, seed: int) -> Score:
+        """The score of a run on the clients' test examples."""
+        ...
+
+
+@dataclass(frozen=True)
+class EvaluateEvery(Callback):
+    """Test the model from time to time; adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
+
+    Under an attack they are called ``attacked_accuracy`` and ``attacked_loss``.
+
+    Args:
+        clients: whose test examples to use.
+        rounds: how many rounds pass between two tests.
+        attack: what to do to the test examples; None leaves them as they are.
+        attacked: the share of the clients that are attacked.
+        seed: of the choice of clients and the attack's random starts.
+    """
+
+    clients: Federation | TestedElsewhere
+    rounds: int = 10
+    attack: Attack | None = None
+    attacked: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds} must be at least 1: how often to evaluate")
+        check_share(self.attacked)
+        if isinstance(self.clients, Federation):
+            check_attack(self.attack, self.clients)
+            present_clients(self.clients)
+
+    def on_round(self, moment: Moment) -> None:
+        if (moment.record.round + 1) % self.rounds:
+            return
+        clients = self.clients
+        test = partial(evaluate, clients=clients) if isinstance(clients, Federation) else clients.evaluate
+        score = test(moment.run, attack=self.attack, attacked=self.attacked, seed=self.seed)
+        clean = self.attack is None
+        moment.metrics["test_loss" if clean else "attacked_loss"] = score.loss
+        if score.accuracy is not None:
+            moment.metrics["accuracy" if clean else "attacked_accuracy"] = score.accuracy
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Callback):
+    """Stop a run whose metric no longer improves.
+
+    The decision depends only on the history, so a resumed run stops where an uninterrupted one does.
+
+    Args:
+        metric: a metric, or a number of the record such as ``loss``.
+        patience: stop after this many values of the metric without an improvement.
+        min_delta: only a change by more than this counts as an improvement.
+        largest: whether larger values are better.
+    """
+
+    metric: str = "loss"
+    patience: int = 10
+    min_delta: float = 0.0
+    largest: bool = False
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience={self.patience} must be at least 1")
+        if not (self.min_delta >= 0 and math.isfinite(self.min_delta)):
+            raise ValueError(f"min_delta={self.min_delta} must be finite and at least 0")
+
+    def on_round(self, moment: Moment) -> None:
+        values = moment.values(self.metric)
+        if not values and moment.record.round == 0 and self.metric not in EVALUATED:
+            known = ", ".join(sorted({**moment.record.numbers(), **moment.metrics}))
+            raise ValueError(f"metric={self.metric!r} is not a metric of this run: use one of {known}")
+        signed = [value if self.largest else -value for value in values]
+        before, recent = signed[: -self.patience], signed[-self.patience :]
+        if before and max(recent) <= max(before) + self.min_delta:
+            moment.stop(f"{self.metric} has not improved in {self.patience} values")

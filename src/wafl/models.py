@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from wafl.core.cost import check_memory
+from wafl.base.cost import check_memory
 
 FEWER = "use a smaller model, or check the labels, which say how many classes there are"
 

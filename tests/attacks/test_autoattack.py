@@ -20,8 +20,8 @@ except ImportError:
     pytest.skip("AutoAttack is not installed: pip install 'wafl-learn[autoattack]'", allow_module_level=True)
 
 from wafl.attacks.autoattack import AutoAttack
-from wafl.runs.config import Attack
-from wafl.runs.plan import make_attack
+from wafl.config.experiment import Attack
+from wafl.config.plan import make_attack
 
 UNIT = (0.0, 1.0)
 

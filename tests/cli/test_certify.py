@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
-from tests.theory.test_promise import forge, write_keys
+from tests.promises.test_issue_and_check import forge, write_keys
+from wafl.cli.commands.verify import read_data
 from wafl.cli.main import app
-from wafl.cli.verify import read_data
 from wafl.data.preprocessing import Preprocessing
 
 

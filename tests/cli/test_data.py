@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from wafl.cli.data import data_app
-from wafl.data import sources
-from wafl.data.contact_sheet import contact_sheet
-from wafl.data.sources import SOURCES
+from wafl.cli.commands.data import data_app
+from wafl.data.named import sources
+from wafl.data.named.contact_sheet import contact_sheet
+from wafl.data.named.sources import SOURCES
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(*_: Any) -> Path:
         raise sources.DownloadError("  http://nowhere: no connection")
 
-    monkeypatch.setattr("wafl.data.cache.download", refuse)
+    monkeypatch.setattr("wafl.data.named.cache.download", refuse)
     monkeypatch.delenv("WAFL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "100")

@@ -15,8 +15,8 @@ import wafl
 from wafl.cli import tables
 from wafl.cli.main import app
 from wafl.cli.shared import by_number
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
+from wafl.config.read import parse_experiment
+from wafl.studies.study import Study
 
 INF = float("inf")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from wafl.algorithms.admission import REMOTE_CLIP, Tolerance
 from wafl.cli.main import app
+from wafl.config.read import read_experiment
 from wafl.flower.ops.loopback import QUIET, find_tool
-from wafl.flower.run_config import from_run_config
-from wafl.runs.read import read_experiment
+from wafl.flower.wire.run_config import from_run_config
+from wafl.rounds.admission import REMOTE_CLIP, Tolerance
 
 EXPERIMENT = """
 name = "Ward_1.trial"

@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.bench.test_contest import in_this_process
 from tests.cli.test_run import every_command
-from tests.theory.test_promise import write_keys
+from tests.lab.test_contest import in_this_process
+from tests.promises.test_issue_and_check import write_keys
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 
@@ -98,7 +98,7 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WAFL_DATA", raising=False)
     monkeypatch.setattr("wafl.flower.ops.submit.submit", lambda *_: "completed")  # needs a SuperLink
-    monkeypatch.setattr("wafl.bench.contest._turn", in_this_process)
+    monkeypatch.setattr("wafl.lab.contest.contest._turn", in_this_process)
     Path("peers/none").mkdir(parents=True)
     Path("peers/none/peer.py").touch()
     Path("peers/none/peer.json").write_text('{"kinds": [], "same_batches": true}')
@@ -114,6 +114,6 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for line in lines():
         with monkeypatch.context() as patch:
             if line[0] == "serve":  # goes on until Ctrl-C
-                patch.setattr("wafl.runs.live.Server.serve_forever", lambda *_: None)
+                patch.setattr("wafl.studies.pages.live.Server.serve_forever", lambda *_: None)
             result = CliRunner().invoke(app, line)
         assert result.exit_code == 0, f"wafl {shlex.join(line)}\n{result.output}\n{result.exception!r}"

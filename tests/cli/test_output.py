@@ -12,7 +12,7 @@ import pytest
 
 from wafl.cli.main import app
 from wafl.cli.output import lasting_output
-from wafl.runs.folder import StudyFolder
+from wafl.studies.folder import StudyFolder
 
 EXPERIMENT = """
 name = "tiny"

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from wafl.callbacks import Callback, Moment
 from wafl.cli import bars
 from wafl.cli.main import app
-from wafl.engine.callbacks import Callback, Moment
-from wafl.runs.read import read_experiment
-from wafl.runs.study import Study
+from wafl.config.read import read_experiment
+from wafl.studies.study import Study
 
 TOML = """
 name = "left"

@@ -19,11 +19,11 @@ import typer
 from typer.testing import CliRunner
 
 import wafl
+from wafl.base.options import EachRound, Option, Range
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
-from wafl.core.options import EachRound, Option, Range
-from wafl.core.shaping import Shape
-from wafl.runs.method_keys import PARTS
+from wafl.config.method_keys import PARTS
+from wafl.objectives.ball.shape import Shape
 
 SEVEN = ["WAFL", "FedAvg", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"]
 QUICK = ("--rounds", "2", "--seeds", "2")
@@ -80,7 +80,7 @@ def test_gamma_and_norm_of_the_command_line_reach_the_method(tmp_path: Path, mon
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "runs" / "mine" / "fedavg").exists()
     method = wafl.load_run(tmp_path / "runs" / "mine" / "wafl").settings["method"]
-    assert (method["adversary"]["gamma"], method["adversary"]["norm"]) == (0.5, 2)
+    assert (method["objective"]["gamma"], method["objective"]["norm"]) == (0.5, 2)
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_flag_reaches_the_method_that_has_it(tmp_path: Path, name: str) -> Non
     more = {"strict": ["--radius", "0.5", "--norm", "2"], "restarts": ["--random-start"]}.get(name, [])
     (run,) = trained(tmp_path, "-m", method, f"--{name.replace('_', '-')}", *texts, *more).values()
     described = run.settings["method"]
-    parts = [described["adversary"], described["client_weights"], described["server"], described["local"]]
+    parts = [described["objective"], described["client_weights"], described["server"], described["local"]]
     values = [part for part in parts if part] + [described["server"].get("optimizer") or {}]
     own = "step_size" if name == "weights_step" else name
     assert expected in [part[own] for part in values if own in part]

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wafl.data import sources
-from wafl.data.cache import load_raw
-from wafl.data.sources import SOURCES, RemoteFile
+from wafl.data.named import sources
+from wafl.data.named.cache import load_raw
+from wafl.data.named.sources import SOURCES, RemoteFile
 
 
 @dataclass
@@ -200,7 +200,7 @@ def test_an_interrupted_download_leaves_no_files(
         (folder / file.name).write_bytes(b"half of it")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wafl.data.cache.download", interrupted)
+    monkeypatch.setattr("wafl.data.named.cache.download", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_raw("mnist", tmp_path)
     assert not list(tmp_path.iterdir())

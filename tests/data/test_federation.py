@@ -73,9 +73,9 @@ def test_more_clients_than_fit_in_one_block_are_all_packed():
 def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
     pairs = [client_arrays(i, 1 + i % 7, classes=1) for i in range(40)]
     whole = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
-    monkeypatch.setattr("wafl.data.arrays.FEW", 2)
-    monkeypatch.setattr("wafl.data.arrays.MANY", 5)
-    monkeypatch.setattr("wafl.data.packer.PIECE", 200)
+    monkeypatch.setattr("wafl.data.bring.arrays.FEW", 2)
+    monkeypatch.setattr("wafl.data.bring.arrays.MANY", 5)
+    monkeypatch.setattr("wafl.data.bring.one_array.PIECE", 200)
     again = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
     assert again.fingerprint() == whole.fingerprint()
     assert [tags(again.train.of(i)[0]) for i in range(40)] == [tags(whole.train.of(i)[0]) for i in range(40)]
@@ -83,7 +83,7 @@ def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25])
 def test_integers_become_floating_point_block_by_block(monkeypatch, fraction):
-    monkeypatch.setattr("wafl.data.arrays.FEW", 3)
+    monkeypatch.setattr("wafl.data.bring.arrays.FEW", 3)
     pairs = [(np.arange(8 * i, 8 * i + 8).reshape(4, 2), np.zeros(4, int)) for i in range(10)]
     clients = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
     wanted = wafl.Federation.from_arrays([(x.tolist(), y) for x, y in pairs], test_fraction=fraction)

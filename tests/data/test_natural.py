@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
-from wafl.data import natural, natural_tables
-from wafl.data.natural import NATURAL
-from wafl.data.natural_tables import STATISTICS, WINDOW, read_frame, read_hospitals, read_smartwatch, read_states
+from wafl.data.named import natural, natural_tables
+from wafl.data.named.natural import NATURAL
+from wafl.data.named.natural_tables import STATISTICS, WINDOW, read_frame, read_hospitals, read_smartwatch, read_states
 
 SENSORS = np.random.default_rng(0).normal(size=(3, 2 * WINDOW + 7, 6))
 
@@ -66,7 +66,7 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> wafl.Dataset:
     save_watch(tmp_path / "watch.npy")
     source = replace(NATURAL["smartwatch"], num_clients=2, num_examples=6, classes=("A", "B"))
     monkeypatch.setattr(natural.NaturalSource, "find", lambda *_: tmp_path / "watch.npy")
-    monkeypatch.setattr("wafl.data.natural.require", lambda *_, **__: None)
+    monkeypatch.setattr("wafl.data.named.natural.require", lambda *_, **__: None)
     monkeypatch.setitem(NATURAL, "smartwatch", source)
     return wafl.load_dataset("smartwatch")
 
@@ -143,8 +143,8 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(name: str, monkeypat
 
 
 def test_a_file_that_users_bring_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wafl.data.natural.require", lambda *_, **__: None)
-    monkeypatch.setattr("wafl.data.natural.DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr("wafl.data.named.natural.require", lambda *_, **__: None)
+    monkeypatch.setattr("wafl.data.named.natural.DEBIAN", tmp_path / "debian")
     with pytest.raises(FileNotFoundError, match=r"needs Vowel.rda, which is neither in .*give the folder with"):
         wafl.load_dataset("mlbench-vowel", tmp_path)
 

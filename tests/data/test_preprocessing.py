@@ -190,7 +190,7 @@ def as_floats(clients: wafl.Federation) -> wafl.Federation:
     "method", [wafl.FedAvg(), wafl.WAFL(gamma=2.0), wafl.FedPGM(epsilon=0.1), wafl.DRFA()], ids=lambda m: m.name
 )
 def test_training_on_bytes_equals_training_on_floats(preprocess, method):
-    """Also if an adversary moves the prepared examples."""
+    """Also if an objective moves the prepared examples."""
     clients = federation(preprocess)
     runs = [
         wafl.fit(wafl.models.mlr(data), data, method, cohort=3, seed=2, **OPTIONS)

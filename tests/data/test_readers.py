@@ -21,10 +21,10 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from wafl.data import sources
-from wafl.data.cache import RawDataset, data_folder, load_raw, locate
-from wafl.data.readers import CIFAR10_BATCHES, IDX_FILES
-from wafl.data.sources import SOURCES
+from wafl.data.named import sources
+from wafl.data.named.cache import RawDataset, data_folder, load_raw, locate
+from wafl.data.named.readers import CIFAR10_BATCHES, IDX_FILES
+from wafl.data.named.sources import SOURCES
 
 Arrays = dict[str, np.ndarray]
 
@@ -34,7 +34,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Path:
         raise sources.DownloadError("  http://nowhere: no connection")
 
-    monkeypatch.setattr("wafl.data.cache.download", refuse)
+    monkeypatch.setattr("wafl.data.named.cache.download", refuse)
     monkeypatch.delenv("WAFL_DATA", raising=False)
 
 

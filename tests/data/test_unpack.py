@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.data.test_readers import tar_gz
 from wafl.data import unpack
-from wafl.data.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
+from wafl.data.named.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
 from wafl.data.unpack import check_pickle, read_npz, unpacked
 
 

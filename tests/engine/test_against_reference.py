@@ -25,7 +25,7 @@ class Case:
     """A method as the package has it and as the reference does; ``schedule`` is what differs from the usual one."""
 
     method: wafl.Method
-    adversary: reference.Adversary
+    objective: reference.Objective
     weights: Any = SIZES
     schedule: dict[str, Any] = field(default_factory=dict)
     server: Callable[[], reference.ServerOptimizer] | None = None
@@ -68,10 +68,10 @@ TO_THE_END: dict[str, Any] = {"steps": 400, "tolerance": 1e-11}
 
 def settled(case: Case) -> Case:
     """The case of a linear model, in which both ascend to the end."""
-    adversary = case.adversary
-    if not isinstance(adversary, Transport) or (adversary.norm, adversary.power) != (2, 2) or adversary.tolerance == 0:
+    objective = case.objective
+    if not isinstance(objective, Transport) or (objective.norm, objective.power) != (2, 2) or objective.tolerance == 0:
         return case
-    return replace(case, method=case.method.with_options(**TO_THE_END), adversary=replace(adversary, **TO_THE_END))
+    return replace(case, method=case.method.with_options(**TO_THE_END), objective=replace(objective, **TO_THE_END))
 
 
 def assert_agree(
@@ -93,10 +93,10 @@ def assert_agree(
     work = reference.Work(**{name: schedule.pop(name) for name in WORK if name in schedule})
     rate = schedule.pop("learning_rate")
     schedule["learning_rate"] = rate if callable(rate) else lambda t: rate
-    adversary = replace(case.adversary, maps={}) if isinstance(case.adversary, AffineMaps) else case.adversary
+    objective = replace(case.objective, maps={}) if isinstance(case.objective, AffineMaps) else case.objective
     expected = reference.train(
         reference.Objective(module, losses), start, pairs, work,
-        adversary=adversary, weights=case.weights, **schedule,
+        objective=objective, weights=case.weights, **schedule,
         server=None if case.server is None else case.server(), local=None if case.local is None else case.local(),
     )  # fmt: skip
 
@@ -107,7 +107,7 @@ def assert_agree(
         assert float((value - start[name]).abs().max()) > 1e-3
     expected_weights = torch.tensor(expected.client_weights, dtype=torch.float64)
     torch.testing.assert_close(run.client_weights, expected_weights, rtol=0, atol=1e-8)
-    if isinstance(adversary, Transport):
+    if isinstance(objective, Transport):
         assert run.settings["scalars"]["gamma"] == pytest.approx(expected.gamma, rel=1e-8)
 
 
@@ -281,8 +281,8 @@ def test_methods_train_a_network_like_the_reference(name: str):
     case = EVERY[name]
     usual = {"cohort": 2, "local_steps": 2, "local_epochs": None, "batch_size": 2, "learning_rate": 0.05}
     case = replace(case, schedule=usual | case.schedule)
-    if isinstance(case.adversary, Transport):
-        case = replace(case, method=case.method.with_options(steps=8), adversary=replace(case.adversary, steps=8))
+    if isinstance(case.objective, Transport):
+        case = replace(case, method=case.method.with_options(steps=8), objective=replace(case.objective, steps=8))
     assert_agree(case, classes((1, 6, 6)), small_network, init=0.6)
 
 
@@ -298,11 +298,11 @@ def test_methods_train_the_cnn_like_the_reference(name: str):
 
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 @pytest.mark.parametrize("name", BOUNDED)
-def test_adversaries_within_bounds_train_like_the_reference(name: str):
+def test_objectives_within_bounds_train_like_the_reference(name: str):
     assert_agree(BOUNDED[name], classes((5,), bounded=True), wafl.models.mlr, init=1.0)
 
 
-def test_an_adversary_within_bounds_trains_a_network_like_the_reference():
+def test_an_objective_within_bounds_trains_a_network_like_the_reference():
     case = Case(
         wafl.WAFL(gamma=0.5, norm=math.inf, bounds=BOX),
         Transport(gamma=0.5, norm=math.inf, bounds=BOX),

@@ -18,14 +18,14 @@ from safetensors.torch import load
 from torch import Tensor
 
 import wafl
-from wafl.core.errors import CheckpointError, CheckpointWarning
-from wafl.core.files import sealed, unsealed
-from wafl.core.journal import Journal
+from wafl.base.errors import CheckpointError, CheckpointWarning
+from wafl.base.files import sealed, unsealed
+from wafl.callbacks import Callback, EarlyStopping, Moment
 from wafl.data.examples import Examples
-from wafl.engine import checkpoint as checkpoint_module
-from wafl.engine.callbacks import Callback, EarlyStopping, Moment
-from wafl.engine.checkpoint import Checkpoint
-from wafl.engine.lanes import Lanes
+from wafl.engine.keeping import checkpoint as checkpoint_module
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.engine.keeping.journal import Journal
+from wafl.engine.lanes.layout import Lanes
 from wafl.weights import snapshot
 
 ROUNDS = 4
@@ -699,4 +699,4 @@ def test_the_memory_of_clients_is_in_the_checkpoint(tmp_path: Path, clients: waf
     about = unsealed((written(tmp_path)[-1] / "state.json").read_bytes())["memory"]
     (entry,) = Journal(tmp_path / about["file"], about["size"]).read()
     cohort = fit(clients, "FedRobust", cohort=2, rounds=1).history[0].cohort
-    assert set(load(entry)) == {f"0.{client}.adversary" for client in cohort}
+    assert set(load(entry)) == {f"0.{client}.objective" for client in cohort}

@@ -13,10 +13,10 @@ import torch
 
 import wafl
 from wafl.engine import chosen_radius, fit
-from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.chosen_radius import BUDGET, CANDIDATES, best_place
 from wafl.engine.embedded import Embedded
-from wafl.schedule import Schedule
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.parts.schedule import Schedule
 
 QUICK: dict[str, Any] = {"rounds": 3, "local_steps": 1, "batch_size": 8, "learning_rate": 0.1}
 
@@ -80,7 +80,7 @@ def test_an_auto_run_is_the_run_with_the_radius_that_was_chosen(clients: wafl.Fe
     runs = wafl.sweep(model, clients, wafl.WAFL(radius="auto"), {"seed": [0, 1]}, callbacks=[Hears()], **QUICK)
     for place, run in enumerate(runs):
         chosen = run.settings["chosen"]
-        assert chosen["radius"] == run.settings["method"]["adversary"]["radius"]
+        assert chosen["radius"] == run.settings["method"]["objective"]["radius"]
         assert [row["radius"] for row in chosen["tried"]] == sorted(row["radius"] for row in chosen["tried"])
         assert heard[place] == (place, f"WAFL (seed={place})", chosen["radius"])
         known = wafl.fit(model, clients, wafl.WAFL(radius=chosen["radius"]), seed=place, **QUICK)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import wafl
-from wafl.core.cost import check_memory, check_steps
-from wafl.data.domains import federation_of
+from wafl.base.cost import check_memory, check_steps
+from wafl.config.demo import demo_experiment
+from wafl.config.plan import make_plan
+from wafl.data.named.domains import federation_of
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec
-from wafl.runs.demo import demo_experiment
-from wafl.runs.plan import make_plan
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
 
 BILLION = 10**9
 

@@ -10,7 +10,7 @@ import torch
 
 import wafl
 from tests.test_extending import SAM
-from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.keeping.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -146,7 +146,7 @@ def test_linear_layers_within_bounds_are_captured(digits: wafl.Federation, metho
 
 @pytest.mark.parametrize(("lanes", "classes", "examples"), [(10, 10, 64), (1, 2, 5), (3, 16, 37)])
 def test_steps_in_one_kernel_end_where_steps_one_after_another_end(lanes: int, classes: int, examples: int) -> None:
-    one_kernel = pytest.importorskip("wafl.adversaries.one_kernel")
+    one_kernel = pytest.importorskip("wafl.objectives.ball.one_kernel")
     generator = torch.Generator("cuda").manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -164,7 +164,7 @@ def test_steps_in_one_kernel_end_where_steps_one_after_another_end(lanes: int, c
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("shape", [(3, 5, 8, 6), (64, 32, 32, 32), (1, 1, 2, 2)])
 def test_bias_relu_and_pooling_in_one_kernel_have_the_bits_of_three(dtype, layout, shape: tuple[int, ...]) -> None:
-    kernel = pytest.importorskip("wafl.core.pool_kernel")
+    kernel = pytest.importorskip("wafl.tasks.gpu.pool_kernel")
     generator = torch.Generator("cuda").manual_seed(0)
     draw = torch.randn(shape, device="cuda", generator=generator).mul(4).round().div(2)  # many ties
     images, bias = draw.to(dtype).contiguous(memory_format=layout), torch.arange(shape[1], device="cuda").to(dtype) / 4
@@ -183,7 +183,7 @@ def test_bias_relu_and_pooling_in_one_kernel_have_the_bits_of_three(dtype, layou
     [(3, 32, 5, 32, 32), (1, 16, 5, 28, 28), (5, 16, 3, 2, 12), (32, 64, 5, 16, 16), (16, 128, 3, 14, 6)],
 )
 def test_a_convolution_that_pools_in_one_kernel_is_three_layers(depth, channels, side, height, width) -> None:
-    kernel = pytest.importorskip("wafl.core.conv_kernel")
+    kernel = pytest.importorskip("wafl.tasks.gpu.conv_kernel")
     generator, lanes, images = torch.Generator("cuda").manual_seed(0), 3, 7
 
     def draw(*shape: int) -> torch.Tensor:
@@ -213,7 +213,7 @@ def _rounded(values: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_network_that_pools_in_one_kernel_learns_the_same(digits: wafl.Federation, monkeypatch, precision) -> None:
-    pytest.importorskip("wafl.core.pool_kernel")
+    pytest.importorskip("wafl.tasks.gpu.pool_kernel")
     model = wafl.models.cnn(digits, channels=(4, 8))
 
     def params() -> dict[str, torch.Tensor]:
@@ -221,14 +221,14 @@ def test_a_network_that_pools_in_one_kernel_learns_the_same(digits: wafl.Federat
         return wafl.fit(model, digits, wafl.WAFL(gamma=2.0, steps=4), **options).params
 
     pooled = params()
-    monkeypatch.setattr("wafl.core.task.with_pooling", lambda module: module)
+    monkeypatch.setattr("wafl.tasks.task.with_pooling", lambda module: module)
     plain = params()
     for name, value in plain.items():
         torch.testing.assert_close(pooled[name], value, atol=1e-5, rtol=0)
 
 
 def test_a_network_of_few_kernels_learns_as_its_layers_do(digits: wafl.Federation, monkeypatch) -> None:
-    pytest.importorskip("wafl.core.conv_kernel")
+    pytest.importorskip("wafl.tasks.gpu.conv_kernel")
     model = wafl.models.cnn(digits, channels=(16, 32))
 
     def train() -> wafl.Run:
@@ -236,7 +236,7 @@ def test_a_network_of_few_kernels_learns_as_its_layers_do(digits: wafl.Federatio
         return wafl.fit(model, digits, wafl.WAFL(gamma=2.0, steps=4), learning_rate=0.05, **options)
 
     fused, again = train(), train()
-    monkeypatch.setattr("wafl.core.structured.fuse", lambda layers: None)
+    monkeypatch.setattr("wafl.tasks.structured.fuse", lambda layers: None)
     layered = train()
     whole = torch.cat([value.flatten() for value in layered.params.values()])
     for name in layered.params:

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import wafl
-from wafl.engine.callbacks import Callback, Moment
-from wafl.engine.checkpoint import Checkpoint
-from wafl.history import History
-from wafl.run import load_run
+from wafl.callbacks import Callback, Moment
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.results.history import History
+from wafl.results.run import load_run
 
 TOO_LARGE = 1e38
 
@@ -179,7 +179,7 @@ def test_a_diverging_run_ends_alone_also_where_failing_clients_are_tolerated(cli
 
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 @pytest.mark.parametrize("norm", [2, math.inf])
-def test_an_adversary_that_overflows_ends_its_run_and_does_not_train_fedavg_in_silence(
+def test_an_objective_that_overflows_ends_its_run_and_does_not_train_fedavg_in_silence(
     clients: wafl.Federation, norm: float
 ) -> None:
     torch.manual_seed(0)
@@ -187,7 +187,7 @@ def test_an_adversary_that_overflows_ends_its_run_and_does_not_train_fedavg_in_s
     method = wafl.WAFL(norm=norm, bounds=None)
     tiny, fine = sweep(clients, method, {"gamma": [1e-30, 50.0]}, model=model, learning_rate=0.01)
     assert tiny.diverged is not None
-    assert re.search(r"round 0, client \d: the adversary overflows at gamma=1e-30: raise gamma, or keep", tiny.diverged)
+    assert re.search(r"round 0, client \d: the objective overflows at gamma=1e-30: raise gamma, or keep", tiny.diverged)
     (alone,) = sweep(clients, method, {"gamma": [50.0]}, model=model, learning_rate=0.01)
     assert fine.diverged is None
     assert fine.history.column("loss") == alone.history.column("loss")

@@ -15,14 +15,14 @@ from torch import Tensor
 
 import wafl
 from tests.oracles import reference
-from wafl.algorithms import Query, Reply
-from wafl.algorithms.admission import Exclusion, Tolerance, admit
-from wafl.algorithms.caps import Caps
-from wafl.core.errors import DivergedError, TooFewRepliesError
-from wafl.engine.callbacks import Moment
-from wafl.engine.checkpoint import Checkpoint, read_progress
-from wafl.engine.faults import Faults
-from wafl.history import History, Record
+from wafl.base.errors import DivergedError, TooFewRepliesError
+from wafl.callbacks import Moment
+from wafl.engine.failing.faults import Faults
+from wafl.engine.keeping.checkpoint import Checkpoint, read_progress
+from wafl.parts.messages import Query, Reply
+from wafl.results.history import History, Record
+from wafl.rounds.admission import Exclusion, Tolerance, admit
+from wafl.rounds.caps import Caps
 
 FAULT = 13
 """The purpose of the draws, part of their key."""
@@ -670,7 +670,7 @@ def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wa
     def look(moment: Moment) -> None:
         if moment.record.round:
             progress, _ = read_progress(sorted(path for path in folder.iterdir() if path.name.isdigit())[-1])
-            found.append({client: kept["adversary"] for (_, client), kept in progress.memory.items()})
+            found.append({client: kept["objective"] for (_, client), kept in progress.memory.items()})
 
     run = fit(clients, wafl.FedRobust(step_size=0.1), **changes, checkpoint=Checkpoint(folder), callbacks=[look])
     return run, found

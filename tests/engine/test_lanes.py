@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from wafl.algorithms import Query, Replies
-from wafl.core.layout import Layout
-from wafl.core.structured import LayeredTask, LinearTask, make_task
-from wafl.core.task import Masks, Moved, Task
-from wafl.engine.batches import room_for
-from wafl.engine.client_task import ClientTask
-from wafl.engine.lanes import Lanes
-from wafl.schedule import Schedule
+from wafl.engine.client.batches import room_for
+from wafl.engine.client.task import ClientTask
+from wafl.engine.lanes.layout import Lanes
+from wafl.parts.messages import Query, Replies
+from wafl.parts.schedule import Schedule
+from wafl.tasks.layout import Layout
+from wafl.tasks.structured import LayeredTask, LinearTask, make_task
+from wafl.tasks.task import Masks, Moved, Task
 
 SIZES = (90, 3, 40, 17, 64, 1)
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -50,8 +50,8 @@ def answer(
     batch_size: int | None = 32,
 ) -> Replies:
     schedule = Schedule(rounds=1, local_epochs=2, batch_size=batch_size, learning_rate=0.1, momentum=0.5)
-    client = ClientTask(task, method.adversary, schedule.local_work, make_clients().train, 90, method.local)
-    scalars = {**schedule.scalars(0), **({} if method.adversary is None else method.adversary.scalars())}
+    client = ClientTask(task, method.objective, schedule.local_work, make_clients().train, 90, method.local)
+    scalars = {**schedule.scalars(0), **({} if method.objective is None else method.objective.scalars())}
     query = Query(kind, 0, 0, clients, torch.ones(len(clients)), task.initial(), scalars)
     return Lanes(client, pair=pair).run([query])[0]
 

@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.core.random import Key
-from wafl.core.structured import make_task
-from wafl.engine import memory
-from wafl.engine.client_task import ClientTask, LaneInput
-from wafl.engine.memory import lanes_that_fit
+from wafl.base.random import Key
+from wafl.engine.client.task import ClientTask, LaneInput
+from wafl.engine.lanes import memory
+from wafl.engine.lanes.memory import lanes_that_fit
 from wafl.local import LocalStep
-from wafl.schedule import LocalWork
+from wafl.parts.schedule import LocalWork
+from wafl.tasks.structured import make_task
 
 LANES = 1000
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 import wafl
 from tests.oracles import plain
-from wafl.core import fitness
-from wafl.core.structured import make_task
-from wafl.engine.checkpoint import Checkpoint
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.tasks import fitness
+from wafl.tasks.structured import make_task
 
 SIZES = (5, 7, 3)
 WAFL = wafl.WAFL(gamma=2.0, steps=3)
@@ -182,7 +182,7 @@ def dropping(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Te
 
 @pytest.mark.parametrize("gamma", [None, 2.0])
 def test_dropout_masks_come_from_the_key_and_one_mask_serves_the_whole_step(gamma: float | None):
-    """The adversary ascends the very network that then learns."""
+    """The objective ascends the very network that then learns."""
     model, pairs = seeded(Dropping), images()
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
     method = wafl.FedAvg() if gamma is None else wafl.WAFL(gamma=gamma, tolerance=0, steps=4)

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import wafl
-from wafl.core.signals import ENDING, Stopped
-from wafl.engine import checkpoint as checkpoint_module
-from wafl.engine.callbacks import Moment
-from wafl.engine.checkpoint import Checkpoint
+from wafl.callbacks import Moment
+from wafl.engine.keeping import checkpoint as checkpoint_module
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.engine.keeping.signals import ENDING, Stopped
 
 ROUNDS = 5
 
@@ -182,7 +182,7 @@ def test_the_command_ends_with_the_status_of_its_signal(tmp_path: Path, number: 
     from typer.testing import CliRunner
 
     from wafl.cli.main import app
-    from wafl.runs.study import Study
+    from wafl.studies.study import Study
 
     def stopped(self: Study, callbacks: object) -> None:
         os.kill(os.getpid(), number)

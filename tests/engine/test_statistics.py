@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import wafl
 from tests.engine.test_models import SIZES, TIMING, Normalized, images, one_thread, seeded  # noqa: F401
 from tests.oracles import plain
-from wafl.core.files import sealed, unsealed
-from wafl.engine.checkpoint import Checkpoint
+from wafl.base.files import sealed, unsealed
+from wafl.engine.keeping.checkpoint import Checkpoint
 
 ALL = pytest.mark.parametrize("statistics", ["averaged", "client", "fedbn"])
 WAFL = wafl.WAFL(gamma=2.0, tolerance=0, steps=2)

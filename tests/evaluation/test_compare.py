@@ -10,8 +10,8 @@ from torch import nn
 
 import wafl
 from wafl import shifts
-from wafl.core.layout import Layout
-from wafl.history import History
+from wafl.results.history import History
+from wafl.tasks.layout import Layout
 
 OPTIONS = {"rounds": 2, "local_steps": 3, "batch_size": 16, "learning_rate": 0.2}
 

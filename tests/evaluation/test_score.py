@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafl import Score
-from wafl.core.random import Key, Purpose, bits
+from wafl.base.random import Key, Purpose, bits
 from wafl.evaluation.score import ClientScore, averaged
 
 

@@ -11,19 +11,20 @@ import pytest
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, Clock
+from wafl.base.errors import TooFewRepliesError
 from wafl.cli.tables import comparison
-from wafl.core.errors import TooFewRepliesError
+from wafl.config.experiment import Flower
+from wafl.config.read import parse_experiment
 from wafl.engine.clients import Roster
-from wafl.flower import server, site
-from wafl.flower.census import Census
-from wafl.flower.node import Node
+from wafl.flower.app import server
+from wafl.flower.node import site
+from wafl.flower.node.refusals import refusal
+from wafl.flower.node.work import Node
 from wafl.flower.ops.simulation import _for_everyone
-from wafl.flower.post import Post
-from wafl.flower.refusals import refusal
-from wafl.flower.run_config import OWN
-from wafl.runs.config import Flower
-from wafl.runs.folder import StudyFolder
-from wafl.runs.read import parse_experiment
+from wafl.flower.server.census import Census
+from wafl.flower.server.exchange import Post
+from wafl.flower.wire.run_config import OWN
+from wafl.studies.folder import StudyFolder
 
 LAYOUT = [["c00"], ["c01", "c02", "c03"], ["c04", "c05"]]
 EXPERIMENT: dict[str, Any] = {

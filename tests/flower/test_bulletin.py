@@ -12,9 +12,9 @@ from flwr.app import RecordDict
 from rich.console import Console
 
 from tests.oracles import flower_fakes as fakes
-from wafl.cli.status import status_table
-from wafl.core.errors import FolderError, TooFewRepliesError
-from wafl.flower.bulletin import read_status
+from wafl.base.errors import FolderError, TooFewRepliesError
+from wafl.cli.commands.status import status_table
+from wafl.flower.server.bulletin import read_status
 
 EXPERIMENT: dict[str, Any] = {
     "methods": [{"method": "FedAvg"}],
@@ -103,7 +103,7 @@ def test_a_full_disk_does_not_end_a_training_by_this_file(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("wafl.flower.bulletin.write_whole", full)
+    monkeypatch.setattr("wafl.flower.server.bulletin.write_whole", full)
     fakes.train(grid, EXPERIMENT, tmp_path / "study")
     assert not (tmp_path / "study" / "nodes.json").exists()
     with pytest.raises(FolderError, match=r"has no nodes\.json: only a study whose clients are on Flower's nodes"):

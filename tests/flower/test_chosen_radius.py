@@ -13,12 +13,12 @@ import torch
 from tests.flower.test_grid import SIZES, SPREAD, UNEVEN, assert_near, assert_same, embedded, keys, only, results
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, Clock, carried
-from wafl.core.errors import ConfigError, TooFewRepliesError
-from wafl.flower import queries
-from wafl.flower.node import Node
-from wafl.flower.refusals import check_refusal
-from wafl.flower.spread import SpreadQuery
-from wafl.flower.wire import WireError, arrays, config_only
+from wafl.base.errors import ConfigError, TooFewRepliesError
+from wafl.flower.node import queries
+from wafl.flower.node.refusals import check_refusal
+from wafl.flower.node.spread import SpreadQuery
+from wafl.flower.node.work import Node
+from wafl.flower.wire.values import WireError, arrays, config_only
 
 AUTO = {"method": "WAFL", "radius": "auto"}
 
@@ -33,7 +33,7 @@ SNAPSHOT = {**AUTO, "name": "snapshot", "client_weights": "snapshot"}
 KNOWN = {"method": "WAFL", "radius": 0.3}
 
 
-@pytest.mark.filterwarnings("ignore::wafl.core.errors.ConcavityWarning")
+@pytest.mark.filterwarnings("ignore::wafl.base.errors.ConcavityWarning")
 @pytest.mark.parametrize(
     ("methods", "seeds", "targets"),
     [

@@ -18,10 +18,10 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink  # pyr
 from flwr.superlink.routers.fleet.router import router
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode  # pyright: ignore[reportPrivateUsage]
 
-from wafl.core.errors import FolderError
-from wafl.flower.ops.certificates import Certificates, make_certificates
+from wafl.base.errors import FolderError
 from wafl.flower.ops.deployment import CALLS, RESTART, Deployment, write_deployment
 from wafl.flower.ops.loopback import find_proxy
+from wafl.flower.ops.tls import Certificates, make_certificates
 
 DIGEST = "0123456789abcdef" * 4
 NODES = ["data", "north"]

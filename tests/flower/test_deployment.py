@@ -31,13 +31,13 @@ import wafl
 from tests.oracles.flower import equal, replay
 from tests.oracles.pauses import Pauses
 from tests.oracles.sockets import listening
+from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import write_app
-from wafl.flower.ops.certificates import Certificates, make_certificates
 from wafl.flower.ops.guard import app_digest, bundle
 from wafl.flower.ops.loopback import Loopback, Node, RunHandle, find_proxy
-from wafl.run import load_run
-from wafl.runs.read import parse_experiment
-from wafl.schedule import Schedule
+from wafl.flower.ops.tls import Certificates, make_certificates
+from wafl.parts.schedule import Schedule
+from wafl.results.run import load_run
 
 pytestmark = pytest.mark.processes
 SITES = {"north": (0, 2), "east": (1,)}

@@ -23,25 +23,25 @@ from safetensors.torch import load_file
 import wafl
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, HANG, Clock, Fate, Grid, Host
-from wafl.adversaries import Adversary
-from wafl.algorithms import Replies
-from wafl.core.errors import CheckpointWarning, ConfigError, TooFewRepliesError
-from wafl.core.files import unsealed
-from wafl.core.options import options_of
-from wafl.core.task import Task
+from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError
+from wafl.base.files import unsealed
+from wafl.base.options import options_of
+from wafl.config.read import parse_experiment
 from wafl.engine.spec import Spec
-from wafl.flower import server
-from wafl.flower.finder import Finder
-from wafl.flower.node import Node
-from wafl.flower.post import Post
-from wafl.flower.refusals import refusal
-from wafl.flower.run_config import OWN
-from wafl.flower.wire import NodeQuery
+from wafl.flower.app import server
+from wafl.flower.node.refusals import refusal
+from wafl.flower.node.work import Node
+from wafl.flower.server.exchange import Post
+from wafl.flower.server.find_clients import Finder
+from wafl.flower.wire.run_config import OWN
+from wafl.flower.wire.values import NodeQuery
 from wafl.methods.catalog import entry
-from wafl.run import load_run
-from wafl.runs.folder import StudyFolder
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
+from wafl.objectives import Objective
+from wafl.parts.messages import Replies
+from wafl.results.run import load_run
+from wafl.studies.folder import StudyFolder
+from wafl.studies.study import Study
+from wafl.tasks.task import Task
 
 SIZES = (3, 8, 6, 5, 10, 2)
 FAKES = "tests.oracles.flower_fakes"
@@ -54,9 +54,9 @@ UNEVEN = LAYOUTS["uneven"]
 
 
 def remembers(method: wafl.Method) -> bool:
-    """Whether clients keep something of the adversary between rounds."""
-    adversary = method.adversary
-    return adversary is not None and type(adversary).initial_memory is not Adversary.initial_memory
+    """Whether clients keep something of the objective between rounds."""
+    objective = method.objective
+    return objective is not None and type(objective).initial_memory is not Objective.initial_memory
 
 
 METHODS: list[dict[str, Any]] = [
@@ -397,7 +397,7 @@ def test_what_clients_keep_is_kept_in_double_precision_too(method: str, clock: C
 
 @pytest.mark.parametrize("layout", ["uneven", "one each"])
 def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_path: Path) -> None:
-    """To the last bit with ``exact``; without an adversary to 1e-5."""
+    """To the last bit with ``exact``; without an objective to 1e-5."""
     clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
     attacked = [
         {"method": "FedRobust", "step_size": 0.1},
@@ -1083,7 +1083,7 @@ def test_within_the_bounds_of_the_data_nodes_give_the_embedded_numbers(
     fakes.train(grid, experiment, tmp_path / "study")
     assert_same(tmp_path / "study", here)
     assert results(here)["attack"] == "l_inf PGD, epsilon 1 (input units), 2 steps, within [-3.5, 3.5]"
-    kept = {name: row["method"]["adversary"]["bounds"] for name, row in results(here)["methods"].items()}
+    kept = {name: row["method"]["objective"]["bounds"] for name, row in results(here)["methods"].items()}
     assert kept == {"FedPGM": [-3.5, 3.5], "WAFL": [-3.5, 3.5], "wafl-free": None, "wafl-inf": [-3.5, 3.5]}
 
 
@@ -1130,7 +1130,7 @@ def test_networks_are_certified_on_nodes_as_in_one_place(
 ) -> None:
     """A network of the experiment's own module, whose L_zz nobody knows: along its margins."""
     for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
-        monkeypatch.setattr(f"wafl.theory.estimates.{name}", lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
     experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:hidden"})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")

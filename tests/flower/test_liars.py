@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock, Fate, Grid, Host
-from wafl.core.errors import DivergedError
-from wafl.core.files import unsealed
-from wafl.flower.node import Node
-from wafl.runs.folder import StudyFolder
+from wafl.base.errors import DivergedError
+from wafl.base.files import unsealed
+from wafl.flower.node.work import Node
+from wafl.studies.folder import StudyFolder
 
 SIZES = (3, 8, 6, 5, 10, 2)
 HONEST = [["c00", "c01"], ["c02", "c03", "c04"]]

@@ -14,9 +14,9 @@ from socket import create_server
 
 import pytest
 
-from wafl.flower.ops.certificates import make_certificates
 from wafl.flower.ops.loopback import Loopback, settings
 from wafl.flower.ops.processes import Program, ProgramError
+from wafl.flower.ops.tls import make_certificates
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are looked for in /proc")
 

@@ -12,12 +12,12 @@ from flwr.app import RecordDict
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
-from wafl.algorithms import Query
-from wafl.flower.means import MeansQuery
-from wafl.flower.node import Node
-from wafl.flower.queries import answer
-from wafl.flower.refusals import check_refusal
-from wafl.flower.wire import NodeQuery, WireError, arrays, config_only, encode_query
+from wafl.flower.node.means import MeansQuery
+from wafl.flower.node.queries import answer
+from wafl.flower.node.refusals import check_refusal
+from wafl.flower.node.work import Node
+from wafl.flower.wire.values import NodeQuery, WireError, arrays, config_only, encode_query
+from wafl.parts.messages import Query
 
 CLIENTS = fakes.make_clients((3, 4, 5))
 

@@ -23,20 +23,20 @@ from flwr.common.config import flatten_dict, get_fused_config_from_dir, parse_co
 
 import wafl
 from tests.oracles import flower_fakes as fakes
-from wafl.algorithms import Query
-from wafl.algorithms.admission import Tolerance
-from wafl.core.errors import ConfigError, FolderError
-from wafl.flower import client
-from wafl.flower.hello import Hello
-from wafl.flower.keepsakes import Keepsakes, state_folder
-from wafl.flower.node import Node
+from wafl.base.errors import ConfigError, FolderError
+from wafl.config.experiment import Data, Experiment
+from wafl.config.read import parse_experiment
+from wafl.flower.app import client
+from wafl.flower.node.hello import Hello
+from wafl.flower.node.keepsakes import Keepsakes, state_folder
+from wafl.flower.node.refusals import check_refusal, signature
+from wafl.flower.node.site import open_site, read_folder
+from wafl.flower.node.work import Node
 from wafl.flower.ops.app import CLIENT, SERVER, trial_experiment, write_app
-from wafl.flower.refusals import check_refusal, signature
-from wafl.flower.run_config import OWN, from_run_config, to_run_config
-from wafl.flower.site import open_site, read_folder
-from wafl.flower.wire import NodeQuery, WireError, config_only, decode_replies, encode_query
-from wafl.runs.config import Data, Experiment
-from wafl.runs.read import parse_experiment
+from wafl.flower.wire.run_config import OWN, from_run_config, to_run_config
+from wafl.flower.wire.values import NodeQuery, WireError, config_only, decode_replies, encode_query
+from wafl.parts.messages import Query
+from wafl.rounds.admission import Tolerance
 
 INF = math.inf
 DATA = Data(num_clients=5, labels_per_client=4)
@@ -237,7 +237,7 @@ def test_an_empty_folder_name_does_not_mean_the_current_folder(tmp_path: Path, m
 
 def kept(value: float) -> dict[str, torch.Tensor]:
     """What two parts of a method keep."""
-    return {"adversary": torch.full((3,), value, dtype=torch.float64), "local": torch.full((2, 2), -float(value))}
+    return {"objective": torch.full((3,), value, dtype=torch.float64), "local": torch.full((2, 2), -float(value))}
 
 
 def assert_kept(found: Mapping[str, torch.Tensor] | None, value: float | None) -> None:

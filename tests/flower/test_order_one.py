@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 import wafl
 from tests.flower.test_strategy import Grid, batches, client_of, flower_task, linear
-from wafl.adversaries.order_one import FIRST_EXCESS
 from wafl.flower import WAFL
+from wafl.objectives.ball.order_one import FIRST_EXCESS
 
 __all__ = ["flower_task"]  # the fixture without which no message can be made
 

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.oracles import flower_fakes as fakes
+from wafl.base.errors import ConfigError
 from wafl.cli.tables import comparison
-from wafl.core.accountant import epsilon_of, noise_for
-from wafl.core.errors import ConfigError
-from wafl.engine import private
-from wafl.runs.folder import StudyFolder
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
+from wafl.config.read import parse_experiment
+from wafl.engine.privacy import mechanism as private
+from wafl.engine.privacy.accountant import epsilon_of, noise_for
+from wafl.studies.folder import StudyFolder
+from wafl.studies.study import Study
 
 SIZES = (3, 8, 6, 5)
 EXPERIMENT: dict[str, Any] = {

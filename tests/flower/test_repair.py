@@ -12,9 +12,9 @@ import pytest
 from tests.flower.test_grid import BASE, SIZES, UNEVEN, assert_same, interrupt, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock
-from tests.runs.test_study import assert_one_line, flip, invoke
-from wafl.core.errors import FolderError
-from wafl.runs.folder import StudyFolder
+from tests.studies.test_study import assert_one_line, flip, invoke
+from wafl.base.errors import FolderError
+from wafl.studies.folder import StudyFolder
 
 EXPERIMENT = only(
     {"method": "FedAvg"}, {"method": "SCAFFOLD"}, seeds=[2, 5], schedule={**BASE["schedule"], "rounds": 3}

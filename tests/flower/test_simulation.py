@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from wafl.run import load_run
-from wafl.runs.read import parse_experiment
-from wafl.runs.study import Study
+from wafl.config.read import parse_experiment
+from wafl.results.run import load_run
+from wafl.studies.study import Study
 
 WAFL = str(Path(sys.executable).parent / "wafl")
 METHODS = """
@@ -59,8 +59,8 @@ import wafl
 
 def method(mu: float, name: str) -> wafl.Method:
     assert name == "[mine]"
-    adversary = wafl.adversaries.wasserstein(gamma=1.0)
-    return wafl.Method("own", adversary, wafl.weights.uniform(), local=wafl.local.prox(mu))
+    objective = wafl.objectives.wasserstein(gamma=1.0)
+    return wafl.Method("own", objective, wafl.weights.uniform(), local=wafl.local.prox(mu))
 """
 FILE = """
 name = "study"

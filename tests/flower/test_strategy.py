@@ -27,19 +27,19 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
 import wafl
-from wafl.adversaries import Wasserstein, wasserstein
-from wafl.core.errors import TooFewRepliesError
-from wafl.core.options import options_of
-from wafl.core.problem import Problem
-from wafl.core.random import Key
-from wafl.core.structured import make_task
+from wafl.base.errors import TooFewRepliesError
+from wafl.base.options import options_of
+from wafl.base.random import Key
 from wafl.data.examples import Examples
-from wafl.engine.batches import draw_batches
-from wafl.engine.client_task import ClientTask, LaneInput
-from wafl.engine.local import local_update
-from wafl.flower.strategy import WAFL
-from wafl.flower.training import train
-from wafl.schedule import LocalWork
+from wafl.engine.client.batches import draw_batches
+from wafl.engine.client.local import local_update
+from wafl.engine.client.task import ClientTask, LaneInput
+from wafl.flower.app.strategy import WAFL
+from wafl.flower.app.training import train
+from wafl.objectives import Wasserstein, wasserstein
+from wafl.parts.schedule import LocalWork
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
 
 Batch = tuple[Tensor, Tensor]
 Client = Callable[[Message, Context], Message]

@@ -23,11 +23,11 @@ from tests.flower.test_grid import (
 )
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock
-from wafl.core.errors import ConfigError
-from wafl.core.files import unsealed
-from wafl.flower import queries
-from wafl.flower.site import open_site
-from wafl.runs.config import Data
+from wafl.base.errors import ConfigError
+from wafl.base.files import unsealed
+from wafl.config.experiment import Data
+from wafl.flower.node import queries
+from wafl.flower.node.site import open_site
 
 
 @pytest.fixture(autouse=True)

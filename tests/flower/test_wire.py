@@ -20,15 +20,14 @@ from torch import Tensor
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
-from wafl.algorithms import Query, Replies
-from wafl.flower import queries
-from wafl.flower.hello import Hello
-from wafl.flower.logs import log, shown_safely
-from wafl.flower.means import MeansQuery
-from wafl.flower.node import Node
-from wafl.flower.queries import CutsQuery, SurveyQuery, answer
-from wafl.flower.refusals import check_refusal, refusal
-from wafl.flower.wire import (
+from wafl.flower.node import queries
+from wafl.flower.node.hello import Hello
+from wafl.flower.node.means import MeansQuery
+from wafl.flower.node.queries import CutsQuery, SurveyQuery, answer
+from wafl.flower.node.refusals import check_refusal, refusal
+from wafl.flower.node.work import Node
+from wafl.flower.wire.logs import log, shown_safely
+from wafl.flower.wire.values import (
     FORMAT,
     NodeQuery,
     WireError,
@@ -39,6 +38,7 @@ from wafl.flower.wire import (
     encode_query,
     encode_replies,
 )
+from wafl.parts.messages import Query, Replies
 
 SIZE = 15
 """Parameters of the model of these tests: three classes, four inputs."""
@@ -524,7 +524,7 @@ def test_a_node_builds_no_model_larger_than_the_parameters_it_was_sent(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A number in a message must not make a node allocate more than the message could fill."""
-    import wafl.flower.node as module
+    import wafl.flower.node.work as module
 
     built: list[int] = []
     make_model = module.make_model

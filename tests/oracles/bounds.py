@@ -159,7 +159,7 @@ def model(v: Array) -> torch.nn.Linear:
 def constants_of(
     dimension: int, params_radius: float | None, gamma: float | None = None, *, label_cost: float = math.inf
 ) -> Constants:
-    """Over the box [-1, 1]^d and what phi_gamma's adversary can reach from it."""
+    """Over the box [-1, 1]^d and what phi_gamma's objective can reach from it."""
     pair = Cluster((0.0,) * dimension).sample(8, np.random.default_rng(0)).pair
     reach = 0.0 if gamma is None or params_radius is None else ROOT2 * params_radius / (2.0 * gamma)
     return wafl.theory.constants(

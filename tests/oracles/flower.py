@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 import wafl
-from wafl.algorithms import Algorithm
-from wafl.core.structured import make_task
-from wafl.engine.client_task import ClientTask
-from wafl.engine.faults import without
-from wafl.engine.lanes import Lanes
+from wafl.engine.client.task import ClientTask
+from wafl.engine.failing.faults import without
+from wafl.engine.lanes.layout import Lanes
 from wafl.engine.watch import lowest_gamma
-from wafl.history import Record
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
+from wafl.results.history import Record
+from wafl.rounds.algorithm import Algorithm
+from wafl.tasks.structured import make_task
 
 
 def replay(
@@ -25,9 +25,9 @@ def replay(
     """The parameters at the end if each round leaves out the clients that the history says."""
     task = make_task(wafl.models.mlr(clients))
     sizes = clients.train.num_examples.tolist()
-    lowest = partial(lowest_gamma, method.adversary, task)
+    lowest = partial(lowest_gamma, method.objective, task)
     algorithm = Algorithm(method, schedule, sizes, lowest)
-    lanes = Lanes(ClientTask(task, method.adversary, schedule.local_work, clients.train, local=method.local))
+    lanes = Lanes(ClientTask(task, method.objective, schedule.local_work, clients.train, local=method.local))
     state = algorithm.init(task.initial())
     while (query := algorithm.ask(state)) is not None:
         excluded = history[query.round].excluded

@@ -23,15 +23,15 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor, nn
 
 import wafl
-from wafl.algorithms import Query, Replies
-from wafl.algorithms.local import LocalState, LocalStep, Outcome
-from wafl.algorithms.messages import Vectors, weighted_mean
-from wafl.flower import queries, server
-from wafl.flower.node import Node
-from wafl.flower.post import Post
-from wafl.flower.run_config import OWN, to_run_config
-from wafl.flower.wire import NodeQuery, arrays, encode_query, read_array
-from wafl.runs.read import parse_experiment
+from wafl.config.read import parse_experiment
+from wafl.flower.app import server
+from wafl.flower.node import queries
+from wafl.flower.node.work import Node
+from wafl.flower.server.exchange import Post
+from wafl.flower.wire.run_config import OWN, to_run_config
+from wafl.flower.wire.values import NodeQuery, arrays, encode_query, read_array
+from wafl.local import LocalState, LocalStep, Outcome
+from wafl.parts.messages import Query, Replies, Vectors, weighted_mean
 from wafl.servers import Server
 
 Client = dict[str, Any]
@@ -302,8 +302,8 @@ class Remembering(LocalStep):
 
 def remembering(pull: float = 0.5, gamma: float = 2.0) -> wafl.Method:
     """A user's own method, with a robust loss."""
-    adversary = wafl.adversaries.wasserstein(gamma=gamma)
-    return wafl.Method("remembering", adversary, wafl.weights.by_examples(), local=Remembering(pull))
+    objective = wafl.objectives.wasserstein(gamma=gamma)
+    return wafl.Method("remembering", objective, wafl.weights.by_examples(), local=Remembering(pull))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 ``python -m tests.oracles.numbers before.npz`` writes the parameters, losses, cohorts, weights and gammas of every
 method (embedded, swept, with a learned gamma, with faults, on a Flower grid without processes); after the change,
 ``python -m tests.oracles.numbers after.npz --against before.npz`` says whether all bits are the same. The bits depend
-on the machine; ``numbers.json`` holds small cases that :mod:`tests.engine.test_numbers` compares everywhere, cohorts
+on the machine; ``numbers.json`` holds small cases that ``test_numbers_written_down.py`` compares everywhere, cohorts
 and batches exactly and parameters to 1e-5. ``--write`` rewrites it, for a change that is meant to change numbers.
 """
 
@@ -24,9 +24,9 @@ import pytest
 import torch
 
 import wafl
-from wafl.core.random import Key
-from wafl.engine.batches import draw_batches
-from wafl.schedule import LocalWork
+from wafl.base.random import Key
+from wafl.engine.client.batches import draw_batches
+from wafl.parts.schedule import LocalWork
 
 GOLDEN = Path(__file__).with_name("numbers.json")
 weights = wafl.weights
@@ -108,7 +108,7 @@ def _cases(clients: wafl.Federation, model: Any, common: dict[str, Any]) -> Iter
 def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
     """Methods whose clients are on nodes, with real messages between the nodes and the server, in this process."""
     from tests.oracles import flower_fakes as fakes
-    from wafl.run import load_run
+    from wafl.results.run import load_run
 
     tables = [
         {"method": "FedAvg"}, {"method": "AFL"}, {"method": "DRFA"}, {"method": "FedRobust", "step_size": 0.1},

@@ -57,7 +57,7 @@ def train(
     moved: Callable[[nn.Module, Tensor], Tensor] = lambda model, x: x,
     statistics: str = "frozen",
 ) -> dict[str, Tensor]:
-    """Every client takes part in every round; ``moved`` is what the adversary moves, the inputs unless it is given.
+    """Every client takes part in every round; ``moved`` is what the objective moves, the inputs unless it is given.
 
     With ``statistics``, those of BatchNorm layers are returned too: "averaged", or each "client" goes on with its own,
     in "fedbn" also with its own scales and offsets.

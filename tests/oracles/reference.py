@@ -116,7 +116,7 @@ def mlr_curvature(params: Params) -> float:
 
 
 @dataclass(frozen=True)
-class Objective:
+class Minimized:
     """A model with its loss."""
 
     model: nn.Module
@@ -145,12 +145,12 @@ class Objective:
         return float(loss.detach()), torch.autograd.grad(loss, x)[0]
 
 
-# -- Adversaries ----------------------------------------------------------------------------------------------
+# -- Objectives ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A batch after the adversary, and the means over the batch of what it maximized and what it paid."""
+    """A batch after the objective, and the means over the batch of what it maximized and what it paid."""
 
     x: Tensor
     y: Tensor
@@ -160,8 +160,8 @@ class Moved:
 
 @dataclass(frozen=True)
 class Nobody:
-    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
-        return Moved(x, y, objective.mean(params, x, y), 0.0)
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        return Moved(x, y, minimized.mean(params, x, y), 0.0)
 
 
 @dataclass(frozen=True)
@@ -182,21 +182,21 @@ class Transport:
         if self.radius is not None and self.power == 2:
             object.__setattr__(self, "gamma", 1e6)
 
-    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
         if self.radius is not None and self.power == 2:
-            gamma = max(gamma, self.least_gamma(objective, params, x, y))
-        moved = [self.move_one(objective, params, *pair, gamma) for pair in zip(x, y, strict=True)]
+            gamma = max(gamma, self.least_gamma(minimized, params, x, y))
+        moved = [self.move_one(minimized, params, *pair, gamma) for pair in zip(x, y, strict=True)]
         xs, ys, values, costs = zip(*moved, strict=True)
         return Moved(torch.stack(xs), torch.stack(ys), sum(values) / len(values), sum(costs) / len(costs))
 
-    def least_gamma(self, objective: Objective, params: Params, x: Tensor, y: Tensor) -> float:
+    def least_gamma(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor) -> float:
         """The gamma at which a batch moves by 1.25 radii, after four linearizations, each at the last move."""
         assert self.radius is not None
         reach, dual, kept = 1.25 * self.radius, {1: math.inf, 2: 2, math.inf: 1}[self.norm], 1.0
         gamma, deltas = math.nan, [torch.zeros_like(one) for one in x]
         for _ in range(4):
             at = [one + delta for one, delta in zip(x, deltas, strict=True)]
-            slopes = [objective.with_input_gradient(params, *pair)[1] for pair in zip(at, y, strict=True)]
+            slopes = [minimized.with_input_gradient(params, *pair)[1] for pair in zip(at, y, strict=True)]
             steepness = _rms([float(torch.linalg.vector_norm(slope.flatten(), ord=dual)) for slope in slopes])
             gamma = max(kept * steepness / (2 * reach), 1e-300)
             deltas = [self.linear_maximizer(slope, one, gamma) for slope, one in zip(slopes, x, strict=True)]
@@ -205,22 +205,22 @@ class Transport:
         return gamma
 
     def move_one(
-        self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float
+        self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float
     ) -> tuple[Tensor, Tensor, float, float]:
         if math.isinf(self.label_cost):
-            delta, value = self.ascend(objective, params, x, y, gamma)
+            delta, value = self.ascend(minimized, params, x, y, gamma)
             return x + delta, y, value, self.cost(delta)
         if y.is_floating_point():
-            return self.move_target(objective, params, x, y, gamma)
+            return self.move_target(minimized, params, x, y, gamma)
         tries: list[tuple[Tensor, Tensor, float, float]] = []
         for label in range(self.num_classes):
             toll = self.label_cost if label != int(y) else 0.0
-            delta, value = self.ascend(objective, params, x, torch.tensor(label), gamma)
+            delta, value = self.ascend(minimized, params, x, torch.tensor(label), gamma)
             tries.append((x + delta, torch.tensor(label), value - gamma * toll, self.cost(delta) + toll))
         return max(tries, key=lambda one: one[2])
 
     def move_target(
-        self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float
+        self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float
     ) -> tuple[Tensor, Tensor, float, float]:
         """Squared error: over t, ``(f - t)^2 - gamma k (t - y)^2`` is stationary where ``t - f = gamma k (t - y)``."""
         price = gamma * self.label_cost
@@ -233,16 +233,16 @@ class Transport:
             paid = self.label_cost * (target - y.view_as(outputs)).square().sum(1)
             return squared_error(outputs, target) - gamma * paid
 
-        delta, value = self.ascend(Objective(objective.model, over_targets), params, x, y, gamma)
-        outputs = objective.outputs(params, (x + delta)[None]).detach()
+        delta, value = self.ascend(Minimized(minimized.model, over_targets), params, x, y, gamma)
+        outputs = minimized.outputs(params, (x + delta)[None]).detach()
         target = best_target(outputs, y[None]).view_as(y)
         return x + delta, target, value, self.cost(delta) + self.label_cost * float((target - y).square().sum())
 
-    def ascend(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float) -> tuple[Tensor, float]:
+    def ascend(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float) -> tuple[Tensor, float]:
         """``delta <- delta + a (linear maximizer - delta)``, where a is halved whenever a step would descend."""
 
         def evaluate(delta: Tensor) -> tuple[float, Tensor]:
-            loss, gradient = objective.with_input_gradient(params, x + delta, y)
+            loss, gradient = minimized.with_input_gradient(params, x + delta, y)
             return loss - gamma * self.cost(delta), self.linear_maximizer(gradient, x, gamma)
 
         delta, damping = torch.zeros_like(x), 1.0
@@ -346,15 +346,15 @@ class Ball:
     norm: float = math.inf
     bounds: tuple[float, float] | None = None
 
-    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
-        moved = torch.stack([self.move_one(objective, params, *pair) for pair in zip(x, y, strict=True)])
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        moved = torch.stack([self.move_one(minimized, params, *pair) for pair in zip(x, y, strict=True)])
         distances = torch.linalg.vector_norm((moved - x).flatten(1), ord=self.norm, dim=1)
-        return Moved(moved, y, objective.mean(params, moved, y), float(distances.square().mean()))
+        return Moved(moved, y, minimized.mean(params, moved, y), float(distances.square().mean()))
 
-    def move_one(self, objective: Objective, params: Params, x: Tensor, y: Tensor) -> Tensor:
+    def move_one(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor) -> Tensor:
         moved = x
         for _ in range(self.steps):
-            gradient = objective.with_input_gradient(params, moved, y)[1]
+            gradient = minimized.with_input_gradient(params, moved, y)[1]
             direction = gradient.sign() if self.norm == math.inf else functional.normalize(gradient.flatten(), dim=0)
             delta = moved + self.step_size * direction.view_as(x) - x
             if self.norm == math.inf:
@@ -373,14 +373,14 @@ class AffineMaps:
     step_size: float
     maps: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def move(self, objective: Objective, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
         flat = x.flatten(1)
         identity = torch.eye(flat.shape[1], dtype=x.dtype)
         linear, offset = self.maps.get(client, (identity, torch.zeros_like(flat[0])))
         linear, offset = linear.requires_grad_(), offset.requires_grad_()
         moved = (flat @ linear.T + offset).view_as(x)
         away = (linear - identity).square().sum() + offset.square().sum()
-        value = objective.at(params, moved, y).mean() - self.penalty * away
+        value = minimized.at(params, moved, y).mean() - self.penalty * away
         up = torch.autograd.grad(value, (linear, offset))
         self.maps[client] = tuple(
             (old + self.step_size * slope).detach() for old, slope in zip((linear, offset), up, strict=True)
@@ -389,7 +389,7 @@ class AffineMaps:
         return Moved(moved, y, float(value.detach()), float((moved - x).flatten(1).square().sum(1).mean()))
 
 
-Adversary = Nobody | Transport | Ball | AffineMaps
+Objective = Nobody | Transport | Ball | AffineMaps
 
 
 # -- Training -------------------------------------------------------------------------------------------------
@@ -525,13 +525,13 @@ class Trained:
 
 
 def train(
-    objective: Objective,
+    minimized: Minimized,
     params: Params,
     clients: Sequence[Pair],
     work: Work,
     *,
     rounds: int,
-    adversary: Adversary,
+    objective: Objective,
     weights: Sequence[float] | Learned | Reweighed,
     learning_rate: Callable[[int], float],
     server_learning_rate: float = 1.0,
@@ -541,7 +541,7 @@ def train(
     cohort: int | None = None,
     seed: int = 0,
 ) -> Trained:
-    """Algorithm 1, with any adversary, client weights, server and local step."""
+    """Algorithm 1, with any objective, client weights, server and local step."""
     server, local = server or ServerOptimizer("sgd", server_learning_rate), local or Prox(0.0)
     total = len(clients)
     cohort = cohort or total
@@ -549,12 +549,12 @@ def train(
     reweighed = weights if isinstance(weights, Reweighed) else None
     center: Sequence[float] = [1.0] * total if learned else reweighed.center if reweighed else weights  # pyright: ignore
     lam = [weight / sum(center) for weight in center]
-    gamma, whole = getattr(adversary, "gamma", 0.0), adversary
+    gamma, whole = getattr(objective, "gamma", 0.0), objective
     cohorts: list[list[int]] = []
     for t in range(rounds):
         rate = learning_rate(t)
         if isinstance(whole, Transport):
-            adversary = whole.in_round(t, rounds)
+            objective = whole.in_round(t, rounds)
         if learned and learned.rule == "DRFA":
             asked = sorted(choose_by_weight(seed, t, lam, cohort))
             shares = [1 / cohort] * cohort
@@ -563,14 +563,14 @@ def train(
             if reweighed:
                 inside = sum(center[client] for client in asked)
                 own = {client: center[client] / inside for client in asked}
-                found = {c: adversary.move(objective, params, *clients[c], gamma, c).value for c in asked}
+                found = {c: objective.move(minimized, params, *clients[c], gamma, c).value for c in asked}
                 new = reweighed.weigh([own[client] for client in asked], [found[client] for client in asked])
                 lam = [dict(zip(asked, new, strict=True)).get(client, 0.0) for client in range(total)]
                 asked = [client for client in asked if lam[client] > 1e-12]
             shares = [lam[client] / sum(lam[client] for client in asked) for client in asked]
         cohorts.append(asked)
         updates = [
-            local_training(objective, params, clients[client], work, adversary, rate, gamma, seed, t, client, local)
+            local_training(minimized, params, clients[client], work, objective, rate, gamma, seed, t, client, local)
             for client in asked
         ]
         ends = [clipped(params, update.path[-1], clip_norm) for update in updates]
@@ -579,11 +579,11 @@ def train(
         else:
             params = server.step(params, weighted_sum(shares, ends))
         local.round_ends(lam)
-        if isinstance(adversary, Transport):
+        if isinstance(objective, Transport):
             cost = sum(share * update.cost for share, update in zip(shares, updates, strict=True))
-            gamma = adversary.next_gamma(gamma, cost)
-            if adversary.radius is not None and adversary.power == 2:  # a larger ball has a smaller price
-                gamma *= adversary.radius / whole.in_round(t + 1, rounds).radius
+            gamma = objective.next_gamma(gamma, cost)
+            if objective.radius is not None and objective.power == 2:  # a larger ball has a smaller price
+                gamma *= objective.radius / whole.in_round(t + 1, rounds).radius
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
         if learned and learned.rule == "DRFA":
@@ -593,18 +593,18 @@ def train(
             reporting = choose(seed, LOSS_COHORT, t, total, cohort)
             climbed = list(lam)
             for client in reporting:
-                loss = adversary.move(objective, snapshot, *clients[client], gamma, client).value
+                loss = objective.move(minimized, snapshot, *clients[client], gamma, client).value
                 climbed[client] += most * learned.step * total / cohort * loss
             lam = project(climbed)
     return Trained(params, lam, gamma, cohorts)
 
 
 def local_training(
-    objective: Objective,
+    minimized: Minimized,
     params: Params,
     examples: Pair,
     work: Work,
-    adversary: Adversary,
+    objective: Objective,
     rate: float,
     gamma: float,
     seed: int,
@@ -618,9 +618,9 @@ def local_training(
     velocity = {name: torch.zeros_like(value) for name, value in params.items()}
     first: Moved | None = None
     for rows in cut_in_batches(seed, round, client, len(x), work):
-        moved = adversary.move(objective, params, x[rows], y[rows], gamma, client)
+        moved = objective.move(minimized, params, x[rows], y[rows], gamma, client)
         first = first or moved
-        gradients = objective.gradient(params, moved.x, moved.y)
+        gradients = minimized.gradient(params, moved.x, moved.y)
         gradients = {name: gradients[name] + work.weight_decay * params[name] for name in params}
         gradients = local.correct(gradients, params, path[0], client)
         velocity = {name: work.momentum * velocity[name] + gradients[name] for name in params}

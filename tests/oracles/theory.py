@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 
-from tests.oracles.adversary import Array, dual_order, steepest
+from tests.oracles.objective import Array, dual_order, steepest
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A function of ``theta``, ``x`` and ``y`` (a class as a one-hot vector, or a target) of one example."""

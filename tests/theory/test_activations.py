@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from wafl.theory.activations import KNOWN, Straight
+from wafl.theory.networks.activations import KNOWN, Straight
 
 
 @pytest.mark.parametrize("kind", [*KNOWN, nn.Identity])

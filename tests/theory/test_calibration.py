@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import wafl
-from tests.oracles import adversary as oracles
+from tests.oracles import objective as oracles
 from tests.oracles import theory
 from wafl.theory import calibrate
 

@@ -15,18 +15,18 @@ from scipy import optimize
 from torch import nn
 
 import wafl
-from tests.oracles import adversary as oracles
+from tests.oracles import objective as oracles
 from tests.oracles import phi as phi_oracles
 from tests.oracles import theory
-from wafl.adversaries import AdversaryState
 from wafl.attacks import Population
-from wafl.core.losses import CrossEntropy
-from wafl.core.problem import Problem
-from wafl.core.structured import make_task
+from wafl.objectives import ObjectiveState
+from wafl.tasks.losses import CrossEntropy
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
 from wafl.theory import certify, constants
-from wafl.theory.dual import Surrogate, minimize_dual
-from wafl.theory.layers import loss_steepness
-from wafl.theory.upper import UpperBound
+from wafl.theory.certificates.dual import Surrogate, minimize_dual
+from wafl.theory.certificates.upper import UpperBound
+from wafl.theory.constants.layer_by_layer import loss_steepness
 
 NORMS = (1, 2, math.inf)
 SIZES = (3, 6, 9)
@@ -93,7 +93,7 @@ def test_the_upper_bound_is_never_below_phi(name, norm, ratio):
     x, y = torch.from_numpy(case.x[rows])[None], torch.from_numpy(case.y[rows])[None]
     scalars = {"gamma": x.new_tensor([gamma]), "curvature": x.new_tensor([float(curvature)])}
     for steps in (1, 3, 300):
-        upper = UpperBound(norm, steps=steps)(problem, x, y, AdversaryState(scalars)).value[0].numpy()
+        upper = UpperBound(norm, steps=steps)(problem, x, y, ObjectiveState(scalars)).value[0].numpy()
         assert (upper >= phi - 1e-9 * np.abs(phi)).all(), steps
     if norm == 2 and ratio > 1.1:
         np.testing.assert_allclose(upper, phi, rtol=1e-6)
@@ -112,10 +112,10 @@ def test_each_lane_gets_the_upper_bound_of_its_own_gamma(outputs, norm):
     gammas = x.new_tensor([0.6, 1.0, 5.0]) * curvature
     scalars = {"gamma": gammas, "curvature": x.new_full((3,), curvature)}
     together = UpperBound(norm)(
-        Problem(task, params.repeat(3, 1)), x.repeat(3, 1, 1, 1, 1), y.repeat(3, 1, 1), AdversaryState(scalars)
+        Problem(task, params.repeat(3, 1)), x.repeat(3, 1, 1, 1, 1), y.repeat(3, 1, 1), ObjectiveState(scalars)
     ).value
     for lane, gamma in enumerate(gammas.tolist()):
-        state = AdversaryState({"gamma": gammas[lane : lane + 1], "curvature": scalars["curvature"][:1]})
+        state = ObjectiveState({"gamma": gammas[lane : lane + 1], "curvature": scalars["curvature"][:1]})
         alone = UpperBound(norm)(Problem(task, params), x, y, state).value
         torch.testing.assert_close(together[lane : lane + 1], alone, rtol=1e-12, atol=0.0)
         if outputs == 1:

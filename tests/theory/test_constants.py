@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 import wafl
-from tests.oracles import adversary as oracles
+from tests.oracles import objective as oracles
 from tests.oracles import theory
-from wafl.core.errors import PreconditionError
-from wafl.core.losses import CrossEntropy, SquaredError
-from wafl.core.structured import make_task
-from wafl.theory import Constant, constants, estimates
-from wafl.theory.layers import ACTIVATIONS, loss_steepness
+from wafl.base.errors import PreconditionError
+from wafl.tasks.losses import CrossEntropy, SquaredError
+from wafl.tasks.structured import make_task
+from wafl.theory import Constant, constants
+from wafl.theory.constants import estimates
+from wafl.theory.constants.layer_by_layer import ACTIVATIONS, loss_steepness
 
 NAMES = ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss")
 NORMS = (1, 2, math.inf)

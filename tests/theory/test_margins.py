@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from wafl.core.structured import make_task
-from wafl.theory.margins import Margins, margins_of
-from wafl.theory.proof import TOLERANCE
+from wafl.promises.proof import TOLERANCE
+from wafl.tasks.structured import make_task
+from wafl.theory.networks.margins import Margins, margins_of
 
 RADII = [0.0, 0.3, 4.0]
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -34,7 +34,7 @@ MIXED: dict[str, Callable[[], nn.Module]] = {
 def nothing_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """L_z and L_zz are known by layers, or no certificate rests on them: a search would be half of the time."""
     for name in ("largest_slope", "largest_curvature"):
-        monkeypatch.setattr(f"wafl.theory.estimates.{name}", None)
+        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", None)
 
 
 def drawn(name: str, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 import wafl
-from tests.oracles import adversary as oracles
+from tests.oracles import objective as oracles
 from tests.oracles import theory
 from wafl.theory import certify
-from wafl.theory.sampling import Sample
+from wafl.theory.certificates.sampling import Sample
 
 
 def world(num_clients, size, seed=0, bounds=(0.0, 1.0)):

@@ -8,15 +8,15 @@ import torch
 
 from tests.oracles import phi as oracles
 from tests.oracles import theory
-from wafl.core.losses import CrossEntropy, SquaredError, output_loss
-from wafl.theory import phi
-from wafl.theory.around import settled_above
-from wafl.theory.ball import Ball
-from wafl.theory.ellipsoids import within_ellipsoids
-from wafl.theory.incumbents import Incumbent, climb, value_at
-from wafl.theory.kept import Kept, squared_distances
-from wafl.theory.lines import along_lines
-from wafl.theory.phi import LinearPhi, distance_to_error, error_bounds
+from wafl.tasks.losses import CrossEntropy, SquaredError, output_loss
+from wafl.theory.phi import linear_model as phi
+from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.concave_part import Kept, squared_distances
+from wafl.theory.phi.ellipsoids import within_ellipsoids
+from wafl.theory.phi.incumbents import Incumbent, climb, value_at
+from wafl.theory.phi.linear_model import LinearPhi, distance_to_error, error_bounds
+from wafl.theory.phi.lines import along_lines
+from wafl.theory.phi.settled import settled_above
 
 NORMS = (1, 2, math.inf)
 

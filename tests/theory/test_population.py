@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize, stats
 
 import wafl
-from wafl.theory.population import Population
+from wafl.theory.population.intervals import Population
 
 
 def coverage(count, probability, most, delta, covers):

@@ -10,15 +10,15 @@ from scipy import stats
 from torch import nn
 
 import wafl
-from tests.oracles import adversary as oracles
+from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.theory.test_certificates import NORMS, a_case
-from wafl.adversaries import AdversaryState
-from wafl.core.problem import Problem
-from wafl.core.structured import make_task
+from wafl.objectives import ObjectiveState
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
 from wafl.theory import certify
-from wafl.theory.constants import data_free_constants
-from wafl.theory.sampling import Domain, Moments, Sample, largest_surrogate
+from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_surrogate
+from wafl.theory.constants.assumptions import data_free_constants
 
 
 def exact_coverage(sizes, weights, probabilities, most, centers, delta):
@@ -182,7 +182,7 @@ def test_each_lane_of_moments_is_cut_at_its_own_most():
     task = make_task(case.model, case.loss)
     x, y = torch.from_numpy(case.x)[None].repeat(2, 1, 1), torch.from_numpy(case.y)[None].repeat(2, 1)
     problem = Problem(task, task.initial()[None].repeat(2, 1))
-    move = Moments()(problem, x, y, AdversaryState({"most": torch.tensor([0.5, 9.0], dtype=torch.float64)}))
+    move = Moments()(problem, x, y, ObjectiveState({"most": torch.tensor([0.5, 9.0], dtype=torch.float64)}))
     losses = theory.plain_losses(case.model, case.x, case.y)
     np.testing.assert_allclose(move.value.numpy(), [np.minimum(losses, 0.5), np.minimum(losses, 9.0)])
     np.testing.assert_allclose(move.cost.numpy(), move.value.numpy() ** 2)

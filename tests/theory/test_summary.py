@@ -54,7 +54,7 @@ def test_the_domain_includes_everything_within_the_adversarys_reach(run: wafl.Ru
     assert float(moved.max()) <= summary.here.reach
 
 
-def test_an_adversary_that_keeps_to_the_bounds_of_the_data_has_no_reach(clients: wafl.Federation) -> None:
+def test_an_objective_that_keeps_to_the_bounds_of_the_data_has_no_reach(clients: wafl.Federation) -> None:
     assert clients.bounds == (0.0, 1.0)
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=5.0), rounds=1, local_steps=1)
     assert summarize(run, clients).here.reach == 0.0

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import pytest
 
 import wafl
-from wafl.core.norms import typical_length, typical_price
-from wafl.core.options import Positive, Tunable, options_of
+from wafl.base.norms import typical_length, typical_price
+from wafl.base.options import Positive, Tunable, options_of
 from wafl.local import LocalStep
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.draw import draw_settings

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import wafl
 from tests.oracles.transport import cost_matrix, w2_by_assignment, w2_of_gaussians, w2_on_the_line
-from wafl.core.random import Key, Purpose, bits
+from wafl.base.random import Key, Purpose, bits
 from wafl.weights.transport import distance
 from wafl.weights.transport.clouds import Sampling, read_clients
 

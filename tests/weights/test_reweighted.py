@@ -15,9 +15,9 @@ from torch import nn
 
 import wafl
 from tests.oracles import reweighing
-from wafl.algorithms.algorithm import Algorithm
-from wafl.algorithms.messages import Replies
-from wafl.schedule import Schedule
+from wafl.parts.messages import Replies
+from wafl.parts.schedule import Schedule
+from wafl.rounds.algorithm import Algorithm
 from wafl.weights import (
     Reweighted,
     Round,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import wafl
 from tests.oracles import reference
-from wafl.schedule import Schedule
+from wafl.parts.client_weights import uniform_cohort
+from wafl.parts.schedule import Schedule
 from wafl.weights import (
     Agnostic,
     ClientWeights,
@@ -34,7 +35,6 @@ from wafl.weights import (
     snapshot,
     uniform,
 )
-from wafl.weights.base import uniform_cohort
 
 
 @pytest.mark.parametrize(

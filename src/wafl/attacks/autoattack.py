@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
-from wafl.core.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
-from wafl.core.checks import check_seed
-from wafl.core.norms import norm_name
-from wafl.core.problem import Problem
+from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.base.checks import check_seed
+from wafl.base.norms import norm_name
+from wafl.tasks.problem import Problem
 
 _BATCH = 500
 _BATCH_ON_GPU = 8192

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from wafl.adversaries.surrogate import single_lane
-from wafl.core.inputs import Inputs
-from wafl.core.mover import Mover
-from wafl.core.problem import Problem
-from wafl.core.task import Loss, Moved
-from wafl.run import Run
+from wafl.base.mover import Mover
+from wafl.objectives.surrogate import single_lane
+from wafl.results.run import Run
+from wafl.tasks.inputs import Inputs
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Loss, Moved
 
 
 @dataclass(frozen=True)

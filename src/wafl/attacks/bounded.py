@@ -10,27 +10,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.adversaries import AdversaryState, BoundedAscent, ProjectedAscent
 from wafl.attacks.base import Attack, Population, place, refuse_space
-from wafl.core.bounds import DATA, Bounds, in_words
-from wafl.core.checks import check_seed
-from wafl.core.inputs import Inputs, dense
-from wafl.core.norms import norm_name
-from wafl.core.options import options_of
-from wafl.core.problem import Problem
-from wafl.core.random import Key
-from wafl.core.task import Moved
+from wafl.base.bounds import DATA, Bounds, in_words
+from wafl.base.checks import check_seed
+from wafl.base.norms import norm_name
+from wafl.base.options import options_of
+from wafl.base.random import Key
+from wafl.objectives import BoundedAscent, ObjectiveState, ProjectedAscent
+from wafl.tasks.inputs import Inputs, dense
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Moved
 
 
 class BoundedAttack(Attack):
     """Ascent within ``||delta|| <= epsilon``, for many models and many epsilons at once."""
 
     @abstractmethod
-    def adversary(self) -> BoundedAscent: ...
+    def objective(self) -> BoundedAscent: ...
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
         """Epsilon and step size, one value per lane."""
-        scalars = self.adversary().scalars()
+        scalars = self.objective().scalars()
         return {name: torch.full((lanes,), value, dtype=torch.float64) for name, value in scalars.items()}
 
     def beside(self, others: Sequence[BoundedAttack], runs: int) -> BoundedAttack:
@@ -38,15 +38,15 @@ class BoundedAttack(Attack):
         return _SideBySide((self, *others), runs) if others else self
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
-        refuse_space(self, self.adversary().space)
+        refuse_space(self, self.objective().space)
         return dense(self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers()))
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
         """Attack every lane's model on the examples with these numbers."""
         number = rows.to(problem.params.device)[None]
         key = Key(torch.full_like(number, check_seed(seed)), torch.zeros_like(number), number, torch.zeros_like(number))
-        state = AdversaryState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
-        return self.adversary()(problem, x, y, state).inputs
+        state = ObjectiveState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
+        return self.objective()(problem, x, y, state).inputs
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class _SideBySide(BoundedAttack):
     attacks: tuple[BoundedAttack, ...]
     runs: int
 
-    def adversary(self) -> BoundedAscent:
-        return self.attacks[0].adversary()
+    def objective(self) -> BoundedAscent:
+        return self.attacks[0].objective()
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
         parts = [attack.sizes(self.runs) for attack in self.attacks]
@@ -74,7 +74,7 @@ def same_but_size(one: Attack | None, other: Attack | None) -> bool:
     """
     if not isinstance(one, BoundedAttack) or not isinstance(other, BoundedAttack):
         return False
-    first, second = one.adversary(), other.adversary()
+    first, second = one.objective(), other.objective()
     sizes = {"epsilon", "step_size"}
     return type(first) is type(second) and all(
         getattr(first, name) == getattr(second, name) for name in options_of(type(first)) if name not in sizes
@@ -111,13 +111,13 @@ class PGD(BoundedAttack):
     space: str | None = None
 
     def __post_init__(self) -> None:
-        self.adversary()
+        self.objective()
 
     def describe(self, unit: str) -> str:
         size = f"epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
         return f"{norm_name(self.norm)} PGD, {size}, {in_words(self.bounds)}"
 
-    def adversary(self) -> BoundedAscent:
+    def objective(self) -> BoundedAscent:
         return ProjectedAscent(
             epsilon=self.epsilon,
             norm=self.norm,
@@ -147,11 +147,11 @@ class FGSM(BoundedAttack):
     space: str | None = None
 
     def __post_init__(self) -> None:
-        self.adversary()
+        self.objective()
 
     def describe(self, unit: str) -> str:
         size = f"epsilon {self.epsilon:g} ({place(self.space, unit)})"
         return f"{norm_name(self.norm)} FGSM, {size}, {in_words(self.bounds)}"
 
-    def adversary(self) -> BoundedAscent:
+    def objective(self) -> BoundedAscent:
         return BoundedAscent(self.epsilon, self.norm, self.bounds, self.space)

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from wafl.engine import progress as engine
-from wafl.engine.callbacks import Callback
-from wafl.engine.progress import ChosenRadius
-from wafl.history import History
-from wafl.runs.study import Study
+from wafl.callbacks import Callback
+from wafl.results import progress as engine
+from wafl.results.history import History
+from wafl.results.progress import ChosenRadius
+from wafl.studies.study import Study
 
 PAUSE = 10.0
 """Seconds between two lines, if the output goes to a file."""

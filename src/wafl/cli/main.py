@@ -75,7 +75,7 @@ class _Commands(TyperGroup):
 
 def _load(name: str) -> click.Command:
     word = name.replace("-", "_")
-    module: Any = import_module(f"wafl.cli.{word}")
+    module: Any = import_module(f"wafl.cli.commands.{word}")
     parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{word}_app", None)
     if group is None:
         parent.command(name)(getattr(module, word))

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from wafl.core.bounds import read_bounds
-from wafl.core.options import Box, Choice, Option, Range, Shaped, options_of
-from wafl.core.shaping import read_shape
+from wafl.base.bounds import read_bounds
+from wafl.base.options import Box, Choice, Option, Range, Shaped, options_of
+from wafl.config.method_keys import PARTS
 from wafl.methods import METHODS
-from wafl.runs.method_keys import PARTS
+from wafl.objectives.ball.shape import read_shape
 
 PANEL = "Options of the methods (without a file)"
 

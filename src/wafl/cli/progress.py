@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from wafl.cli.bars import Bars
-    from wafl.runs.study import Study
+    from wafl.studies.study import Study
 
 
 SOME_DIVERGED = 3
@@ -38,12 +38,12 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
 
     from rich.markup import escape
 
+    from wafl.base.errors import DivergedError, TrainingWarning
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
     from wafl.cli.terminal import make_console, say
-    from wafl.core.errors import DivergedError, TrainingWarning
-    from wafl.core.signals import Stopped, exit_status, stopped_by_signals
-    from wafl.runs.figures import draw_figures
+    from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
+    from wafl.studies.pages.figures import draw_figures
 
     if quiet and as_json:
         raise ValueError("--quiet and --json exclude each other: give one")
@@ -104,7 +104,7 @@ def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
     from threading import Thread
 
     from wafl.cli.terminal import say
-    from wafl.runs.live import make_server
+    from wafl.studies.pages.live import make_server
 
     with make_server(path) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -117,7 +117,7 @@ def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
 
 def exit_if_diverged(results: Mapping[str, Any]) -> None:
     """Let scripts tell a study whose runs all finished from one in which some diverged."""
-    from wafl.runs.study import diverged
+    from wafl.studies.study import diverged
 
     if diverged(results):
         raise typer.Exit(SOME_DIVERGED)

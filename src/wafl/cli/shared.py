@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from wafl.config.plan import Plan
     from wafl.data.federation import Federation
-    from wafl.run import Run
-    from wafl.runs.folder import StudyFolder
-    from wafl.runs.plan import Plan
+    from wafl.results.run import Run
+    from wafl.studies.folder import StudyFolder
 
 
 @contextmanager
 def one_line_errors() -> Generator[None, None, None]:
     """Report bad input, or training that cannot go on, in one line instead of a traceback; the exit status is 2."""
+    from wafl.base.errors import DivergedError, TooFewRepliesError, UnboundedError
     from wafl.cli.terminal import say
-    from wafl.core.errors import DivergedError, TooFewRepliesError, UnboundedError
 
     try:
         yield
@@ -49,9 +49,9 @@ def reading(trust: bool) -> Generator[None, None, None]:
     """Errors and warnings in one line; code that a study names runs only with ``--trust``, or if somebody says so."""
     import warnings
 
+    from wafl.base.visible import visible
     from wafl.cli.terminal import say
-    from wafl.core.visible import visible
-    from wafl.runs.own_code import asking
+    from wafl.config.own_code import asking
 
     def allow(what: str) -> bool:
         return trust or (on_a_terminal() and typer.confirm(visible(f"{what}. Run it"), err=True))
@@ -93,7 +93,7 @@ def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
 
 
 def _refuse_links(folder: Path) -> None:
-    from wafl.runs.folder import refuse_links
+    from wafl.studies.folder import refuse_links
 
     refuse_links(folder)
 
@@ -145,9 +145,9 @@ def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Fed
 
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
     """The federation that runs were trained on, and the clients that were held out of it, if any."""
-    from wafl.core.shapes import check_types
+    from wafl.base.json_types import check_types
     from wafl.data import load_dataset
-    from wafl.runs.same_study import data_fingerprint, refuse_changes, warn_of_versions
+    from wafl.studies.same_study import data_fingerprint, refuse_changes, warn_of_versions
 
     study = _study_of(folder)
     if study is not None:
@@ -188,7 +188,7 @@ def _sound_run(folder: Path) -> Run:
 
 def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
     """A saved run; the plan of its study is made only if the model is your own."""
-    from wafl.run import has_own_model, load_run
+    from wafl.results.run import has_own_model, load_run
 
     made = plan() if has_own_model(path) else None
     try:
@@ -215,7 +215,7 @@ def _say_what_is_unfinished(folder: Path) -> None:
 
 
 def _plan_of(folder: Path) -> Plan | None:
-    from wafl.runs.study import Study
+    from wafl.studies.study import Study
 
     study = _study_of(folder)
     return None if study is None else Study.resume(study.path).plan
@@ -223,7 +223,7 @@ def _plan_of(folder: Path) -> Plan | None:
 
 def _study_of(folder: Path) -> StudyFolder | None:
     """The study that a run belongs to: in its folder, or up to two folders above."""
-    from wafl.runs.folder import StudyFolder
+    from wafl.studies.folder import StudyFolder
 
     places = (folder, folder.resolve().parent, folder.resolve().parent.parent)
     return next((StudyFolder.existing(place) for place in places if StudyFolder.is_in(place)), None)

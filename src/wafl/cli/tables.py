@@ -20,11 +20,11 @@ from wafl.data.federation import Federation
 from wafl.evaluation.compare import Comparison
 from wafl.evaluation.generalization import PARTS, generalization
 from wafl.evaluation.score import Score, averaged
-from wafl.runs.attendance import absences, privacies
-from wafl.runs.folder import StudyFolder
-from wafl.runs.study import diverged
-from wafl.theory.audit import Audit
-from wafl.theory.verify import Verification
+from wafl.promises.audit import Audit
+from wafl.promises.check import Verification
+from wafl.studies.attendance import absences, privacies
+from wafl.studies.folder import StudyFolder
+from wafl.studies.study import diverged
 from wafl.tuning.result import Tuning, describe_setting
 from wafl.weights import TransportWeights
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from wafl.core.visible import visible
+from wafl.base.visible import visible
 
 
 class _Shown(Console):

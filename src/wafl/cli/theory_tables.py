@@ -8,11 +8,11 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from wafl.base.norms import norm_name
 from wafl.cli.tables import plain_table
-from wafl.core.norms import norm_name
-from wafl.run import Run
+from wafl.results.run import Run
 from wafl.theory import Bound, Certificates, Summary
-from wafl.theory.promised import Promised
+from wafl.theory.guarantees import Promised
 
 
 def promises(name: str, certificates: Certificates, radius: float, found: Sequence[Promised]) -> Table:
@@ -40,7 +40,7 @@ def theory_of(name: str, run: Run, summary: Summary) -> Group:
 def _constants(name: str, summary: Summary) -> Table:
     here, ball = summary.here, summary.ball
     low, high = here.data_bounds
-    caption = f"Inputs in [{low:g}, {high:g}], which the adversary may leave by {here.reach:.3g}; " + (
+    caption = f"Inputs in [{low:g}, {high:g}], which the objective may leave by {here.reach:.3g}; " + (
         "no bounded set of parameters: this model is not linear"
         if ball is None
         else f"parameters with norm at most {ball.params_radius:.4g}"

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from rich.console import Console
 
+from wafl.callbacks import Callback
 from wafl.cli.bars import rounds_display
-from wafl.engine import progress as engine
-from wafl.engine.callbacks import Callback
+from wafl.results import progress as engine
 from wafl.tuning.tune import Search
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from wafl.data.bring.foreign import is_dataset
 from wafl.data.federation import Federation
-from wafl.data.foreign import is_dataset
 from wafl.data.mistakes import what_is
 
 

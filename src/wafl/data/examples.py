@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from wafl.core.fingerprint import tensors_digest
+from wafl.base.fingerprint import tensors_digest
 from wafl.data.mapped import Mapped, Stored, join, pick
 from wafl.data.preprocessing import STATISTICS, Preprocessing
 

@@ -14,14 +14,14 @@ from typing import Any, Never, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from wafl.core.bounds import check_box
-from wafl.data.arrays import Client, Packed, pack_arrays, pack_offsets
-from wafl.data.arrow import write_folder
+from wafl.base.bounds import check_box
+from wafl.data.bring.arrays import Client, Packed, pack_arrays, pack_offsets
+from wafl.data.bring.arrow import write_folder
+from wafl.data.bring.foreign import Columns, read_datasets
+from wafl.data.bring.frames import read_frame
+from wafl.data.bring.intake import Intake
+from wafl.data.bring.npy_folders import Apart, read_folder
 from wafl.data.examples import Examples
-from wafl.data.folders import Apart, read_folder
-from wafl.data.foreign import Columns, read_datasets
-from wafl.data.frames import read_frame
-from wafl.data.intake import Intake
 from wafl.data.labels import some
 from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wafl.core.options import Count
+from wafl.base.options import Count
 
 MOST_COUNTED = 2**16
 """Up to this many classes, counting all labels is much faster than sorting them."""

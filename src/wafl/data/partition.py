@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wafl.core.options import Count, Positive
-from wafl.core.random import Key, Purpose, bits, normal, permutation, uniform
+from wafl.base.options import Count, Positive
+from wafl.base.random import Key, Purpose, bits, normal, permutation, uniform
 
 SIZE_SPREAD = 0.6
 """Standard deviation of the log of a client's share of a label; reproduces the paper's spread of sizes on MNIST."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from wafl.core.random import Key, Purpose, permutation
+from wafl.base.random import Key, Purpose, permutation
 
 MOST_DRAWN = 2**20
 """How many random numbers are drawn at a time for the split of many clients."""

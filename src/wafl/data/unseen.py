@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from numbers import Real
 
-from wafl.core.checks import check_seed
-from wafl.core.random import Purpose, choose
+from wafl.base.checks import check_seed
+from wafl.base.random import Purpose, choose
 
 
 def draw_unseen(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:

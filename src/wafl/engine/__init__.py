@@ -1,1 +1,4 @@
-"""Client work as lanes of one batch, and the loop that trains on clients here or anywhere else."""
+"""The loop that trains on clients, here or anywhere else, and the embedded engine that answers it.
+
+``fit.py`` is the front door, ``trainer.py`` the loop, ``embedded.py`` the clients at hand.
+"""

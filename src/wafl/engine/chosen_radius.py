@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wafl.core.digits import rounded
-from wafl.core.errors import DivergedError, UnboundedError
-from wafl.core.norms import typical_length
-from wafl.core.random import Key, Purpose, bits, choose
-from wafl.engine.callbacks import Callback
+from wafl.base.digits import rounded
+from wafl.base.errors import DivergedError, UnboundedError
+from wafl.base.norms import typical_length
+from wafl.base.random import Key, Purpose, bits, choose
+from wafl.callbacks import Callback
 from wafl.engine.clients import Clients, Divisible, Judge
-from wafl.engine.progress import ChosenRadius, Progress
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.engine.watch import TOO_FAR
 from wafl.evaluation.score import worst_count
-from wafl.run import Run
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
+from wafl.results.progress import ChosenRadius, Progress
+from wafl.results.run import Run
 
 CANDIDATES = (0.01, 0.03, 0.1, 0.3)
 """The radii that are tried, in parts of how far a client's examples lie from their mean."""
@@ -83,10 +83,10 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
 
 def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
     """Train all candidates on each half of the clients, and choose by what the other half says."""
-    clients, adversary, roster = trainer.clients, spec.method.adversary, trainer.clients.roster
+    clients, objective, roster = trainer.clients, spec.method.objective, trainer.clients.roster
     assert isinstance(clients, Divisible)
-    assert adversary is not None
-    radii = _candidates(clients.spread(), adversary.norm, math.prod(roster.input_shape))
+    assert objective is not None
+    radii = _candidates(clients.spread(), objective.norm, math.prod(roster.input_shape))
     halves = _halves(roster.num_clients, spec.schedule.seed)
     schedule = _shorter(spec.schedule, [len(half) for half in halves])
     specs = [replace(spec.with_radius(radius), schedule=schedule) for radius in radii]

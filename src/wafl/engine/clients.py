@@ -10,17 +10,17 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary
-from wafl.algorithms import Query, Replies
-from wafl.algorithms.admission import Exclusion, Tolerance
 from wafl.attacks import Attack
-from wafl.core.shaping import Shape
-from wafl.core.task import Task
-from wafl.data.intake import Intake
-from wafl.engine.progress import Progress
+from wafl.data.bring.intake import Intake
 from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
-from wafl.run import Run
+from wafl.objectives import Objective
+from wafl.objectives.ball.shape import Shape
+from wafl.parts.messages import Query, Replies
+from wafl.results.progress import Progress
+from wafl.results.run import Run
+from wafl.rounds.admission import Exclusion, Tolerance
+from wafl.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class Clients(Protocol):
         ...
 
     def shape_of_clients(self) -> Shape:
-        """How clients differ, for adversaries with ``shape="clients"``; an error if they do not tell."""
+        """How clients differ, for objectives with ``shape="clients"``; an error if they do not tell."""
         ...
 
-    def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
-        """Before any work, refuse a model or an adversary that does not fit the examples."""
+    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
+        """Before any work, refuse a model or an objective that does not fit the examples."""
         ...
 
     def fingerprint(self) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wafl.core.cost import check_memory, check_steps
+from wafl.base.cost import check_memory, check_steps
 from wafl.engine.spec import Spec
 
 SLOT = 9
@@ -23,10 +23,10 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     local = max(work.num_steps([max(largest, 1)]))
     lengths = {name: getattr(schedule, name) for name in ("rounds", "local_steps", "local_epochs")}
     said = {name: value for name, value in lengths.items() if value is not None}
-    adversary = spec.method.adversary
-    ascent = 1 if adversary is None else adversary.steps * (1 + adversary.restarts)
-    if adversary is not None:
-        said |= {"steps": adversary.steps, "restarts": adversary.restarts}
+    objective = spec.method.objective
+    ascent = 1 if objective is None else objective.steps * (1 + objective.restarts)
+    if objective is not None:
+        said |= {"steps": objective.steps, "restarts": objective.restarts}
     most = max(said, key=lambda name: said[name])
     words = ", ".join(f"{name}={value}" for name, value in said.items())
     gradients = float(schedule.rounds) * local * spec.method.local.gradients

@@ -11,33 +11,33 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary, AdversaryState
-from wafl.algorithms import Query, Replies
-from wafl.algorithms.admission import Exclusion, Tolerance, split
 from wafl.attacks import Attack
-from wafl.core.bounds import box_of
-from wafl.core.client_shape import check_size, client_shape
-from wafl.core.describe import describe
-from wafl.core.errors import SequentialWarning
-from wafl.core.fitness import UNFIT, check_fitness
-from wafl.core.precision import computing
-from wafl.core.problem import Problem
-from wafl.core.shaping import Shape
-from wafl.core.task import Task
-from wafl.core.warn import warn_user
+from wafl.base.bounds import box_of
+from wafl.base.describe import describe
+from wafl.base.errors import SequentialWarning
+from wafl.base.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
-from wafl.engine.client_task import ClientTask
+from wafl.engine.client.task import ClientTask
 from wafl.engine.clients import Admitted, Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
-from wafl.engine.faults import Faults, spoil, without
+from wafl.engine.failing.faults import Faults, spoil, without
+from wafl.engine.failing.tolerant import Arrivals, Tolerant
 from wafl.engine.features import with_fixed_features
-from wafl.engine.lanes import Lanes
-from wafl.engine.progress import ClientState, Place, Progress
+from wafl.engine.lanes.layout import Lanes
 from wafl.engine.spec import Spec
-from wafl.engine.tolerant import Arrivals, Tolerant
 from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.score import Score
-from wafl.run import Run
+from wafl.objectives import Objective, ObjectiveState
+from wafl.objectives.ball.client_shape import check_size, client_shape
+from wafl.objectives.ball.shape import Shape
+from wafl.parts.messages import Query, Replies
+from wafl.results.progress import ClientState, Place, Progress
+from wafl.results.run import Run
+from wafl.rounds.admission import Exclusion, Tolerance, split
+from wafl.tasks.fitness import UNFIT, check_fitness
+from wafl.tasks.gpu.precision import computing
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -74,28 +74,28 @@ class Embedded:
         )
         object.__setattr__(self, "roster", roster)
 
-    def check(self, task: Task, start: Tensor, adversaries: Collection[Adversary]) -> None:
-        """Let each adversary move one example, so that it fails now if it cannot, before any work."""
+    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
+        """Let each objective move one example, so that it fails now if it cannot, before any work."""
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
         check_integers(task, start, clients)
-        boxes = (box_of(adversary.bounds) for adversary in adversaries)
+        boxes = (box_of(objective.bounds) for objective in objectives)
         bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own
         low, high = clients.train.span() if bounded else (0.0, 0.0)
         for bounds in bounded:
             if low < bounds[0] or high > bounds[1]:
                 raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them")
-        for adversary in adversaries:
-            adversary.check_model(problem)
-            adversary.brief(problem, x, y, AdversaryState())
+        for objective in objectives:
+            objective.check_model(problem)
+            objective.brief(problem, x, y, ObjectiveState())
 
     def shape_of_clients(self) -> Shape:
         return self._shape
 
     @cached_property
     def _shape(self) -> Shape:
-        """How the clients' training examples differ between them, for adversaries with ``shape="clients"``."""
+        """How the clients' training examples differ between them, for objectives with ``shape="clients"``."""
         train = self.federation.train
         check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
@@ -142,7 +142,7 @@ class Embedded:
         # A size that a server would not know must not change a digit here either.
         largest = 0 if first.needs_sizes else None
         client = ClientTask(
-            task, first.method.adversary, first.schedule.local_work, examples, largest, first.method.local
+            task, first.method.objective, first.schedule.local_work, examples, largest, first.method.local
         )
         client = with_fixed_features(client)
         lanes = Lanes(

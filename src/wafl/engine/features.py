@@ -7,13 +7,13 @@ from dataclasses import is_dataclass, replace
 import torch
 from torch import Tensor
 
-from wafl.core.dropout import Site, recorded
-from wafl.core.fitness import find_traits
-from wafl.core.layers import after, output_of
-from wafl.core.structured import make_task
-from wafl.core.task import Task
 from wafl.data.examples import Examples
-from wafl.engine.client_task import ClientTask
+from wafl.engine.client.task import ClientTask
+from wafl.tasks.fitness import find_traits
+from wafl.tasks.modes.dropout import Site, recorded
+from wafl.tasks.modes.layers import after, output_of
+from wafl.tasks.structured import make_task
+from wafl.tasks.task import Task
 
 CHUNK = 256
 """How many examples the backbone sees together."""
@@ -21,11 +21,11 @@ CHUNK = 256
 
 def with_fixed_features(client: ClientTask) -> ClientTask:
     """The same work on a layer's outputs, if the ball is there and no parameter before it is trained."""
-    adversary = client.adversary
-    if adversary is None or adversary.space is None or not adversary.moves:  # without a ball, it is for something else
+    objective = client.objective
+    if objective is None or objective.space is None or not objective.moves:  # without a ball, it is for something else
         return client
-    layer = adversary.space
-    if not is_dataclass(adversary) or client.task.num_statistics:
+    layer = objective.space
+    if not is_dataclass(objective) or client.task.num_statistics:
         return client  # statistics that are learned change the features
     start = client.task.initial()
     x = client.examples.rows(torch.zeros(2, dtype=torch.int64, device=start.device), start.dtype)
@@ -36,7 +36,7 @@ def with_fixed_features(client: ClientTask) -> ClientTask:
     y = client.examples.y[:1]
     find_traits(head, start[None], features[None, :1], (y.to(start) if y.is_floating_point() else y)[None])
     examples = Examples(_all_features(client, layer, start), client.examples.y, client.examples.offsets)
-    return replace(client, task=head, examples=examples, adversary=adversary.changed(space=None))
+    return replace(client, task=head, examples=examples, objective=objective.changed(space=None))
 
 
 def _fixed_features(task: Task, layer: str, start: Tensor, x: Tensor) -> Tensor | None:

@@ -9,23 +9,23 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from wafl.algorithms.admission import Tolerance
-from wafl.core.options import part, taking
-from wafl.core.task import Loss
+from wafl.base.options import part, taking
+from wafl.callbacks import Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
-from wafl.engine.callbacks import Callbacks, OnRound, as_callbacks
-from wafl.engine.checkpoint import Checkpoint
 from wafl.engine.chosen_radius import check_undecided, settled
 from wafl.engine.embedded import Embedded, find_device
-from wafl.engine.faults import Faults
-from wafl.engine.progress import Progress
+from wafl.engine.failing.faults import Faults
+from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.methods import Method, not_a_method
-from wafl.run import Run, Runs
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
+from wafl.results.progress import Progress
+from wafl.results.run import Run, Runs
+from wafl.rounds.admission import Tolerance
+from wafl.tasks.task import Loss
 from wafl.weights import ClientWeights
 
 
@@ -163,7 +163,7 @@ def train(
     told = as_callbacks(callbacks, on_round)
     check_undecided(trainer, specs)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.engine.checkpoint.Checkpoint")
+        raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.engine.keeping.checkpoint.Checkpoint")
     progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
     for callback in told:
         callback.on_start(progress)

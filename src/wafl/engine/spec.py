@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from wafl.core.bounds import Box
-from wafl.core.describe import describe
-from wafl.core.fingerprint import code_of
-from wafl.core.shaping import Shape
+from wafl.base.bounds import Box
+from wafl.base.describe import describe
+from wafl.base.fingerprint import code_of
 from wafl.methods import Method
-from wafl.schedule import Schedule
+from wafl.objectives.ball.shape import Shape
+from wafl.parts.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Spec:
     @property
     def undecided(self) -> bool:
         """Whether the radius is still to be chosen."""
-        adversary = self.method.adversary
-        return adversary is not None and adversary.undecided
+        objective = self.method.objective
+        return objective is not None and objective.undecided
 
     def with_radius(self, radius: float) -> Spec:
         return replace(self, method=self.method.with_options(radius=radius))
@@ -53,7 +53,7 @@ class Spec:
     @property
     def asks_shape(self) -> bool:
         """Whether its ball is to have the shape of how clients differ, which is yet to be found."""
-        return self.method.adversary is not None and self.method.adversary.asks_shape
+        return self.method.objective is not None and self.method.objective.asks_shape
 
     def shaped(self, shape: Shape) -> Spec:
         """The same run with a ball of this shape."""
@@ -84,9 +84,9 @@ class Spec:
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""
         method, rule = self.method, self.method.client_weights
-        server_side = frozenset[str]() if method.adversary is None else method.adversary.server_side
+        server_side = frozenset[str]() if method.objective is None else method.objective.server_side
         return (
-            _shape(method.adversary, server_side),
+            _shape(method.objective, server_side),
             _shape(method.local),
             type(rule) if rule.learns else None,
             self.schedule.local_work,

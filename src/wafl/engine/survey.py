@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary
-from wafl.algorithms import Query
-from wafl.core.task import Task
 from wafl.data.examples import Examples
-from wafl.engine.client_task import ClientTask
-from wafl.engine.lanes import Lanes
-from wafl.schedule import LocalWork
+from wafl.engine.client.task import ClientTask
+from wafl.engine.lanes.layout import Lanes
+from wafl.objectives import Objective
+from wafl.parts.messages import Query
+from wafl.parts.schedule import LocalWork
+from wafl.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class SurveyReplies:
-    """Means over each client's examples, ``[settings, clients]``, of an adversary's value and of its transport cost.
+    """Means over each client's examples, ``[settings, clients]``, of an objective's value and of its transport cost.
 
     ``sizes`` is how many examples each client has; a client elsewhere need not say.
     """
@@ -30,15 +30,15 @@ class SurveyReplies:
 
 
 class Survey:
-    """What an adversary does to every client's examples at fixed parameters: one query of kind "loss" per setting."""
+    """What an objective does to every client's examples at fixed parameters: one query of kind "loss" per setting."""
 
-    def __init__(self, task: Task, params: Tensor, examples: Examples, adversary: Adversary | None) -> None:
+    def __init__(self, task: Task, params: Tensor, examples: Examples, objective: Objective | None) -> None:
         self._params = params
         self._clients, self._sizes = tuple(range(examples.num_clients)), tuple(examples.num_examples.tolist())
-        self._lanes = Lanes(ClientTask(task, adversary, LocalWork(1, None, 1), examples))
+        self._lanes = Lanes(ClientTask(task, objective, LocalWork(1, None, 1), examples))
 
     def ask(self, scalars: Sequence[Mapping[str, float]], seed: int = 0) -> SurveyReplies:
-        """One row of replies for each setting of the adversary's scalars; all are asked at once."""
+        """One row of replies for each setting of the objective's scalars; all are asked at once."""
         weights = torch.ones(len(self._clients), dtype=torch.float64)
         queries = [Query("loss", 0, seed, self._clients, weights, self._params, each) for each in scalars]
         replies = self._lanes.run(queries)

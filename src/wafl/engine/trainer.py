@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wafl.algorithms import Algorithm, Query, Replies, State
-from wafl.algorithms.messages import mean_reply
-from wafl.core.describe import describe
-from wafl.core.errors import DivergedError, UnboundedError
-from wafl.core.fingerprint import model_digest, object_digest, tensors_digest
-from wafl.core.statistics import check_statistics
-from wafl.core.structured import make_task
-from wafl.core.task import Loss
+from wafl.base.describe import describe
+from wafl.base.errors import DivergedError, UnboundedError
+from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
+from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.engine.callbacks import Callback, Moment
 from wafl.engine.clients import Admitted, Clients, Engine
 from wafl.engine.cost import check_cost
-from wafl.engine.progress import Progress, RunProgress
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
-from wafl.history import History, Record
-from wafl.run import Run, with_params
+from wafl.parts.messages import Query, Replies, State, mean_reply
+from wafl.results.history import History, Record
+from wafl.results.progress import Progress, RunProgress
+from wafl.results.run import Run, with_params
+from wafl.rounds.algorithm import Algorithm
+from wafl.tasks.modes.statistics import check_statistics
+from wafl.tasks.structured import make_task
+from wafl.tasks.task import Loss
 
 MANY_CLIENTS = 1000
 """With more clients than this, a round does not record the weights of all."""
@@ -90,7 +90,7 @@ class _ActiveRun:
         """What happened in the round that started from this state; its seconds are filled in later."""
         assert self.trained is not None
         query, replies = self.trained
-        adversary = self.spec.method.adversary
+        objective = self.spec.method.objective
         learned = self.spec.method.client_weights.learns
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
         return Record(
@@ -98,7 +98,7 @@ class _ActiveRun:
             loss=mean_reply(query, replies.loss),
             seconds=0.0,
             cohort=tuple(sorted((*query.clients, *missing))) if missing else query.clients,
-            achieved_radius=None if adversary is None else mean_reply(query, replies.cost) ** (1.0 / adversary.power),
+            achieved_radius=None if objective is None else mean_reply(query, replies.cost) ** (1.0 / objective.power),
             gamma=query.scalars.get("gamma"),
             client_weights=tuple(before.client_weights.tolist())
             if learned and len(before.client_weights) <= MANY_CLIENTS
@@ -158,8 +158,8 @@ class Trainer:
         algorithms = [self._algorithm(spec) for spec in specs]
         for weights in dict.fromkeys(spec.method.client_weights for spec in specs):
             weights.initial(self.roster.num_examples)
-        adversaries = {spec.method.adversary for spec in specs if spec.method.adversary is not None}
-        self.clients.check(self.task, self.start, adversaries)
+        objectives = {spec.method.objective for spec in specs if spec.method.objective is not None}
+        self.clients.check(self.task, self.start, objectives)
         return algorithms
 
     def fingerprint(self, specs: Sequence[Spec]) -> dict[str, str]:
@@ -181,7 +181,7 @@ class Trainer:
         }
 
     def _within(self, specs: Sequence[Spec]) -> list[Spec]:
-        """The runs on these clients' data, which decide where adversaries stay and, if asked, the shape of the ball."""
+        """The runs on these clients' data, which decide where objectives stay and, if asked, the shape of the ball."""
         found = [spec.within(self.roster.bounds) for spec in specs]
         return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in found]
 
@@ -253,7 +253,7 @@ class Trainer:
             raise ValueError(
                 f"cohort={cohort} is larger than the number of clients, {roster.num_clients}: lower it or leave it out"
             )
-        lowest = partial(lowest_gamma, spec.method.adversary, self.task)
+        lowest = partial(lowest_gamma, spec.method.objective, self.task)
         return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:

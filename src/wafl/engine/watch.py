@@ -9,12 +9,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from wafl.adversaries import Adversary
-from wafl.algorithms import Query, Replies, State
-from wafl.algorithms.admission import Tolerance
-from wafl.algorithms.lengths import lengths_of
-from wafl.core.checks import finite_rows
-from wafl.core.errors import (
+from wafl.base.checks import finite_rows
+from wafl.base.errors import (
     ConcavityWarning,
     DivergedError,
     DivergenceWarning,
@@ -22,16 +18,20 @@ from wafl.core.errors import (
     RadiusWarning,
     UnboundedError,
 )
-from wafl.core.problem import Problem
-from wafl.core.task import Task
-from wafl.core.warn import warn_user
-from wafl.history import History, Record
+from wafl.base.warn import warn_user
 from wafl.methods import Method
+from wafl.objectives import Objective
+from wafl.parts.lengths import lengths_of
+from wafl.parts.messages import Query, Replies, State
+from wafl.results.history import History, Record
+from wafl.rounds.admission import Tolerance
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Task
 
 
-def lowest_gamma(adversary: Adversary | None, task: Task, params: Tensor) -> float:
+def lowest_gamma(objective: Objective | None, task: Task, params: Tensor) -> float:
     """What a learned gamma must not fall below for a model."""
-    return 0.0 if adversary is None else adversary.lowest_gamma(Problem(task, params[None]))
+    return 0.0 if objective is None else objective.lowest_gamma(Problem(task, params[None]))
 
 
 TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
@@ -65,7 +65,7 @@ class Watch:
         self, method: Method, task: Task, num_classes: int | None = None, tolerance: Tolerance | None = None
     ) -> None:
         self._stop_at = math.inf if tolerance is None else tolerance.diverged
-        self._adversary, self._task = method.adversary, task
+        self._objective, self._task = method.objective, task
         self._guessing = math.log(num_classes) if num_classes and task.loss.logistic else 0.0
         self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
@@ -79,8 +79,8 @@ class Watch:
             return
         client = replies.clients[int((~finite).nonzero()[0])]
         where = f"round {query.round}, {names[client]}"
-        adversary, gamma = self._adversary, query.scalars.get("gamma")
-        if adversary is not None and adversary.power == 1 and gamma is not None and bool(replies.loss.isinf().any()):
+        objective, gamma = self._objective, query.scalars.get("gamma")
+        if objective is not None and objective.power == 1 and gamma is not None and bool(replies.loss.isinf().any()):
             raise UnboundedError(
                 f"{where}: with power=1 and gamma={gamma:g} the supremum is infinite: "
                 "raise gamma, add weight_decay, or give bounds=(low, high)"
@@ -88,7 +88,7 @@ class Watch:
         raise DivergedError(f"{where}: the update is not finite; {self.likely_cause(query)}")
 
     def check_growth(self, query: Query, replies: Replies, names: Sequence[str], history: History) -> None:
-        """Stop if an adversary overflowed, or if the loss has become absurd next to that of the first round."""
+        """Stop if an objective overflowed, or if the loss has become absurd next to that of the first round."""
         overflowed = torch.isinf(replies.cost)
         first = max(abs(history[0].loss), 1.0) if history else math.inf
         absurd = replies.loss > MOST_GROWN * first
@@ -98,10 +98,10 @@ class Watch:
         where = f"round {query.round}, {names[replies.clients[row]]}"
         if bool(overflowed[row]):
             gamma = query.scalars.get("gamma", 0.0)
-            raise DivergedError(f"{where}: the adversary overflows at gamma={gamma:g}: {self._remedy}, or {FENCE}")
+            raise DivergedError(f"{where}: the objective overflows at gamma={gamma:g}: {self._remedy}, or {FENCE}")
         grown = f"{where}: the loss is {float(replies.loss[row]):.3g}, and was {first:.3g} in the first round"
-        if self._adversary is not None and self._adversary.unfenced:
-            moved = float(replies.cost[row]) ** (1.0 / self._adversary.power)
+        if self._objective is not None and self._objective.unfenced:
+            moved = float(replies.cost[row]) ** (1.0 / self._objective.power)
             grown += f"; examples moved by {moved:.3g}: {self._remedy}, or {FENCE}"
         else:
             grown += f"; {self.likely_cause(query)}"
@@ -150,9 +150,9 @@ class Watch:
     def check_gamma(self, state: State) -> None:
         """Warn when gamma is below the concavity limit of the current parameters, or low enough to free the targets."""
         gamma, limit = state.scalars.get("gamma"), self._limit(state.params)
-        if self._adversary is None or gamma is None:
+        if self._objective is None or gamma is None:
             return
-        self._check_targets(self._adversary, gamma, state.round)
+        self._check_targets(self._objective, gamma, state.round)
         if limit is None:
             return
         if gamma == limit:  # strict holds it there
@@ -164,27 +164,27 @@ class Watch:
                 ConcavityWarning,
             )
 
-    def _check_targets(self, adversary: Adversary, gamma: float, round: int) -> None:
-        factor, price = self._task.loss.quadratic, gamma * adversary.label_cost
+    def _check_targets(self, objective: Objective, gamma: float, round: int) -> None:
+        factor, price = self._task.loss.quadratic, gamma * objective.label_cost
         if factor is not None and factor < price < factor * MOST_AMPLIFIED / (MOST_AMPLIFIED - 1.0):
             self._warn_once(
-                f"round {round}: label_cost={adversary.label_cost:g} is so low that moving the targets alone makes the "
+                f"round {round}: label_cost={objective.label_cost:g} is so low that moving the targets alone makes the "
                 f"loss {price / (price - factor):.3g} times larger: raise label_cost"
-                + (", or ask for a smaller radius" if adversary.learns else ""),
+                + (", or ask for a smaller radius" if objective.learns else ""),
                 LabelCostWarning,
             )
 
     def check_ball(self, history: History) -> None:
         """Warn at the end if no example moved, or if the radius that was asked for is not the one that was achieved."""
-        if self._adversary is None or not self._adversary.moves or history.diverged or len(history) < 2:
+        if self._objective is None or not self._objective.moves or history.diverged or len(history) < 2:
             return
-        self._check_labels(self._adversary.label_cost, history)
-        if self._adversary.endless:  # the budget that examples leave goes far away
+        self._check_labels(self._objective.label_cost, history)
+        if self._objective.endless:  # the budget that examples leave goes far away
             return
         if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
-        elif self._adversary.target_radius is not None:
-            self._check_radius(self._adversary.target_radius, history)
+        elif self._objective.target_radius is not None:
+            self._check_radius(self._objective.target_radius, history)
 
     def _check_labels(self, cost: float, history: History) -> None:
         """Warn if labels change for less than guessing loses, and the model is no better than guessing.
@@ -198,7 +198,7 @@ class Watch:
             return
         floor = math.log1p(math.expm1(self._guessing) * math.exp(-price))
         self._warn_once(
-            f"label_cost={cost:g} is low: the adversary changes a label for {price:.3g} (gamma * label_cost), so no "
+            f"label_cost={cost:g} is low: the objective changes a label for {price:.3g} (gamma * label_cost), so no "
             f"model's robust loss is below {floor:.3g}, and this one's is {loss:.3g}; guessing has "
             f"{self._guessing:.3g}. Raise label_cost",
             LabelCostWarning,
@@ -206,9 +206,9 @@ class Watch:
 
     @property
     def _why_still(self) -> str:
-        adversary = self._adversary
-        if adversary is not None and adversary.power == 1 and not adversary.learns:
-            remedy = "give bounds=(low, high) or power=2" if adversary.bounds is None else "lower gamma"
+        objective = self._objective
+        if objective is not None and objective.power == 1 and not objective.learns:
+            remedy = "give bounds=(low, high) or power=2" if objective.bounds is None else "lower gamma"
             return f"with power=1, none does while gamma is above every slope of the loss: {remedy}"
         return (
             "the loss does not change with the inputs, as when all units of a layer are dead: lower the learning rate, "
@@ -244,7 +244,7 @@ class Watch:
         first, last = recent[0].gamma or 0.0, recent[-1].gamma or 0.0
         runs_away = _achieved(recent) < radius and last < first / 10.0
         if runs_away or _largest(recent[-1:]) < LEAST_MOVE:
-            bounds = None if self._adversary is None else self._adversary.bounds
+            bounds = None if self._objective is None else self._objective.bounds
             within = "" if bounds is None else f" within bounds={bounds}"
             return f"Examples cannot move that far{within}, or the model has become flat: ask for a smaller radius"
         return "Train for more rounds, with a larger cohort or a lower learning rate, or ask for a smaller radius"
@@ -252,11 +252,11 @@ class Watch:
     @property
     def _remedy(self) -> str:
         """What makes gamma larger, in the terms of whoever chose it."""
-        learns = self._adversary is not None and self._adversary.learns
+        learns = self._objective is not None and self._objective.learns
         return "ask for a smaller radius" if learns else "raise gamma"
 
     def _limit(self, params: Tensor) -> float | None:
-        return None if self._adversary is None else self._adversary.concavity_limit(Problem(self._task, params[None]))
+        return None if self._objective is None else self._objective.concavity_limit(Problem(self._task, params[None]))
 
     def _warn_once(self, message: str, category: type[Warning]) -> None:
         if category not in self._warned:

@@ -1,7 +1,4 @@
-"""How good models are on their clients' test data.
+"""How good models are on their clients' test data: one run, or many runs and attacks in one pass.
 
-- ``evaluate.py``: one run, clean, attacked or shifted;
-- ``compare.py``: many runs, many attacks, many shares of attacked clients, in one pass;
-- ``generalization.py``: training, test and unseen data, over several seeds;
-- ``score.py``: what a test returns: means, the worst clients, intervals.
+``evaluate.py`` and ``compare.py`` are public, ``score.py`` is what they return.
 """

@@ -16,12 +16,9 @@ import torch
 from torch import Tensor
 
 from wafl import models
-from wafl.adversaries.surrogate import single_lane
 from wafl.attacks import Attack, BoundedAttack, same_but_size
-from wafl.core.checks import check_seed
-from wafl.core.files import write_whole
-from wafl.core.frames import to_frame, to_html
-from wafl.core.problem import Problem
+from wafl.base.checks import check_seed
+from wafl.base.files import write_whole
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import (
@@ -37,8 +34,11 @@ from wafl.evaluation.evaluate import (
     rows_of,
 )
 from wafl.evaluation.score import Score, percent_or_loss
-from wafl.plotting import Line, measure_against_attacked, measure_against_parameter
-from wafl.run import Run
+from wafl.objectives.surrogate import single_lane
+from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
+from wafl.results.frames import to_frame, to_html
+from wafl.results.run import Run
+from wafl.tasks.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from wafl.adversaries.surrogate import single_lane
 from wafl.attacks import Attack
-from wafl.core.checks import check_seed
-from wafl.core.inputs import Inputs
-from wafl.core.problem import Problem
-from wafl.core.random import Purpose, choose
-from wafl.core.task import Loss
+from wafl.base.checks import check_seed
+from wafl.base.random import Purpose, choose
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
-from wafl.run import Run
+from wafl.objectives.surrogate import single_lane
+from wafl.results.run import Run
+from wafl.tasks.inputs import Inputs
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Loss
 
 CHUNK = 2048
 """How many examples are evaluated together."""

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.core.frames import to_frame, to_html
-from wafl.core.random import Key, Purpose, bits
-from wafl.plotting import measure_by_client
+from wafl.base.random import Key, Purpose, bits
+from wafl.report.plotting import measure_by_client
+from wafl.results.frames import to_frame, to_html
 
 
 def worst_count(share: float, num_clients: int) -> int:

@@ -1,14 +1,17 @@
-"""The same algorithms on Flower: a ServerApp and a ClientApp, and for your own app a Strategy and a training step."""
+"""The same algorithms on Flower: a ServerApp and a ClientApp, and for your own app a Strategy and a training step.
+
+``server/`` and ``node/`` are the two sides, ``wire/`` is between them, ``ops/`` is for operators.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wafl.core.extras import require
+from wafl.base.extras import require
 
 if TYPE_CHECKING:
-    from wafl.flower.strategy import WAFL
-    from wafl.flower.training import train
+    from wafl.flower.app.strategy import WAFL
+    from wafl.flower.app.training import train
 
 __all__ = ["WAFL", "train"]
 
@@ -18,11 +21,11 @@ require("flwr", extra="flower", what="wafl.flower")
 def __getattr__(name: str) -> Any:
     # Every message to a client starts a process, which must not wait for imports that it does not need.
     if name == "WAFL":
-        from wafl.flower.strategy import WAFL
+        from wafl.flower.app.strategy import WAFL
 
         return WAFL
     if name == "train":
-        from wafl.flower.training import train
+        from wafl.flower.app.training import train
 
         return train
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wafl.adversaries import Affine, BoundedAscent, ProjectedAscent
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
+from wafl.objectives import Affine, BoundedAscent, ProjectedAscent
 
 
 @preset
 @dataclass(frozen=True)
 class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
-    """FedAvg with adversarial training by projected gradient ascent (see :class:`wafl.adversaries.ProjectedAscent`)."""
+    """FedAvg with adversarial training by projected gradient ascent (see :class:`wafl.objectives.ProjectedAscent`)."""
 
     about: ClassVar = About(
         'Madry et al., "Towards deep learning models resistant to adversarial attacks", ICLR 2018, on every client',
@@ -26,7 +26,7 @@ class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
-    """FedAvg with adversarial training by one gradient step (see :class:`wafl.adversaries.BoundedAscent`)."""
+    """FedAvg with adversarial training by one gradient step (see :class:`wafl.objectives.BoundedAscent`)."""
 
     about: ClassVar = About(
         'Goodfellow, Shlens and Szegedy, "Explaining and harnessing adversarial examples", ICLR 2015, on every client',
@@ -39,7 +39,7 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class FedRobust(Affine, Weighted, Served, Stepped):
-    """FedAvg against an affine shift of each client's inputs (see :class:`wafl.adversaries.Affine`)."""
+    """FedAvg against an affine shift of each client's inputs (see :class:`wafl.objectives.Affine`)."""
 
     about: ClassVar = About(
         'Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts", NeurIPS 2020',

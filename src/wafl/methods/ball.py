@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wafl.adversaries import Resilient, Sinkhorn, Wasserstein
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
+from wafl.objectives import Resilient, Sinkhorn, Wasserstein
 
 
 @preset
 @dataclass(frozen=True)
 class WAFL(Wasserstein, Weighted, Served, Stepped):
-    """Wasserstein-robust federated learning: FedAvg on ``phi_gamma`` (see :class:`wafl.adversaries.Wasserstein`).
+    """Wasserstein-robust federated learning: FedAvg on ``phi_gamma`` (see :class:`wafl.objectives.Wasserstein`).
 
     If you give neither gamma nor radius, gamma is 0.5, the paper's choice for MNIST.
     """
@@ -30,7 +30,7 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
-    """WAFL with a Sinkhorn ball: the worst case is spread out (see :class:`wafl.adversaries.Sinkhorn`)."""
+    """WAFL with a Sinkhorn ball: the worst case is spread out (see :class:`wafl.objectives.Sinkhorn`)."""
 
     about: ClassVar = About(
         'Wang, Gao and Xie, "Sinkhorn distributionally robust optimization", Operations Research 2025, on every client',
@@ -45,7 +45,7 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class ResilientWAFL(Resilient, Weighted, Served, Stepped):
-    """WAFL that leaves out examples that no model explains (see :class:`wafl.adversaries.Resilient`)."""
+    """WAFL that leaves out examples that no model explains (see :class:`wafl.objectives.Resilient`)."""
 
     about: ClassVar = About(
         'After Wang et al., "Distributionally robust federated learning with outlier resilience", 2025; the sign of '

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from wafl.core.options import Choice, Count, EachRound, Option, Range, options_of
+from wafl.base.options import Choice, Count, EachRound, Option, Range, options_of
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
 from wafl.methods.preset import About
@@ -83,8 +83,8 @@ def summary_of(what: Any) -> str:
 
 def _moves(method: Method) -> str:
     parts = {
-        "examples": method.adversary is not None and method.adversary.moves,
-        "the loss": method.adversary is not None and not method.adversary.moves,
+        "examples": method.objective is not None and method.objective.moves,
+        "the loss": method.objective is not None and not method.objective.moves,
         "client weights": method.client_weights.learns,
         "local steps": method.local != DESCENT,
         "the server's step": method.server != AVERAGING,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wafl.algorithms.local import GradientControl
-from wafl.core.options import check_options
+from wafl.base.options import check_options
+from wafl.local import GradientControl
 from wafl.methods.preset import About, Served, Stepped, preset
 from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
 from wafl.weights.learned import Climb, Evenness

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wafl.algorithms.local import ControlVariates, Prox
+from wafl.local import ControlVariates, Prox
 from wafl.methods.preset import About, Served, Weighted, preset
 
 

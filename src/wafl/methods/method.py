@@ -1,15 +1,15 @@
-"""A method of federated learning: an adversary, client weights, a server and a local step."""
+"""A method of federated learning: an objective, client weights, a server and a local step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from wafl.adversaries import Adversary
-from wafl.algorithms.local import LocalStep, sgd
-from wafl.algorithms.servers import Optimizer, Server, averaging
-from wafl.core.bounds import Box
-from wafl.core.options import Option, options_of
+from wafl.base.bounds import Box
+from wafl.base.options import Option, options_of
+from wafl.local import LocalStep, sgd
+from wafl.objectives import Objective
+from wafl.servers import Optimizer, Server, averaging
 from wafl.weights import ClientWeights
 
 AVERAGING, DESCENT = averaging(), sgd()
@@ -19,22 +19,22 @@ PARTS = ("client_weights", "server", "local")
 
 @dataclass(frozen=True)
 class Method:
-    """Any adversary with any client weights, any server and any local step.
+    """Any objective with any client weights, any server and any local step.
 
     Args:
         name: what results call the method.
-        adversary: moves each example before the gradient is taken (:mod:`wafl.adversaries`); None moves none.
+        objective: moves each example before the gradient is taken (:mod:`wafl.objectives`); None moves none.
         client_weights: where the ball is centered (:mod:`wafl.weights`).
         server: what becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given their mean.
         local: what clients do with a gradient (:mod:`wafl.local`).
 
     >>> import wafl
-    >>> wafl.Method("mine", wafl.adversaries.wasserstein(gamma=0.5), wafl.weights.snapshot(0.01)).name
+    >>> wafl.Method("mine", wafl.objectives.wasserstein(gamma=0.5), wafl.weights.snapshot(0.01)).name
     'mine'
     """
 
     name: str
-    adversary: Adversary | None
+    objective: Objective | None
     client_weights: ClientWeights
     server: Server = AVERAGING
     local: LocalStep = DESCENT
@@ -51,9 +51,9 @@ class Method:
             value = getattr(self, slot)
             if isinstance(value, type) or not isinstance(value, kind):
                 raise TypeError(f"{slot}={value!r} does not implement {kind.__name__}: {remedy}, or write your own")
-        if self.adversary is not None and not isinstance(self.adversary, Adversary):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if self.objective is not None and not isinstance(self.objective, Objective):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
-                f"adversary={self.adversary!r} is not a wafl.adversaries.Adversary: use one of wafl.adversaries, or "
+                f"objective={self.objective!r} is not a wafl.objectives.Objective: use one of wafl.objectives, or "
                 "derive your own from it; None moves no example"
             )
 
@@ -77,7 +77,7 @@ class Method:
                 raise ValueError(f"{self.name} has no option {name!r}; it has: {', '.join(method.options())}")
             slot, own_name = owners[name]
             grouped.setdefault(slot, {})[own_name] = value
-        changed = {slot: _changed(method._part(slot), options) for slot, options in grouped.items()}
+        changed = {slot: method._part(slot).changed(**options) for slot, options in grouped.items()}
         if "optimizer" in changed:
             server = changed.get("server", method.server)
             changed["server"] = replace(server, optimizer=changed.pop("optimizer"))
@@ -95,12 +95,12 @@ class Method:
         return found
 
     def within(self, declared: Box | None) -> Method:
-        """The same method on data that declare this box, which is where its adversary stays by default.
+        """The same method on data that declare this box, which is where its objective stays by default.
 
         Args:
             declared: the bounds of the data, if they have any.
         """
-        return replace(self, adversary=None if self.adversary is None else self.adversary.within(declared))
+        return replace(self, objective=None if self.objective is None else self.objective.within(declared))
 
     def _part(self, slot: str) -> Any:
         return self.server.optimizer if slot == "optimizer" else getattr(self, slot)
@@ -108,7 +108,7 @@ class Method:
     def _owners(self) -> dict[str, tuple[str, str]]:
         """For each option, by name: the part that has it, and what the part calls it."""
         found: dict[str, tuple[str, str]] = {}
-        for slot in ("adversary", "local", "optimizer", "server"):
+        for slot in ("objective", "local", "optimizer", "server"):
             owner = self._part(slot)
             for field in fields(owner) if is_dataclass(owner) else ():
                 if field.name != "optimizer":
@@ -127,9 +127,3 @@ def _limited(rule: ClientWeights) -> list[str]:
         except (TypeError, NameError):  # not a dataclass, or your own, with annotations that only its function knows
             continue
     return []
-
-
-def _changed(owner: Any, options: dict[str, Any]) -> Any:
-    """A part with other options; it may have its own rules for them, as :meth:`Wasserstein.changed` does."""
-    own = getattr(owner, "changed", None)
-    return replace(owner, **options) if own is None else own(**options)

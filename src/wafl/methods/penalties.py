@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wafl.adversaries import Calibrated, Invariant, SimpleRepresentation, Trades
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
+from wafl.objectives import Calibrated, Invariant, SimpleRepresentation, Trades
 
 
 @preset
 @dataclass(frozen=True)
 class TRADES(Trades, Weighted, Served, Stepped):
-    """FedAvg with a price for outputs that change in a ball (see :class:`wafl.adversaries.Trades`)."""
+    """FedAvg with a price for outputs that change in a ball (see :class:`wafl.objectives.Trades`)."""
 
     about: ClassVar = About(
         'Zhang et al., "Theoretically principled trade-off between robustness and accuracy", ICML 2019',
@@ -26,7 +26,7 @@ class TRADES(Trades, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class CalFAT(Calibrated, Weighted, Served, Stepped):
-    """Adversarial training of clients with different classes (see :class:`wafl.adversaries.Calibrated`)."""
+    """Adversarial training of clients with different classes (see :class:`wafl.objectives.Calibrated`)."""
 
     about: ClassVar = About(
         'Chen et al., "CalFAT: Calibrated federated adversarial training with label skewness", NeurIPS 2022',
@@ -40,7 +40,7 @@ class CalFAT(Calibrated, Weighted, Served, Stepped):
 @preset
 @dataclass(frozen=True)
 class IRM(Invariant, Weighted, Served, Stepped):
-    """FedAvg with a price for outputs that a client would scale (see :class:`wafl.adversaries.Invariant`)."""
+    """FedAvg with a price for outputs that a client would scale (see :class:`wafl.objectives.Invariant`)."""
 
     about: ClassVar = About(
         'Arjovsky et al., "Invariant risk minimization", 2019, IRMv1 with clients as environments',
@@ -56,7 +56,7 @@ class IRM(Invariant, Weighted, Served, Stepped):
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
     """FedAvg with a price for representations that are long or tell more than the class.
 
-    See :class:`wafl.adversaries.SimpleRepresentation`.
+    See :class:`wafl.objectives.SimpleRepresentation`.
     """
 
     about: ClassVar = About(

@@ -1,7 +1,7 @@
 """What a named method is: a dataclass of options, which decides some parts of a method and leaves the others open.
 
 It inherits the options of its parts, so each option is written once, where it is used. The experiment file, the command
-line and the schema are made from the same fields (:func:`wafl.core.options.options_of`).
+line and the schema are made from the same fields (:func:`wafl.base.options.options_of`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol
 
-from wafl.algorithms.parts import LocalStep, Optimizer, Server
-from wafl.core.options import part, plain_signature, unknown_option, with_arguments
+from wafl.base.options import Part, part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
+from wafl.parts.local_step import LocalStep
+from wafl.parts.server import Optimizer, Server
 from wafl.weights import ClientWeights, by_examples
 
 P = ParamSpec("P")
@@ -48,7 +49,7 @@ class Extending:
 
     def parts(self) -> dict[str, Any]:
         """By default those that the preset extends: each class names its slot in a method."""
-        return {base.slot: part(self, base) for base in type(self).__bases__ if hasattr(base, "slot")}
+        return {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +106,8 @@ class Preset(Generic[P]):
             if name not in self.__signature__.parameters:
                 raise TypeError(self._no_option(name))
         options = self.options(*args, **kwargs)
-        chosen = {slot: value for slot in PARTS if (value := getattr(options, slot, None)) is not None}
-        usual: dict[str, Any] = {"adversary": None, "client_weights": by_examples()}
+        chosen = {name: value for name, value in vars(options).items() if name in PARTS and value is not None}
+        usual: dict[str, Any] = {"objective": None, "client_weights": by_examples()}
         return Method(self.__name__, **{**usual, **chosen, **options.parts()})
 
     def _no_option(self, name: str) -> str:

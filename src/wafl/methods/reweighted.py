@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wafl.adversaries import ProjectedAscent
 from wafl.methods.preset import About, Served, Stepped, preset
+from wafl.objectives import ProjectedAscent
 from wafl.weights import KL, QFair, RiskVariance, Slack, Tilted
 from wafl.weights import CVaR as CVaRWeights
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wafl.algorithms.servers import Adam, Masked, Momentum, Yogi
-from wafl.algorithms.servers.masked import Agreement
-from wafl.core.options import check_options
+from wafl.base.options import check_options
 from wafl.methods.preset import About, Stepped, Weighted, preset
+from wafl.servers import Adam, Masked, Momentum, Yogi
+from wafl.servers.masked import Agreement
 
 
 @preset

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from wafl.core.visible import visible
-from wafl.plotting import styles
+from wafl.base.visible import visible
+from wafl.report.plotting import styles
 
 Chart = dict[str, Any]
 MOST_POINTS = 300

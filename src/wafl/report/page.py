@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from wafl.core.extras import require
-from wafl.core.files import write_whole
+from wafl.base.extras import require
+from wafl.base.files import write_whole
 from wafl.report.blocks import Page
 
 

@@ -1,20 +1,15 @@
 """Constants, certificates, bounds and rates: what the ball guarantees, in numbers.
 
-- ``constants.py``: the Lipschitz constants of a model; ``linear.py`` (closed forms), ``layers.py``, ``estimates.py``
-- ``certificates.py``: the worst loss inside the ball; ``certificate.py``, ``upper.py``, ``dual.py``, ``mixture.py``
-- ``phi.py``: phi_gamma of linear models from both sides; ``ball.py``, ``incumbents.py``, ``kept.py``,
-  ``simplex.py``, ``lines.py``, ``coordinates.py``, ``regression.py``
-- ``sampling.py``: from examples to the distributions that they come from
-- ``next_client.py``: clients as a sample of all clients; ``population.py``
-- ``calibration.py``: the radius of a gamma, and the gamma of a radius
-- ``promise.py``: a certificate as a file, ``statement.py`` in words, ``rounding.py``; ``verify.py`` checks one
-- ``audit.py``: how far a site is from a federation, by what ``labels.py`` publishes
-- ``bounds.py``, ``rates.py``: the paper's statements, one function each; ``summary.py``: all of them for a run
-- ``perturbations.py``: moves of single examples against the ball
+``certificates/`` and ``phi/`` prove, ``paper/`` states the paper's theorems, ``population/`` is about the next client.
 """
 
-from wafl.theory.bound import Bound
-from wafl.theory.bounds import (
+from wafl.theory.calibration import Calibration, calibrate
+from wafl.theory.certificates.certificate import Certificate, Certificates
+from wafl.theory.certificates.certify import certify
+from wafl.theory.constants.assumptions import Constants, constants
+from wafl.theory.constants.constant import Constant
+from wafl.theory.paper.convergence import convergence
+from wafl.theory.paper.generalization import (
     Concentration,
     covering_radius,
     distance_to_client,
@@ -23,14 +18,9 @@ from wafl.theory.bounds import (
     generalization_to_truth,
     robust_generalization,
 )
-from wafl.theory.calibration import Calibration, calibrate
-from wafl.theory.certificate import Certificate, Certificates
-from wafl.theory.certificates import certify
-from wafl.theory.constant import Constant
-from wafl.theory.constants import Constants, constants
-from wafl.theory.next_client import NextClient, next_client
-from wafl.theory.perturbations import inside_ball
-from wafl.theory.rates import convergence
+from wafl.theory.paper.perturbations import inside_ball
+from wafl.theory.paper.theorem import Bound
+from wafl.theory.population.next_client import NextClient, next_client
 from wafl.theory.summary import Refusal, Summary, summarize
 
 __all__ = [

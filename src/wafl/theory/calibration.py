@@ -11,17 +11,17 @@ from typing import Any, Literal
 
 from torch import nn
 
-from wafl.adversaries import Wasserstein
 from wafl.attacks import Attack, Population
-from wafl.core.bounds import DATA, Bounds, Box, check_bounds
-from wafl.core.checks import check_positive, check_seed
-from wafl.core.norms import norm_name, power_norm
-from wafl.core.task import Loss
+from wafl.base.bounds import DATA, Bounds, Box, check_bounds
+from wafl.base.checks import check_positive, check_seed
+from wafl.base.norms import norm_name, power_norm
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
-from wafl.run import Run
-from wafl.theory.mixture import Means, Mixture
-from wafl.theory.upper import UpperBound
+from wafl.objectives import Wasserstein
+from wafl.results.run import Run
+from wafl.tasks.task import Loss
+from wafl.theory.certificates.mixture import Means, Mixture
+from wafl.theory.certificates.upper import UpperBound
 from wafl.weights import ClientWeights
 
 SECTIONS = 8
@@ -42,7 +42,7 @@ class Calibration:
     norm: float
     unit: str
     mixture: Mixture = field(repr=False)
-    adversary: Wasserstein = field(repr=False)
+    objective: Wasserstein = field(repr=False)
     seed: int
     declared: Box | None = None
 
@@ -63,7 +63,7 @@ class Calibration:
         :func:`wafl.certify` has that one.
         """
         check_positive("radius", radius)
-        limit = _finite_above(self.mixture, self.adversary)
+        limit = _finite_above(self.mixture, self.objective)
         low, high = (gamma - limit for gamma in self._bracket(radius))
         low = max(low, high * 1e-9)
         while high / low > 1.0 + 1e-6:
@@ -87,19 +87,19 @@ class Calibration:
         for rows in pieces:
             part = Population(whole.x[:, rows], whole.y[:, rows], rows, shares[rows])
             moved = attack.move(problem, part, self.seed)
-            cost = power_norm((moved - part.x).flatten(2), self.norm, self.adversary.power)[0]
+            cost = power_norm((moved - part.x).flatten(2), self.norm, self.objective.power)[0]
             total += float(shares[rows] @ cost)
-        return total ** (1.0 / self.adversary.power)
+        return total ** (1.0 / self.objective.power)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Plot the achieved radius against gamma: the paper's first figure."""
-        from wafl.plotting import radius_against_gamma
+        from wafl.report.plotting import radius_against_gamma
 
         return radius_against_gamma(self.gammas, self.radii, self.norm, self.unit, None if path is None else Path(path))
 
     def _achieved(self, gammas: Sequence[float]) -> list[float]:
-        costs = _means(self.mixture, self.adversary, gammas, self.seed).cost
-        return [cost ** (1.0 / self.adversary.power) for cost in costs]
+        costs = _means(self.mixture, self.objective, gammas, self.seed).cost
+        return [cost ** (1.0 / self.objective.power) for cost in costs]
 
     def _bracket(self, radius: float) -> tuple[float, float]:
         """Two gammas whose achieved radii enclose the wanted one, from the grid or beyond it."""
@@ -174,33 +174,33 @@ def calibrate(
     for gamma in wanted:
         check_positive("gamma", gamma)
     options = (norm, power, label_cost, steps, tolerance, restarts, check_bounds(bounds))
-    adversary = Wasserstein(wanted[0], None, *options).within(clients.bounds)
-    adversary.check_length()
+    objective = Wasserstein(wanted[0], None, *options).within(clients.bounds)
+    objective.check_length()
     mixture = Mixture.of(model, clients, part, client_weights, loss)
-    means = _means(mixture, adversary, wanted, seed)
+    means = _means(mixture, objective, wanted, seed)
     radii = tuple(cost ** (1.0 / power) for cost in means.cost)
-    return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, adversary, seed, clients.bounds)
+    return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, objective, seed, clients.bounds)
 
 
-def _means(mixture: Mixture, adversary: Wasserstein, gammas: Sequence[float], seed: int) -> Means:
+def _means(mixture: Mixture, objective: Wasserstein, gammas: Sequence[float], seed: int) -> Means:
     """The mean robust loss and cost over the mixture at each gamma."""
-    limit = _finite_above(mixture, adversary)
+    limit = _finite_above(mixture, objective)
     if limit == 0.0:
-        return mixture.means(adversary, [{"gamma": gamma} for gamma in gammas], seed)
+        return mixture.means(objective, [{"gamma": gamma} for gamma in gammas], seed)
     # A regression's ascent is slow near the limit, but it climbs a parabola, whose maximum is known.
     above = [gamma for gamma in gammas if gamma > limit]
     settings = [{"gamma": gamma, "curvature": 2.0 * limit} for gamma in above]
     means = (
-        mixture.means(UpperBound(2, adversary.steps, adversary.tolerance), settings, seed) if above else Means([], [])
+        mixture.means(UpperBound(2, objective.steps, objective.tolerance), settings, seed) if above else Means([], [])
     )
     value, cost = (dict(zip(above, part, strict=True)) for part in (means.value, means.cost))
     return Means([value.get(gamma, math.inf) for gamma in gammas], [cost.get(gamma, math.inf) for gamma in gammas])
 
 
-def _finite_above(mixture: Mixture, adversary: Wasserstein) -> float:
+def _finite_above(mixture: Mixture, objective: Wasserstein) -> float:
     """phi_gamma is finite above this gamma: ``L_zz / 2`` for a linear regression, otherwise 0."""
-    plain = adversary.norm == 2 and adversary.power == 2 and adversary.bounds is None
+    plain = objective.norm == 2 and objective.power == 2 and objective.bounds is None
     curvature = mixture.problem.curvature
-    if not plain or math.isfinite(adversary.label_cost) or mixture.task.loss.quadratic is None:
+    if not plain or math.isfinite(objective.label_cost) or mixture.task.loss.quadratic is None:
         return 0.0
     return 0.0 if curvature is None else float(curvature[0]) / 2.0

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from wafl.algorithms.local import sgd
-from wafl.algorithms.servers import averaging
-from wafl.core.describe import describe
-from wafl.core.errors import PreconditionError
-from wafl.core.shapes import check_types
+from wafl.base.describe import describe
+from wafl.base.errors import PreconditionError
+from wafl.base.json_types import check_types
 from wafl.data.federation import Federation
-from wafl.run import Run
-from wafl.schedule import LocalWork
-from wafl.theory.bound import Bound, require
-from wafl.theory.bounds import (
+from wafl.local import sgd
+from wafl.parts.schedule import LocalWork
+from wafl.results.run import Run
+from wafl.servers import averaging
+from wafl.theory.certificates.certify import certify
+from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.constants.assumptions import Constants, constants
+from wafl.theory.paper.convergence import convergence
+from wafl.theory.paper.generalization import (
     Concentration,
     covering_radius,
     distance_to_client,
@@ -26,17 +29,14 @@ from wafl.theory.bounds import (
     generalization_to_truth,
     robust_generalization,
 )
-from wafl.theory.certificates import certify
-from wafl.theory.constants import Constants, constants
-from wafl.theory.mixture import Mixture
-from wafl.theory.rates import convergence
+from wafl.theory.paper.theorem import Bound, require
 
 T = TypeVar("T")
 
 UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
 
 SETTINGS: dict[str, Any] = {
-    "method": {"adversary": dict[str, Any] | None},
+    "method": {"objective": dict[str, Any] | None},
     "schedule": dict[str, Any],
     "scalars": dict[str, float],
 }
@@ -77,7 +77,7 @@ def summarize(
     target_examples: int | None = None,
     barycenter_distance: float | None = None,
 ) -> Summary:
-    """Every bound of :mod:`wafl.theory.bounds` and the convergence rate, for a run on its clients.
+    """Every bound of :mod:`wafl.theory.paper.generalization` and the convergence rate, for a run on its clients.
 
     Nothing is known about the best parameters in the ball except that their loss is not negative, so the optimization
     gap is at most the surrogate's own value, and the start is at most two radii away.
@@ -85,7 +85,7 @@ def summarize(
     Args:
         run: with its model, loss, weights and settings.
         clients: that the run was trained on.
-        gamma: by default the run's own, or without an adversary the smallest that the bounds accept.
+        gamma: by default the run's own, or without an objective the smallest that the bounds accept.
         radius: of the ball; by default ``L_z / gamma``, the smallest that the paper's bounds accept.
         params_radius: of the set of parameters; by default the norm of the run's own.
         data_bounds: a box that holds every input; by default the federation's own bounds, or the span of its examples.
@@ -174,7 +174,7 @@ def _setting(
         why = str(error)
     own_gamma = gamma if gamma is not None else run.settings["scalars"].get("gamma")
     price: float = own_gamma if own_gamma is not None else _least_gamma(ball or here, radius)
-    if not bounded and ball is not None:  # the adversary may leave the box, so the domain is larger
+    if not bounded and ball is not None:  # the objective may leave the box, so the domain is larger
         here = known(reach=_finite(here.reach_of(price)))
         ball = known(params_radius=size, reach=_finite(ball.reach_of(price)))
     if own_gamma is None:
@@ -247,9 +247,9 @@ def _steps_plainly(method: Mapping[str, Any], schedule: Mapping[str, Any]) -> bo
 
 
 def _geometry(run: Run) -> tuple[float, float, bool]:
-    """The norm and label cost of a run's ball, and whether its adversary has bounds; l2 for a run without one."""
-    adversary = run.settings["method"]["adversary"]
-    if adversary is None or adversary.get("type") != "Wasserstein":
+    """The norm and label cost of a run's ball, and whether its objective has bounds; l2 for a run without one."""
+    objective = run.settings["method"]["objective"]
+    if objective is None or objective.get("type") != "Wasserstein":
         return 2, math.inf, False
-    check_types(adversary, {"norm": float | str, "label_cost": float | str, "bounds": Any}, "adversary")
-    return float(adversary["norm"]), float(adversary["label_cost"]), adversary["bounds"] is not None
+    check_types(objective, {"norm": float | str, "label_cost": float | str, "bounds": Any}, "objective")
+    return float(objective["norm"]), float(objective["label_cost"]), objective["bounds"] is not None

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wafl.core.options import Option, options_of
+from wafl.base.options import Option, options_of
 from wafl.engine.spec import Spec
 from wafl.methods import Method
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
 
 Setting = dict[str, Any]
 """The values of what is searched, by the names of options of the method and the schedule."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.quasirandom import SobolEngine
 
-from wafl.core.random import Key, Purpose, uniform
+from wafl.base.random import Key, Purpose, uniform
 from wafl.tuning.candidate import Setting
 from wafl.tuning.space import Interval, Space, Values
 

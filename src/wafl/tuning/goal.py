@@ -12,7 +12,7 @@ import torch
 from wafl.attacks import Attack
 from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import check_attack, check_share
-from wafl.run import Run
+from wafl.results.run import Run
 from wafl.tuning.held_out import HeldOut
 
 Metric = Literal["accuracy", "loss"]

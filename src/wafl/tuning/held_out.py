@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wafl.core.random import Purpose
+from wafl.base.random import Purpose
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.mapped import pick

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wafl.core.frames import to_frame
 from wafl.methods import Method
+from wafl.results.frames import to_frame
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.goal import Goal
 from wafl.tuning.space import Interval, Space

@@ -10,8 +10,8 @@ from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
-from wafl.core.digits import rounded
-from wafl.core.options import Choice, Count, EachRound, Option, Range, Tunable
+from wafl.base.digits import rounded
+from wafl.base.options import Choice, Count, EachRound, Option, Range, Tunable
 from wafl.tuning.candidate import Candidate, Setting
 
 DIGITS = 3

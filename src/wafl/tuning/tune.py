@@ -13,21 +13,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from wafl.attacks import Attack
-from wafl.core.checks import check_seed
-from wafl.core.cost import check_memory
-from wafl.core.errors import DivergedError, UnboundedError
-from wafl.core.options import Count
-from wafl.core.task import Loss
+from wafl.base.checks import check_seed
+from wafl.base.cost import check_memory
+from wafl.base.errors import DivergedError, UnboundedError
+from wafl.base.options import Count
+from wafl.callbacks import Callback, Callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
-from wafl.engine.callbacks import Callback, Callbacks
 from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.fit import train
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.engine.watch import TOO_FAR
 from wafl.methods import Method, not_a_method
-from wafl.run import Run
+from wafl.results.run import Run
+from wafl.tasks.task import Loss
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.draw import draw_settings
 from wafl.tuning.goal import Goal, Metric

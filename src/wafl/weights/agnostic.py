@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wafl.schedule import Schedule
+from wafl.parts.schedule import Schedule
 from wafl.weights.learned import Learned, StepSize
 
 

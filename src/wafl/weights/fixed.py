@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.weights.base import ClientWeights, normalized
+from wafl.parts.client_weights import ClientWeights, normalized
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.weights.base import Round
+from wafl.parts.client_weights import Round
 from wafl.weights.learned import Climb, Learned, StepSize
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.core.checks import check_positive
-from wafl.core.options import EachRound, NotNegative, Positive, Tunable, check_options
-from wafl.weights.base import ClientWeights, Round, normalized
+from wafl.base.checks import check_positive
+from wafl.base.options import EachRound, NotNegative, Positive, Tunable, check_options
+from wafl.parts.client_weights import ClientWeights, Round, normalized
 from wafl.weights.simplex import project_in_place
 
 StepSize = float | Callable[[int], float]

@@ -14,9 +14,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.core.options import Range
-from wafl.schedule import Schedule
-from wafl.weights.base import Cohort, LossQuery, Round
+from wafl.base.options import Range
+from wafl.parts.client_weights import Cohort, LossQuery, Round
+from wafl.parts.schedule import Schedule
 from wafl.weights.learned import Evenness, Learned, StepSize
 from wafl.weights.simplex import project_to_simplex
 

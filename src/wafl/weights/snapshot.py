@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.core.random import Key, Purpose, bits, uniform
-from wafl.weights.base import Cohort, LossQuery, Round, uniform_cohort
+from wafl.base.random import Key, Purpose, bits, uniform
+from wafl.parts.client_weights import Cohort, LossQuery, Round, uniform_cohort
 from wafl.weights.learned import Climb, Evenness, Learned, StepSize
 from wafl.weights.simplex import project_in_place
 

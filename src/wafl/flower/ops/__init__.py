@@ -1,1 +1,4 @@
-"""For operators of Flower: processes, keys and certificates, apps, simulations."""
+"""For operators of Flower: processes, TLS certificates and node keys, apps, deployments, simulations.
+
+``guard.py`` decides which apps a node runs.
+"""

@@ -6,15 +6,15 @@ import re
 import shutil
 from pathlib import Path
 
-from wafl.core.errors import FolderError
-from wafl.core.files import write_whole
-from wafl.flower.run_config import to_run_config
-from wafl.runs.config import Experiment
-from wafl.runs.demo import CHOSEN
-from wafl.runs.own_code import imports
-from wafl.runs.read import parse_experiment
+from wafl.base.errors import FolderError
+from wafl.base.files import write_whole
+from wafl.config.demo import CHOSEN
+from wafl.config.experiment import Experiment
+from wafl.config.own_code import imports
+from wafl.config.read import parse_experiment
+from wafl.flower.wire.run_config import to_run_config
 
-SERVER, CLIENT = "wafl.flower.server:server_app", "wafl.flower.client:client_app"
+SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:client_app"
 
 
 def write_app(

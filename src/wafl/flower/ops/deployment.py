@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from wafl.core.errors import FolderError
-from wafl.core.files import write_whole
-from wafl.flower.ops.certificates import Certificates
+from wafl.base.errors import FolderError
+from wafl.base.files import write_whole
+from wafl.flower.ops.tls import Certificates
 
 CALLS = (
     "activate-node",

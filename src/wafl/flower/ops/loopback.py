@@ -22,7 +22,7 @@ from wafl.flower.ops.deployment import proxy_config
 from wafl.flower.ops.processes import Program, ProgramError
 
 if TYPE_CHECKING:
-    from wafl.flower.ops.certificates import Certificates
+    from wafl.flower.ops.tls import Certificates
 
 HOST = "127.0.0.1"
 QUIET = {

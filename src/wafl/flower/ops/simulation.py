@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wafl.algorithms.admission import Tolerance
-from wafl.core.errors import TooFewRepliesError
-from wafl.core.extras import require
-from wafl.core.signals import stopped_by_signals
+from wafl.base.errors import TooFewRepliesError
+from wafl.base.extras import require
+from wafl.config.experiment import Experiment
+from wafl.engine.keeping.signals import stopped_by_signals
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
-from wafl.runs.config import Experiment
-from wafl.runs.roster import read_roster, write_roster
-from wafl.runs.study import Study
+from wafl.rounds.admission import Tolerance
+from wafl.studies.roster import read_roster, write_roster
+from wafl.studies.study import Study
 
 PAUSE = 0.5
 START = 300.0

@@ -1,12 +1,6 @@
 """Client weights from optimal transport: how far the clients' data lie from a target, or from each other.
 
-- ``nearest.py``, ``mixture.py``: the nearest source, or mixture of sources, to a target;
-- ``cover.py``, ``barycenter.py``: without a target, a center for all clients;
-- ``result.py``: what these return;
-- ``distances.py``: W_2 between two data sets, exact or entropic; the ground cost and POT's solver: ``costs.py``;
-- ``clouds.py``: points read from whatever a user has, checked and sampled;
-- ``cutting.py``, ``mixture_distance.py``: the solver of ``mixture`` and ``cover``;
-- ``cuts.py``: the exact mixture without the sources' examples, and what that leaks.
+``nearest``, ``mixture``, ``cover`` and ``barycenter`` are public, one file each; they measure by ``distances.py``.
 """
 
 from wafl.weights.transport.barycenter import barycenter, bilevel

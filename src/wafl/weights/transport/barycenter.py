@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafl.core.extras import require
-from wafl.core.random import Key, Purpose, permutation
+from wafl.base.extras import require
+from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
 from wafl.weights.transport.costs import check_size, ground_cost, network_simplex

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wafl.core.checks import check_seed
-from wafl.core.random import Key, Purpose, permutation
+from wafl.base.checks import check_seed
+from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 
 Features = Callable[[Tensor], Tensor]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.core.extras import require
+from wafl.base.extras import require
 from wafl.weights.transport.clouds import Cloud
 
 _LARGEST = 10**8  # 10,000 points on each side take about 4 GB inside POT

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from wafl.core.checks import check_positive
-from wafl.core.extras import require
+from wafl.base.checks import check_positive
+from wafl.base.extras import require
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
 

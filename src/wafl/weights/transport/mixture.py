@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from wafl.core.checks import check_positive
+from wafl.base.checks import check_positive
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
-from wafl.weights.transport.cuts import MOST_POINTS, Cuttable, Exchange, Here, check_exchange, mixture_from_cuts
-from wafl.weights.transport.cutting import nearest_mixture, pick_tolerance
+from wafl.weights.transport.cutting_planes import nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import standard_error
+from wafl.weights.transport.exchange import MOST_POINTS, Cuttable, Exchange, Here, check_exchange, mixture_from_cuts
 from wafl.weights.transport.mixture_distance import MixtureDistance
 from wafl.weights.transport.result import TransportWeights
 
@@ -39,7 +39,7 @@ def mixture(
     300 of which are drawn, are shown to every source. Round by round, each source sends one mean cost and how many of
     its examples lie nearest to which of the target's, with borders that the coordinator shifts: from this it learns
     their mean and spread, and can find single examples if it chooses the borders to that end. ``distances`` are then
-    what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.cuts`.
+    what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.exchange`.
 
     Args:
         sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.

@@ -9,8 +9,8 @@ from typing import Any
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size
-from wafl.weights.transport.cuts import MOST_POINTS, Exchange, Here, check_exchange
 from wafl.weights.transport.distances import Distance, Method, check_method, cloud_distance
+from wafl.weights.transport.exchange import MOST_POINTS, Exchange, Here, check_exchange
 from wafl.weights.transport.mixture import weights_from_cuts
 from wafl.weights.transport.result import TransportWeights
 

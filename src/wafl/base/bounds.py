@@ -1,0 +1,85 @@
+"""The box that moved examples stay in: what the data declare, unless you say otherwise.
+
+Everything that moves examples has an option ``bounds``: ``"data"``, the default, a box ``(low, high)``, or None, which
+lets examples leave. What ``"data"`` stands for is looked up once, where clients are known (``within`` in
+:mod:`wafl.base.mover`); without clients it stands for None.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from wafl.base.capture import capturing
+
+DATA: Final = "data"
+Box = tuple[float, float]
+Bounds = Box | Literal["data"] | None
+
+
+def check_box(box: Any) -> Box | None:
+    """A box as ``(low, high)``; None means no box."""
+    if box is None:
+        return None
+    if isinstance(box, str):
+        raise ValueError(f"bounds={box!r} must be two numbers (low, high), not text")
+    try:
+        low, high = (float(value) for value in box)
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds={box!r} must be two numbers (low, high)") from None
+    if not low < high:
+        raise ValueError(f"bounds={tuple(box)} must be (low, high) with low < high")
+    return low, high
+
+
+def check_bounds(bounds: Any) -> Bounds:
+    """A box, None, or ``"data"``."""
+    if isinstance(bounds, str):
+        if bounds != DATA:
+            raise ValueError(f"bounds={bounds!r} must be 'data', None or two numbers (low, high)")
+        return DATA
+    return check_box(bounds)
+
+
+def read_bounds(text: str) -> Bounds:
+    """The bounds that a word of a command stands for: data, none or LOW,HIGH."""
+    if text in (DATA, "none"):
+        return DATA if text == DATA else None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"bounds={text!r} must be data, none or two numbers, LOW,HIGH") from None
+    return check_box((low, high))
+
+
+def box_of(bounds: Bounds, declared: Box | None = None) -> Box | None:
+    """The box that the bounds stand for, on data that declare this one."""
+    return declared if bounds == DATA else bounds
+
+
+def in_words(bounds: Bounds) -> str:
+    """What a label says about the bounds.
+
+    >>> in_words((0.0, 1.0)), in_words(None)
+    ('within [0, 1]', 'unbounded')
+    """
+    if bounds == DATA:
+        return "within the bounds of the data"
+    box = box_of(bounds)
+    return "unbounded" if box is None else f"within [{box[0]:g}, {box[1]:g}]"
+
+
+def is_finite(box: Box | None) -> bool:
+    return box is not None and all(map(math.isfinite, box))
+
+
+def check_inside(x: Tensor, box: Box | None) -> None:
+    """Examples that have to stay in a box must start inside it."""
+    if box is None or (x.is_cuda and capturing()):
+        return
+    low, high = torch.aminmax(x)
+    if float(low) < box[0] or float(high) > box[1]:
+        raise ValueError(f"examples lie outside bounds={box}: widen the bounds or rescale the data")

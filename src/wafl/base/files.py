@@ -1,0 +1,147 @@
+"""Files that are either complete or absent, that show when they have been damaged, and that no link leads elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wafl.base.json_types import parsed_table
+
+SEAL = "checksum"
+TEMPORARY = ".tmp"
+"""How the names of files end that a crash may leave behind."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write all of it or nothing: under a name that nobody could have put a link at, synced, then renamed."""
+    temporary = _temporary(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with open(os.open(temporary, flags, 0o666), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def read_limited(path: Path, most: int) -> bytes:
+    """The bytes of a plain file; a ValueError if it has more than ``most``, or is a pipe, which may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a plain file")
+    if path.stat().st_size > most:
+        raise ValueError(f"it has more than {most >> 20} MiB")
+    return path.read_bytes()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Generator[Path, None, None]:
+    """A new folder, all of it or nothing: filled under another name, synced, then renamed.
+
+    If somebody else has made the folder meanwhile, that is a FileExistsError.
+    """
+    temporary = _temporary(path)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        sync(temporary)
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            raise FileExistsError(f"{path} exists already") if path.exists() else error from None
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(path.parent)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a crash has left it behind, or somebody is still writing it."""
+    return path.name.startswith(".") and path.name.endswith(TEMPORARY)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+
+
+def not_plain(folder: Path) -> Iterator[Path]:
+    """The links, pipes, sockets and devices below a folder, which itself may be reached through a link."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            with suppress(FileNotFoundError):  # somebody is at work here, and has removed or renamed it
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    yield path
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file; found out without taking the lock itself, where the system can."""
+    from filelock import FileLock, Timeout
+
+    if not path.is_file():
+        return False
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        try:
+            with FileLock(path, timeout=0):
+                return False
+        except Timeout:
+            return True
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what a crash left half written in a folder."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sync(folder: Path) -> None:
+    """Make a rename in the folder survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sealed(content: Mapping[str, Any], *, indent: int | None = 1) -> bytes:
+    """JSON with its own checksum; writing is several times faster without an indent."""
+    return json.dumps({**content, SEAL: _checksum(content)}, indent=indent).encode()
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """What :func:`sealed` wrote; raises ValueError if a byte of it has changed.
+
+    >>> unsealed(sealed({"loss": 0.5}))
+    {'loss': 0.5}
+    """
+    table = parsed_table(data)
+    if table.pop(SEAL, None) != _checksum(table):
+        raise ValueError("its checksum differs")
+    return table
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

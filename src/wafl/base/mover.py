@@ -1,0 +1,47 @@
+"""What moves examples, in training or as an attack: where they may go, and how long it climbs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Self, cast
+
+from wafl.base.bounds import DATA, Bounds, Box
+from wafl.base.cost import LONGEST_ASCENT, check_steps
+
+
+class Mover:
+    """The options that whatever moves examples may have, with what they are for one that does not have them."""
+
+    bounds: Bounds = None
+    """Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None."""
+    space: str | None = None
+    """The name of the layer whose output is meant instead of the inputs."""
+    shape: Any = None
+    """Which moves are cheap, if the ball is not round."""
+    steps: int = 1
+    """The most steps of an ascent."""
+    restarts: int = 0
+    """Random starts of an ascent."""
+    queries: int = 0
+    """How often the model may be asked per example."""
+
+    def within(self, declared: Box | None) -> Self:
+        """The same on data that declare this box, which ``bounds="data"`` stands for.
+
+        At the output of a layer (``space``) the bounds of the data mean nothing, and a ball with a ``shape`` has none.
+        """
+        if self.bounds != DATA:
+            return self
+        plain = self.space is None and self.shape is None
+        return replace(cast(Any, self), bounds=declared if plain else None)
+
+    def check_length(self) -> None:
+        """Refuse options with which moving one batch of examples would take too long."""
+        lengths = {"steps": self.steps, "restarts": self.restarts, "queries": self.queries}
+        said = {name: value for name, value in lengths.items() if value > 1}
+        if said:
+            longest = max(said, key=lambda name: said[name])
+            words = ", ".join(f"{name}={value}" for name, value in said.items())
+            steps = math.prod(map(float, said.values()))
+            check_steps(f"{type(self).__name__} with {words}", steps, f"lower {longest}", LONGEST_ASCENT)

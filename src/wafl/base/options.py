@@ -1,0 +1,344 @@
+"""Options written once: a dataclass field states its type, its range and its purpose.
+
+    gamma: Annotated[float | None, Positive(": a smaller gamma is a larger ball"), "The price of transport."] = None
+
+The constructor checks the range (:func:`check_options`); experiment files, the command line, the schema and the
+signatures of functions are made from the same fields (:func:`options_of`, :func:`taking`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, dataclass, fields, replace
+from difflib import get_close_matches
+from functools import cache, update_wrapper, wraps
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+from wafl.base.bounds import check_bounds
+from wafl.base.checks import check_seed
+
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``.
+
+    An open end is excluded, and infinity is too unless ``infinite``. ``hint`` ends the error message with a remedy.
+    ``word`` may be given instead of a number.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    hint: str = ""
+    low_open: bool = False
+    high_open: bool = False
+    infinite: bool = False
+    word: str | None = None
+
+    def check(self, name: str, value: Any) -> None:
+        if self.word is not None and value == self.word:
+            return
+        if not _is_number(value, Real):
+            number = "a number" if self.word is None else f"{self.word!r}, or a number"
+            raise ValueError(f"{name}={value!r} must be {number} and {self.words()}{self.hint}")
+        if not self.holds(value):
+            raise ValueError(f"{name}={value!r} must {self.words()}{self.hint}")
+
+    def holds(self, value: float) -> bool:
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return bool(above and below and (self.infinite or math.isfinite(value)))
+
+    def words(self) -> str:
+        if self.high < math.inf:
+            left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
+            return f"lie in {left}{self.low:g}, {self.high:g}{right}"
+        if self.low == -math.inf:
+            return "not be NaN" if self.infinite else "be finite"
+        if self.low_open:
+            return f"be {f'above {self.low:g}' if self.low else 'positive'}{'' if self.infinite else ' and finite'}"
+        return f"be {'' if self.infinite else 'finite and '}at least {self.low:g}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Whole numbers, at least ``low``."""
+
+    low: int = 1
+    hint: str = ""
+
+    def check(self, name: str, value: Any) -> None:
+        whole = _is_number(value, Integral)
+        if not whole or int(value) < self.low:
+            raise ValueError(
+                f"{name}={value!r} must be {'' if whole else 'a whole number, '}at least {self.low}{self.hint}"
+            )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values."""
+
+    values: tuple[Any, ...]
+    hint: str = ""
+
+    def check(self, name: str, value: Any) -> None:
+        single = isinstance(value, str) or _is_number(value, Real)  # an array would be compared value by value
+        if not single or value not in self.values:
+            *head, last = (f"{each:g}" if isinstance(each, float) else str(each) for each in self.values)
+            text = isinstance(value, str) and not any(isinstance(each, str) for each in self.values)
+            hint = ": give a number, not text; infinity is math.inf" if text else self.hint
+            raise ValueError(f"{name}={value!r} must be {', '.join(head)} or {last}{hint}")
+
+
+@dataclass(frozen=True)
+class Box:
+    """Two numbers ``(low, high)``, or ``"data"``: see :mod:`wafl.base.bounds`."""
+
+    def check(self, name: str, value: Any) -> None:
+        check_bounds(value)
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """The shape of a ball: see :mod:`wafl.objectives.ball.shape`, which checks it."""
+
+    def check(self, name: str, value: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Whole numbers from 0 to 2**32 - 1."""
+
+    def check(self, name: str, value: Any) -> None:
+        check_seed(value, name)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One or more values, each within these limits."""
+
+    each: Count
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, list | tuple) or not value:
+            raise ValueError(f"{name}={value!r} must be a list of at least one whole number, such as (28, 28)")
+        for place, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            self.each.check(f"{name}[{place}]", item)
+
+
+@dataclass(frozen=True)
+class EachRound:
+    """A number in this range, or a function of the round that returns one."""
+
+    range: Range
+
+    def check(self, name: str, value: Any) -> None:
+        if not callable(value):
+            self.range.check(name, value)
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """How :func:`wafl.tune` searches an option by default: a choice takes each of its values, a number is scaled.
+
+    Args:
+        factor: the search goes from ``value / factor`` to ``value * factor``, evenly in the logarithm.
+        gentle: the end at which the option does least; of trials that are equally good, the gentlest is chosen.
+        comparable: what the number is worth in another norm, as a function of the norm and the number of features.
+    """
+
+    factor: float = 10.0
+    gentle: Literal["low", "high"] = "low"
+    comparable: Callable[[float, int], float] | None = None
+
+
+Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | EachRound
+LIMITS = (Range, Count, Choice, Box, Shaped, Seed, Listed, EachRound)
+
+
+def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:
+    return Range(0.0, hint=hint, low_open=True, infinite=infinite, word=word)
+
+
+NotNegative = Range(0.0)
+Norm = Choice((1, 2, math.inf))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field: the type of its value (without None), its limits, its purpose, its default, how it is searched."""
+
+    name: str
+    kind: Any
+    limits: Limits | None
+    doc: str
+    default: Any
+    optional: bool
+    tunable: Tunable | None = None
+
+    def check(self, value: Any) -> None:
+        if self.limits is not None and not (value is None and self.optional):
+            self.limits.check(self.name, value)
+
+
+@cache
+def options_of(kind: type) -> dict[str, Option]:
+    """The options of a dataclass, by name, in the order of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: _option(field.name, hints[field.name], field.default) for field in fields(kind)}
+
+
+def check_options(owner: Any) -> None:
+    """Refuse values outside their range, and store numpy's numbers as Python's; for a dataclass's ``__post_init__``."""
+    for name, option in options_of(type(owner)).items():
+        value = getattr(owner, name)
+        option.check(value)
+        if isinstance(value, np.generic):  # JSON and checkpoints hold plain numbers
+            object.__setattr__(owner, name, value.item())
+
+
+class Part:
+    """What a method is made of: a value with options, most often a dataclass."""
+
+    slot: ClassVar[str]
+    """Which part of a method it is."""
+
+    def changed(self, **options: Any) -> Self:
+        """The same part with other options."""
+        return replace(cast(Any, self), **options)
+
+
+def part(options: Any, kind: type[T]) -> T:
+    """A part of this kind, made from those of the options that belong to it."""
+    return kind(**{field.name: getattr(options, field.name) for field in fields(kind)})  # pyright: ignore[reportArgumentType]
+
+
+def maker(kind: Callable[P, T]) -> Callable[P, T]:
+    """A function that makes one of this class, with the signature and the docstring of the class."""
+
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        return kind(*args, **kwargs)
+
+    return update_wrapper(make, kind, updated=())
+
+
+def documented(kind: type[T]) -> type[T]:
+    """The dataclass, whose help lists its options: in its signature, and in the ``Args`` of its docstring."""
+    kind.__doc__ = with_arguments(kind.__doc__ or "", kind)
+    kind.__signature__ = plain_signature(kind)  # pyright: ignore[reportAttributeAccessIssue]
+    return kind
+
+
+def plain_signature(kind: Any) -> inspect.Signature:
+    """The signature of a dataclass, with the types of its options alone."""
+    hints, signature = get_type_hints(kind), inspect.signature(kind)
+    plain = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
+
+
+def with_arguments(doc: str, kind: type) -> str:
+    """A docstring whose ``Args`` end with the options of a dataclass; what is returned and examples come after them."""
+    doc = inspect.cleandoc(doc)
+    lines = [f"    {name}: {option.doc[:1].lower()}{option.doc[1:]}" for name, option in options_of(kind).items()]
+    head, end, tail = re.fullmatch(r"(.*?)(\n\nReturns:|\n\n>>> |$)(.*)", doc, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    return "\n".join([head if "\nArgs:\n" in head else f"{head}\n\nArgs:", *lines]) + end + tail
+
+
+def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
+    """What to say about an option that there is not: the closest one, or all of them."""
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
+    return f"{owner} has no option {name!r}: {hint}"
+
+
+class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):
+    """A function of a model, clients and a method that takes the fields of a dataclass by name."""
+
+    def __call__(
+        self, model: A_contra, clients: B_contra, method: C_contra, *args: P.args, **kwargs: P.kwargs
+    ) -> R_co: ...
+
+
+def taking(
+    options: Callable[P, T],
+) -> Callable[[Callable[[A_contra, B_contra, C_contra, T], R_co]], Taking[A_contra, B_contra, C_contra, P, R_co]]:
+    """A decorator: whoever calls the function names the options of a dataclass, and the function gets one of these.
+
+    The signature and the ``Args`` of the docstring list each option, as if it had been written there.
+    """
+    kind: Any = options
+
+    def decorate(
+        function: Callable[[A_contra, B_contra, C_contra, T], R_co],
+    ) -> Taking[A_contra, B_contra, C_contra, P, R_co]:
+        name, signature = function.__name__, inspect.signature(function, eval_str=True)
+        *own, _ = signature.parameters.values()
+        named = plain_signature(kind).parameters
+        keyed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named.values()]
+        signature = signature.replace(parameters=[*own, *keyed])
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> R_co:
+            for given in kwargs:
+                if given not in signature.parameters:
+                    raise TypeError(unknown_option(name, given, named))
+            try:
+                bound = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            model, clients, method = (bound.pop(each.name) for each in own)
+            return function(model, clients, method, kind(**bound))
+
+        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        called.__doc__ = with_arguments(function.__doc__ or "", kind)
+        return called
+
+    return decorate
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    """Numpy's numbers count; True and False do not."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    extras: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        extras = tuple(rest)
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kept = [member for member in members if member is not NoneType and get_origin(member) is not Callable]
+    kept = [member for member in kept if get_origin(member) is not Literal] or kept  # a word stands for a number
+    limits = next((extra for extra in extras if isinstance(extra, LIMITS)), None)
+    doc = next((extra for extra in extras if isinstance(extra, str)), "")
+    kind = kept[0] if len(kept) == 1 else hint
+    tunable = next((extra for extra in extras if isinstance(extra, Tunable)), None)
+    return Option(name, kind, limits, doc, None if default is MISSING else default, NoneType in members, tunable)

@@ -1,0 +1,44 @@
+"""``wafl audit``: how far a site's own data are from those of a certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.commands.verify import UNSIGNED, read_data
+from wafl.cli.shared import Trust, only_run, reading
+
+
+def audit(
+    certificate: Annotated[
+        Path, typer.Argument(metavar="CERTIFICATE", help="The file that wafl certify --points wrote.")
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Your own data: a folder with .npz files that hold x and y.")
+    ],
+    model: Annotated[Path, typer.Option(metavar="RUN", help="The run that the certificate is about.")],
+    key: Annotated[
+        Path | None, typer.Option(help="An Ed25519 public key: what its owner did not sign is refused.")
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """See how far your own data are from those of a certificate, label by label, and what it certifies for them.
+
+    Nothing leaves this machine. The certificate must have been made with --points.
+    """
+    from wafl.cli.tables import audited
+    from wafl.cli.terminal import make_console, say
+    from wafl.promises.audit import audit as look
+    from wafl.promises.check import verify
+
+    with reading(trust):
+        run = only_run(model)[1]
+        checked = verify(certificate, model=run, key=key)
+        if not checked.ok:
+            raise ValueError(f"{certificate} has wrong lines: wafl verify {certificate} --model {model} shows them")
+        found = look(certificate, run, read_data(data, run, None))
+    make_console().print(audited(certificate, found))
+    if key is None:
+        say(UNSIGNED, typer.colors.YELLOW)

@@ -1,0 +1,108 @@
+"""``wafl bench``: speed against others on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def bench(
+    work: Annotated[
+        list[str] | None,
+        typer.Option(help="fedavg or wafl with a linear model, or cnn; may be repeated. Default: fedavg and wafl."),
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Clients.")] = 100,
+    examples: Annotated[int, typer.Option(min=1, help="Examples per client.")] = 525,
+    cohort: Annotated[int, typer.Option(min=1, help="Clients per round.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each does the work; they take turns.")] = 3,
+    peers: Annotated[
+        Path | None, typer.Option(help="A folder of other libraries, such as benchmarks/peers of wafl's repository.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Processors that each may use. Default: all.")] = None,
+    clock: Annotated[
+        str,
+        typer.Option(help="What ratios are of: wall, or cpu, the time of processors, for a machine with other work."),
+    ] = "wall",
+    output: Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")] = Path(),
+) -> None:
+    """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.
+
+    All do the same work from the same start, with the same batches if they can be handed over: 784 features and 10
+    classes (images of 3 x 32 x 32 for the cnn), batches of 64, 2 local epochs, and for wafl exactly 40 inner steps.
+    Whoever ends with other parameters, or clearly less accuracy, is said to have failed. Starting up, which includes
+    compiling, is counted separately.
+    """
+    import json
+
+    from wafl.base.files import write_whole
+    from wafl.cli.terminal import make_console, say
+    from wafl.lab.contest.chart import chart
+    from wafl.lab.contest.contest import CLOCKS, at_home, hold, read_peers
+    from wafl.lab.contest.work import KINDS, Size
+
+    with one_line_errors():
+        kinds = work or ["fedavg", "wafl"]
+        for kind in kinds:
+            if kind not in KINDS:
+                raise ValueError(f"--work {kind} must be one of {', '.join(KINDS)}")
+        if clock not in CLOCKS:
+            raise ValueError(f"--clock {clock} must be one of {', '.join(CLOCKS)}")
+        if cohort > clients:
+            raise ValueError(f"--cohort {cohort} is more than --clients {clients}: lower it")
+        others, missing = read_peers(peers) if peers is not None else ([], [])
+        for line in missing:
+            say(f"Note: {line}")
+        size, found = Size(clients, examples, cohort, rounds), list[dict[str, Any]]()
+        console = make_console()
+        for kind in kinds:
+            contestants = [*at_home(kind), *(peer for peer in others if kind in peer.kinds)]
+            with console.status(kind) as status:
+                contest = hold(
+                    kind, size, contestants, repeats=repeats, threads=threads, clock=clock, show=status.update
+                )
+            console.print(_table(contest))
+            found.append(contest)
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(output / "bench.json", json.dumps(found, indent=1).encode())
+        chart(found, output / "bench.png")
+        console.print(f"Written: {output / 'bench.json'}, {output / 'bench.png'}", markup=False, soft_wrap=True)
+
+
+def _table(contest: dict[str, Any]) -> Table:
+    """One row per contestant: seconds of the median turn, and how many times as long as wafl it takes."""
+    import statistics
+
+    from rich.table import Table
+
+    clock = contest["clock"]
+    table = Table(
+        "",
+        "start, s",
+        f"{'time' if clock == 'wall' else 'processor'}, s",
+        "times wafl",
+        "peak, MiB",
+        "accuracy",
+        title=f"{contest['kind']}: {contest['clients']} clients x {contest['examples']}, {contest['rounds']} rounds",
+    )
+    for name, row in contest["rows"].items():
+        if "ratio" not in row:
+            table.add_row(name, "", f"failed: {row['failed']}")
+            continue
+        ratio, wrong = row["ratio"], f" (failed: {row['failed']})" if "failed" in row else ""
+        table.add_row(
+            name + wrong,
+            f"{statistics.median(row['startup']):.1f}",
+            f"{statistics.median(row[row['clock']]):.3f}{'' if row['clock'] == clock else ' (time)'}",
+            f"{ratio['median']:.2f} ({ratio['lowest']:.2f} to {ratio['highest']:.2f})",
+            f"{max(row['peak_bytes']) / 2**20:.0f}",
+            f"{100 * row['accuracy']:.1f}%",
+        )
+    return table

@@ -1,0 +1,67 @@
+"""``wafl certify``: a certificate of a saved run, as a file that anyone can check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
+
+
+def certify(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
+    ] = Path("certificate.json"),
+    radii: Annotated[
+        str, typer.Option(help="Radii of the ball, with commas, in the unit of the data.")
+    ] = "0,0.1,0.25,0.5,1,2",
+    norm: Annotated[str, typer.Option(help="The ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[str, typer.Option(help="What is certified: loss, or error, the error rate.")] = "loss",
+    part: Annotated[str, typer.Option(help="Whose examples: train or test.")] = "train",
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit."),
+    ] = None,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
+    ] = None,
+    data_dir: DataDir = None,
+    trust: Trust = False,
+) -> None:
+    """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check.
+
+    The file has a digest of the model and, of each client, its name, weight and number of examples, a digest of the
+    examples, its mean loss and its mean surrogate at each radius. Next to it is a page in words. wafl verify checks it.
+    """
+    from typing import Any, cast
+
+    from wafl.base.visible import visible
+    from wafl.promises.issue import issue
+
+    with reading(trust):
+        name, model = only_run(run)
+        clients = clients_of({name: model}, run, data_dir)
+        promise = issue(
+            model,
+            clients,
+            radii=parse_numbers("radii", radii),
+            norm=parse_norm(norm),
+            metric=cast(Any, metric),
+            part=cast(Any, part),
+            confidence=confidence,
+            points=points,
+        )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        page = promise.save(output, key=sign)
+    typer.echo(visible(str(promise)))
+    typer.echo(visible(f"\nWritten: {output} and {page}"))

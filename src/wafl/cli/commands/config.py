@@ -1,0 +1,74 @@
+"""``wafl config``: write, check and document experiment files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.shared import Trust, one_line_errors, reading
+
+config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
+
+
+@config_app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+) -> None:
+    """Write a commented starter that runs as it is."""
+    from importlib.resources import files
+
+    with one_line_errors():
+        if path.exists():
+            raise FileExistsError(f"{path} exists already: choose another name, or remove it")
+        text = files("wafl.config").joinpath("starter.toml").read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+    typer.echo(f"Wrote {path}. Run it: wafl run {path}")
+
+
+@config_app.command()
+def check(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
+    from rich.markup import escape
+
+    from wafl.cli.terminal import make_console
+    from wafl.config.plan import make_plan
+    from wafl.config.read import read_experiment
+    from wafl.studies.folder import source_of
+    from wafl.studies.tune import make_search
+
+    with reading(trust):
+        plan = make_plan(read_experiment(path, changes or []), source_of(path), trust=False)
+        if plan.experiment.tune is not None:
+            make_search(plan)
+    console = make_console()
+    console.print(plan.who, highlight=False, markup=False)
+    for entry in plan.entries:
+        count = len(plan.experiment.seeds)
+        for values in entry.grid.values():
+            count *= len(values)
+        swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
+        runs = "1 run" if count == 1 else f"{count} runs"
+        console.print(
+            f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}", markup=False
+        )
+    console.print(f"[green]{escape(str(path))} is in order.[/]")
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema of experiment files, with which an editor can complete and check them."""
+    import json
+
+    from wafl.config.experiment import Experiment
+
+    text = json.dumps(Experiment.model_json_schema(), indent=1)
+    typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take the word too

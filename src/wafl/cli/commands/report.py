@@ -1,0 +1,81 @@
+"""``wafl report``: studies as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wafl.cli.shared import DataDir, Trust, reading
+
+if TYPE_CHECKING:
+    from wafl.report import Study
+
+
+def report(
+    studies: Annotated[
+        list[Path], typer.Argument(metavar="STUDY...", help="Studies, such as runs/digits; several are compared.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The page. Default: report.html in the study, or here if there are several."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only what the folders tell: measure nothing with models and data.")
+    ] = False,
+    data_dir: DataDir = None,
+    trust: Trust = False,
+) -> None:
+    """Write one page that shows what studies found; it opens in any browser, from disk, without a network.
+
+    The folders give the table of methods, accuracy by round and by attacked share, participation and the setup. With
+    the models and data of the studies, the page also shows each client's result, certificates and what an objective
+    does by radius, what the ball moves, client weights, distances, and the partition. What cannot be had is left out,
+    and the page says why.
+    """
+    from wafl.cli.terminal import make_console
+    from wafl.report import Page, write_page
+    from wafl.studies.folder import StudyFolder
+    from wafl.studies.pages.shown import together
+
+    with reading(trust):
+        for path in studies:
+            if not StudyFolder.is_in(path):
+                raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
+        shown = [_study(path, quick, data_dir) for path in studies]
+        common = together({path.name: path for path in studies}) if len(studies) > 1 else []
+        target = output or (Path("report.html") if len(studies) > 1 else studies[0] / "report.html")
+        write_page(Page("WAFL report", shown, common), target)
+    make_console().print(f"Report: {target}", markup=False, soft_wrap=True)
+
+
+def _study(path: Path, quick: bool, data_dir: Path | None) -> Study:
+    """Everything about one study; if its models or data cannot be had, what its folder tells."""
+    from wafl.cli.shared import load_runs, seen_and_unseen
+    from wafl.cli.terminal import say
+    from wafl.config.plan import make_attack
+    from wafl.studies.folder import StudyFolder
+    from wafl.studies.pages.measured import measure
+    from wafl.studies.pages.shown import show_study, titles_of
+
+    if quick:
+        return show_study(path)
+    try:
+        folder = StudyFolder.existing(path)
+        experiment = folder.experiment()
+        titles = titles_of(folder.read_results(), experiment)
+        loaded = load_runs(path)
+        order = {label: place for place, label in enumerate(titles)}
+        runs = {titles.get(name, name): loaded[name] for name in sorted(loaded, key=lambda name: order.get(name, 999))}
+        clients, unseen = seen_and_unseen(loaded, path, data_dir)
+        lost: list[str] = []
+        attack = make_attack(experiment.attack)
+        measured = measure(runs, clients, unseen, attack, lambda what: say(f"{path}: {what}"), lost.append)
+    except (ValueError, OSError, RuntimeError) as error:
+        why = f"What the models do on their data is left out: {error}"
+        say(f"Note: {why}", typer.colors.YELLOW)
+        return show_study(path, notes=[why])
+    return show_study(path, measured, clients.names, lost)

@@ -1,0 +1,63 @@
+"""``wafl reproduce``: a figure or table of the paper, from its experiment file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+
+def reproduce(
+    name: Annotated[
+        list[str] | None, typer.Argument(help="One or several experiments, such as fig-attacked-share. Default: list.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="paper, as the paper and its released code ran it, or fair, tuned alike.")
+    ] = "fair",
+    scale: Annotated[
+        str, typer.Option(help="full; small, two minutes without a data folder; or smoke, a few seconds.")
+    ] = "full",
+    part: Annotated[list[str] | None, typer.Option(help="Only this data set of the experiment, such as mnist.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="Only this method of the experiment; repeat for several.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
+    output: Annotated[Path, typer.Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),
+    work: Annotated[Path, typer.Option(help="Where trials and trained runs are kept.")] = Path("runs/reproduction"),
+) -> None:
+    """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.
+
+    Every experiment is one TOML file with both protocols. Methods are made one after another, or --jobs of them at
+    once, and what is finished is not done again: after an interruption, the same command goes on, and if the numbers
+    are there, it only draws. Data sets that are not in the data folder are named and left out; nothing is downloaded.
+
+    The exit status is 0 if every part was made, 3 if the data of some part are not here, and 2 after an error.
+    """
+    from wafl.lab.reproduction import experiments as files
+    from wafl.lab.reproduction.reproduce import reproduce as make
+
+    if not name:
+        for each in files.names():
+            typer.echo(f"{each:22} {files.read(each, 'fair', 'full')[0].title}")
+        return
+    with one_line_errors():
+        parts = [each for one in name for each in files.read(one, _any(protocol), _any(scale))]
+        chosen = [each for each in parts if not part or each.part in part]
+        if not chosen:
+            known = ", ".join(dict.fromkeys(each.part for each in parts))
+            raise ValueError(f"--part {', '.join(part or [])} is not a part of {', '.join(name)}: use {known}")
+        known = {entry.label for each in chosen for entry in each.experiment.methods}
+        for unknown in set(method or []) - known:
+            raise ValueError(f"--method {unknown} is not in {', '.join(name)}: there are {', '.join(sorted(known))}")
+        made = [make(each.on(device), output, work, typer.echo, method, jobs) for each in chosen]
+    if None in made:
+        raise typer.Exit(3)
+
+
+def _any(text: str) -> Any:
+    """A word that is checked where it is used."""
+    return text

@@ -1,0 +1,46 @@
+"""``wafl resume``: continue a study that was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.progress import Json, Quiet, Serve, exit_if_diverged, train_and_show
+from wafl.cli.shared import Trust, reading
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    serve: Serve = False,
+    trust: Trust = False,
+) -> None:
+    """Continue a study where it was interrupted, to the same numbers as if it had not been.
+
+    With `--set schedule.rounds=400`, a study trains on to 400 rounds, even if it was finished, to the same numbers as
+    if it had been asked for so many from the start. Nothing else can change.
+
+    The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
+    if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
+    """
+    from wafl.cli.terminal import make_console
+    from wafl.studies.extend import extend
+    from wafl.studies.pages.figures import draw_missing
+    from wafl.studies.study import Study
+
+    with reading(trust):
+        study = extend(folder, changes) if changes else Study.resume(folder)
+        if study.folder.status() == "finished":
+            results = study.run()  # trains nothing, and repairs the metrics if they were damaged
+            figures = "".join(f"\nFigure: {path}" for path in draw_missing(study, results))
+            make_console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
+            exit_if_diverged(results)
+            return
+        train_and_show(study, quiet=quiet, as_json=as_json, serve=serve)

@@ -1,0 +1,149 @@
+"""``wafl run``: an experiment, from a file or the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.method_options import read_options, with_method_options
+from wafl.cli.progress import Json, Quiet, Serve, train_and_show
+from wafl.cli.shared import one_line_errors
+
+if TYPE_CHECKING:
+    from wafl.config.experiment import Experiment
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+]
+
+
+@with_method_options
+def run(
+    context: typer.Context,
+    experiment: Annotated[
+        Path | None, typer.Argument(help="An experiment file. Default: WAFL and its six rivals on digits.")
+    ] = None,
+    changes: Changes = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method", "-m", help="Train only this method; repeat for several. Default: WAFL and its six rivals."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
+    cohort: Annotated[int, typer.Option(min=1, help="Clients per round.")] = 10,
+    local_epochs: Annotated[int, typer.Option(min=1, help="Passes of a client over its examples per round.")] = 2,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples per local step.")] = 64,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Of the clients' steps. Default: tuned for each method.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="The model: mlr or cnn.")] = "mlr",
+    clients: Annotated[int, typer.Option(min=1, help="How many clients there are.")] = 20,
+    labels_per_client: Annotated[int, typer.Option(min=1, help="Labels per client.")] = 3,
+    epsilon: Annotated[float, typer.Option(min=0.0, help="Size of the test attack, for pixels in [0, 1].")] = 0.15,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: one run each, trained side by side.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed, and the seed of the partition.")] = 0,
+    name: Annotated[
+        str | None, typer.Option(help="The folder of the study, below --output. Default: a new one.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Where studies go.")] = Path("runs"),
+    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    serve: Serve = False,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Train methods, and see which hold up when clients' data shift.
+
+    With an experiment file, this trains what the file describes (`wafl config init` writes a starter). Without one, it
+    trains WAFL and its rivals on handwritten digits, which come with scikit-learn: each client has only a few labels,
+    and the trained models are tested while a growing share of the clients is attacked. If it is interrupted, continue
+    the study with `wafl resume`.
+
+    The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
+    if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
+    """
+    from wafl.config.demo import demo_experiment
+    from wafl.config.read import read_experiment
+    from wafl.studies.folder import source_of
+    from wafl.studies.study import Study
+
+    with one_line_errors():
+        if experiment is not None:
+            _refuse_options(context)
+            described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
+        else:
+            if changes:
+                raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
+            described = demo_experiment(
+                methods=method or [],
+                options=read_options(options),
+                learning_rate=learning_rate,
+                rounds=rounds,
+                cohort=cohort,
+                local_epochs=local_epochs,
+                batch_size=batch_size,
+                model=model,
+                clients=clients,
+                labels_per_client=labels_per_client,
+                epsilon=epsilon,
+                seeds=range(seed, seed + seeds),
+                device=device,
+                engine=engine or "embedded",
+            )
+        folder = output / (name or described.name)
+        if name is not None:
+            _refuse_taken(folder)
+        source = None if experiment is None else source_of(experiment)
+        study = Study.create(described, folder, source, numbered=name is None)
+        if name is None:
+            _offer_resume(folder, study.folder.path, study.plan.experiment)
+        train_and_show(study, quiet=quiet, as_json=as_json, serve=serve)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """With a file, only --set changes what is trained."""
+    allowed = {"experiment", "changes", "name", "output", "engine", "quiet", "as_json", "serve"}
+    sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise ValueError(f"{option} cannot be used with an experiment file: change the file, or use --set KEY=VALUE")
+
+
+def _refuse_taken(folder: Path) -> None:
+    """A study goes to a folder that does not exist yet, so that nothing saved is lost."""
+    if folder.exists():
+        resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
+        raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
+
+
+def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
+    """Say which studies of the same name were begun and left, and how to continue them."""
+    from wafl.cli.terminal import say
+    from wafl.studies.folder import StudyFolder, taken_folders, to_toml
+
+    for left in (other for other in taken_folders(base) if other != folder and _was_left(other)):
+        same = StudyFolder(left).config.read_text() == to_toml(experiment)
+        what = "this very experiment was begun there" if same else "an experiment of this name was begun there"
+        say(
+            f"Note: {left} is not finished: {what} and left. To continue it: wafl resume {left}\n"
+            f"This starts from scratch in {folder}.",
+            typer.colors.YELLOW,
+        )
+
+
+def _was_left(folder: Path) -> bool:
+    """Whether a study was begun there, is not finished, and nobody is at work on it."""
+    from wafl.studies.folder import StudyFolder
+
+    study = StudyFolder(folder)
+    return study.config.is_file() and study.status() == "interrupted"

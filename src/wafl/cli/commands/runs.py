@@ -1,0 +1,30 @@
+"""``wafl runs``: the studies in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+
+def runs(
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs"),
+) -> None:
+    """List studies: how far each has come, and what it found."""
+    from rich.markup import escape
+
+    from wafl.base.files import is_temporary
+    from wafl.cli.tables import studies
+    from wafl.cli.terminal import make_console
+    from wafl.studies.folder import StudyFolder
+
+    with one_line_errors():
+        if not output.is_dir():
+            raise FileNotFoundError(f"{output} is not a folder: wafl run makes one")
+        folders = sorted(path.parent for path in output.glob("*/config.toml") if not is_temporary(path.parent))
+        found = [StudyFolder(folder) for folder in folders]
+        none = f"{output} holds no studies yet: wafl run makes one."
+        make_console().print(studies(found) if found else escape(none))

@@ -1,0 +1,37 @@
+"""``wafl serve``: studies as live pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wafl.cli.shared import one_line_errors
+
+
+def serve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of studies, or one study.")] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help="The address to listen at. Others than this machine's own need the printed token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8340,
+) -> None:
+    """Show studies in a browser while they run, on this machine only unless --host says otherwise.
+
+    The pages are those of `wafl report`, from what the folders tell, and follow the rounds as they finish. Nothing is
+    written, and nothing of a study is run. Ctrl-C ends it.
+    """
+    from wafl.cli.terminal import say
+    from wafl.studies.pages.live import make_server
+
+    with one_line_errors():
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder: give one that holds studies, such as runs")
+        server = make_server(folder, host, port)
+    say(f"{folder} is shown at {server.url} until you press Ctrl-C.")
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None

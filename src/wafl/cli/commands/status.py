@@ -1,0 +1,81 @@
+"""What ``wafl flower status`` shows: the nodes of a study, and who was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from wafl.base.visible import visible
+
+UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Group:
+    """How far the study is, one row per node (how long ago it was seen), and one line per client that was left out."""
+    now = now or datetime.now(UTC)
+    where = "" if status["round"] is None else f", {status['run']}, round {status['round']}"
+    title = Text(visible(f"{status['state']}{where}; written {_ago(status['updated'], now)}"))
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("node", overflow="fold", min_width=8)
+    table.add_column("clients", overflow="fold", min_width=10)
+    for name in ("here", "seen", "replied", "failed", "sent", "received"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for node in status["nodes"]:
+        table.add_row(
+            Text(visible(node["name"] or node["id"])),
+            Text(visible(_some(node["clients"]))),
+            "yes" if node["present"] else Text("no", style="yellow"),
+            *(_ago(node[when], now).removesuffix(" ago") for when in ("last_seen", "last_reply")),
+            f"{node['failures']} of {node['replies'] + node['failures']}",
+            *(_size(node[size]) for size in ("bytes_sent", "bytes_received")),
+        )
+    failures = [
+        f"{node['name'] or node['id']} has failed, at last: {node['last_failure']}"
+        for node in status["nodes"]
+        if node["last_failure"]
+    ]
+    left_out = [
+        f"{name} was left out of {about['rounds']} rounds, at last of round {about['last']}: {about['why']}"
+        for name, about in status["left_out"].items()
+    ]
+    return Group(title, table, *(Text(visible(line)) for line in (*failures, *left_out)))
+
+
+def _ago(when: str | None, now: datetime) -> str:
+    """How long ago that was.
+
+    >>> _ago("2026-01-01T00:00:00+00:00", datetime(2026, 1, 1, 2, 3, tzinfo=UTC))
+    '2 h ago'
+    """
+    if when is None:
+        return "never"
+    try:
+        seconds = max(0.0, (now - datetime.fromisoformat(when)).total_seconds())
+    except (TypeError, ValueError):
+        return "?"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _size(count: float) -> str:
+    """Bytes as people read them.
+
+    >>> _size(999), _size(31_400), _size(6_700_000)
+    ('999 B', '31 KB', '6.7 MB')
+    """
+    place = 0
+    while count >= 1000 and place < len(UNITS) - 1:
+        count, place = count / 1000, place + 1
+    return f"{count:.1f} {UNITS[place]}" if place and count < 10 else f"{count:.0f} {UNITS[place]}"
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,126 @@
+"""``wafl theory``: what the ball guarantees for saved runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wafl.cli.shared import DataDir, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
+
+if TYPE_CHECKING:
+    from wafl.theory import Certificates, Concentration
+
+
+def theory(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
+        ),
+    ],
+    radii: Annotated[
+        str, typer.Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")
+    ] = ("0,0.1,0.25,0.5,1,2"),
+    norm: Annotated[str, typer.Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[
+        str, typer.Option(help="Certificates: loss, or error, the error rate of a linear model.")
+    ] = "loss",
+    gamma: Annotated[
+        float | None, typer.Option(help="Bounds: the price of transport. Default: that of the run.")
+    ] = None,
+    radius: Annotated[float | None, typer.Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
+    params_radius: Annotated[
+        float | None, typer.Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
+    ] = None,
+    data_bounds: Annotated[
+        str | None, typer.Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
+    ] = None,
+    label_cost: Annotated[
+        float | None, typer.Option(help="Bounds: the price kappa of changing a label. Default: that of the run.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Bounds: the probability that they fail.")] = 0.05,
+    c1: Annotated[float | None, typer.Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
+    c2: Annotated[float | None, typer.Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
+    alpha: Annotated[float, typer.Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
+    target_distance: Annotated[
+        float | None, typer.Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
+    ] = None,
+    target_examples: Annotated[
+        int | None, typer.Option(help="Bounds: how many examples of the target that was measured with.")
+    ] = None,
+    barycenter_distance: Annotated[
+        float | None, typer.Option(help="Bounds: the root of the barycenter's value, as wafl weights measures it.")
+    ] = None,
+    data_dir: DataDir = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the figure. Default: that of the study or run.")
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.
+
+    First what is promised at the middle one of --radii: for data near the training examples, near the distributions
+    that these came from, for all clients and for the next. Then certificates at every radius, the constants, and
+    bounds that explain more than they promise. What does not apply says which precondition fails.
+    """
+    from typing import Any, cast
+
+    from wafl.cli.terminal import make_console
+    from wafl.cli.theory_tables import certificates, promises, theory_of
+    from wafl.theory import certify, summarize
+    from wafl.theory.certificates.certificate import plot_certificates
+    from wafl.theory.guarantees import promised
+
+    console = make_console()
+    with reading(trust):
+        runs = load_runs(run)
+        clients, unseen = seen_and_unseen(runs, run, data_dir)
+        sizes, ground = parse_numbers("radii", radii), parse_norm(norm)
+        concentration = _concentration(c1, c2, alpha, clients.train.shape)
+        found: dict[str, Certificates] = {}
+        for name, each in runs.items():
+            summary = summarize(
+                each,
+                clients,
+                gamma=gamma,
+                radius=radius,
+                params_radius=params_radius,
+                data_bounds=None if data_bounds is None else _pair(data_bounds),
+                label_cost=label_cost,
+                delta=delta,
+                concentration=concentration,
+                target_distance=target_distance,
+                target_examples=target_examples,
+                barycenter_distance=barycenter_distance,
+            )
+            found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric))
+            place = len(sizes) // 2
+            said = promised(each, clients, unseen, found[name], place, delta)
+            console.print(promises(name, found[name], sizes[place], said))
+            console.print(certificates(name, found[name]))
+            console.print(theory_of(name, each, summary))
+        folder = output or run
+        folder.mkdir(parents=True, exist_ok=True)
+        plot_certificates(found, folder / "certificates.png")
+    console.print(f"Figure: {folder / 'certificates.png'}", markup=False)
+
+
+def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tuple[int, ...]) -> Concentration | None:
+    import math
+
+    from wafl.theory import Concentration
+
+    if c1 is None and c2 is None:
+        return None
+    if c1 is None or c2 is None:
+        raise ValueError("give --c1 and --c2 together: the bound needs both")
+    return Concentration(c1, c2, alpha, math.prod(shape))
+
+
+def _pair(text: str) -> tuple[float, float]:
+    numbers = parse_numbers("data_bounds", text)
+    if len(numbers) != 2:
+        raise ValueError(f"data_bounds={text!r} must be two numbers, LOW,HIGH")
+    return numbers[0], numbers[1]

@@ -1,0 +1,101 @@
+"""``wafl tune``: choose the options of every method on held-out training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wafl.cli.commands.run import Changes
+from wafl.cli.shared import one_line_errors
+
+if TYPE_CHECKING:
+    from wafl.studies.tune import TunedExperiment
+    from wafl.tuning.result import Tuning
+
+
+def tune(
+    experiment: Annotated[Path, typer.Argument(help="An experiment file (`wafl config init` writes a starter).")],
+    changes: Changes = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The experiment file to write. Default: next to the other, as NAME.tuned.toml.")
+    ] = None,
+) -> None:
+    """Try the same number of settings of every method, and write the experiment with the best.
+
+    Trials are judged on held-out training examples or clients, never on test data, and train as lanes of one batched
+    run. The file's section `tune` says how many trials there are, what is searched and what is best; by default, each
+    method's own parameters, its norm and its learning rate are searched. All trials go to NAME.trials.json. After an
+    interruption, the same command goes on with the methods that are not done.
+
+    The exit status is 0 if a setting was found for every method, 3 if all trials of some method diverged, 2 after an
+    error, and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
+    """
+    from wafl.cli.progress import SOME_DIVERGED
+    from wafl.studies.tune import TunedExperiment
+
+    with one_line_errors():
+        tuned = TunedExperiment.create(experiment, changes or [], output)
+        tuning = _search(tuned)
+    _show(tuned, tuning)
+    if len(tuning.best) < len(tuning.trials):
+        raise typer.Exit(SOME_DIVERGED)
+
+
+def _search(tuned: TunedExperiment) -> Tuning:
+    """Try everything, with one bar per method; exits if it is interrupted."""
+    import warnings
+
+    from rich.markup import escape
+
+    from wafl.cli.terminal import make_console
+    from wafl.cli.trial_bars import TrialBars
+    from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
+
+    console, search = make_console(), tuned.search
+    measure = search.words()
+    console.print(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {measure}\n", markup=False)
+    if tuned.known:
+        console.print(f"Done before: {', '.join(tuned.known)}.", markup=False)
+    bars = TrialBars(search, tuned.known, console)
+    with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            tuning = tuned.run([bars])
+        except (KeyboardInterrupt, Stopped) as stop:
+            display.stop()
+            kept = (
+                f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
+            )
+            none = "No method was done yet."
+            console.print(f"\nStopped. {kept if tuned.trials_file.exists() else none}", markup=False, soft_wrap=True)
+            raise typer.Exit(exit_status(stop)) from None
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        console.print(f"[yellow]Warning:[/] {escape(message)}")
+    return tuning
+
+
+def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
+    """What was chosen and why, and what to run next."""
+    import shlex
+
+    from rich.markup import escape
+
+    from wafl.cli.tables import tuned_settings
+    from wafl.cli.terminal import make_console
+
+    console = make_console()
+    console.print(tuned_settings(tuning))
+    edges = [f"[yellow]{name}:[/] {edge}." for name, best in tuning.best.items() for edge in best.edges]
+    if edges:
+        output = escape(shlex.quote(str(tuned.output)))
+        hint = f"Look further: wafl tune {output} searches around what was chosen; or widen \\[tune.space]."
+        console.print("\n".join([*edges, hint]), highlight=False)
+    for name, trials in tuning.trials.items():
+        if name not in tuning.best:
+            reason = escape(str(trials[0].diverged))
+            console.print(f"[red]{name}:[/] every trial diverged, and its setting was left as it was: {reason}")
+    console.print(f"\nAll trials: {tuned.trials_file}", markup=False, soft_wrap=True)
+    command = f"wafl run {shlex.quote(str(tuned.output))}"
+    console.print(f"To train and test what was chosen, once: {command}", markup=False, soft_wrap=True)

@@ -1,0 +1,75 @@
+"""``wafl verify``: what of a certificate can be recomputed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+    from wafl.results.run import Run
+
+UNSIGNED = (
+    "No key was given: whoever changes the file can change its numbers with it, and a digest only detects accidents. "
+    "Give --key, a public key that you have from the issuer."
+)
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The file that wafl certify wrote.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER|STUDY",
+            help="Clients that it is about, all or some: a folder with one NAME.npz per client, or a study or run.",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="An Ed25519 public key: what its owner did not sign is refused.")
+    ] = None,
+    data_dir: DataDir = None,
+    trust: Trust = False,
+) -> None:
+    """Check a certificate: recompute what follows from the file, the model and the data, and say what is only attested.
+
+    The exit status is 1 if a line is wrong, and 2 if the file cannot be read or was not signed with the key.
+    """
+    from wafl.cli.tables import verification
+    from wafl.cli.terminal import make_console, say
+    from wafl.promises.check import verify as check
+
+    with reading(trust):
+        run = None if model is None else only_run(model)[1]
+        clients = None if data is None else read_data(data, run, data_dir)
+        found = check(certificate, model=run, data=clients, key=key)
+    make_console().print(verification(certificate, found))
+    if key is None:
+        say(UNSIGNED, typer.colors.YELLOW)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def read_data(place: Path, run: Run | None, data_dir: Path | None) -> Federation:
+    """The clients of a study or run, made again, or of a folder of files, whose bytes the run prepares."""
+    from dataclasses import replace
+
+    import torch
+
+    from wafl.cli.shared import load_runs
+    from wafl.data.client_files import read_folder
+
+    if (place / "run.json").is_file() or (place / "config.toml").is_file():
+        return clients_of(load_runs(place), place, data_dir)
+    prepare = None if run is None or run.intake.prepare.name == "none" else run.intake.prepare
+    clients = read_folder(place, preprocess=None if prepare is None else prepare.name)
+    if prepare is None or clients.train.raw.dtype != torch.uint8:
+        return clients  # numbers other than bytes are taken as they are
+    parts = {name: replace(getattr(clients, name), prepare=prepare) for name in ("train", "test")}
+    return replace(clients, **parts, unit=prepare.unit, bounds=prepare.bounds)

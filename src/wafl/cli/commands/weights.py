@@ -1,0 +1,69 @@
+"""``wafl weights``: where the ball should be centered, from optimal transport between data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wafl.cli.shared import DataDir, one_line_errors
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+
+
+def weights(
+    source: Annotated[list[str], typer.Option("--source", "-s", help="A data set; repeat for each source.")],
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="The data set to be near. Without one, the ball covers all sources."),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Points drawn from each data set. Default: 600, or 100 without a target.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the draw.")] = 0,
+    label_aware: Annotated[bool, typer.Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
+    size: Annotated[int, typer.Option(min=1, help="The width and height that all images are resized to.")] = 28,
+    preprocess: Annotated[
+        str, typer.Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
+    ] = "unit",
+    data_dir: DataDir = None,
+    output: Annotated[Path, typer.Option(help="The picture to write.")] = Path("weights.png"),
+) -> None:
+    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.
+
+    With a target, `nearest` is the paper's linear program, which takes the single nearest source, and `mixture` is the
+    mixture of the sources that is nearest. Without one, `cover` is the smallest ball that holds every source.
+    """
+    from wafl.cli.tables import transport_weights
+    from wafl.cli.terminal import make_console
+    from wafl.data.named.domains import domains, federation_of
+    from wafl.report.plotting import weights_and_distances
+    from wafl.weights import barycenter, cover, mixture, nearest
+
+    sample = sample or (100 if target is None else 600)
+    options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware}
+    with one_line_errors():
+        if target is not None:
+            task = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
+            found = [rule(task.clients, task.target, **options) for rule in (nearest, mixture)]
+            clients: Federation = task.clients
+        else:
+            clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
+            found = [cover(clients, **options)]
+            if not label_aware:
+                found.append(barycenter(clients, sample=sample, seed=seed))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        weights_and_distances(
+            clients.names,
+            found[0].distances,
+            found[0].standard_errors,
+            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in found},
+            target,
+            clients.unit,
+            output,
+        )
+    console = make_console()
+    console.print(transport_weights(clients, found, target, sample))
+    console.print(f"Figure: {output}", markup=False)

@@ -1,0 +1,271 @@
+"""One file describes an experiment: which keys it may have, of which type and in which range."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from wafl.config.keys import (
+    IMPORT,
+    Box,
+    Count,
+    Import,
+    NotNegative,
+    Positive,
+    Section,
+    Seed,
+    Seeds,
+    Share,
+    one_of,
+    value_or_list,
+)
+from wafl.config.method_keys import AnyMethod, Schedule
+from wafl.config.tables import FromTable
+from wafl.engine.failing.faults import Faults
+from wafl.engine.privacy.mechanism import Privacy
+from wafl.rounds.admission import Tolerance
+from wafl.rounds.caps import Caps
+
+if TYPE_CHECKING:
+    Norm = float
+else:
+    Norm = one_of(1, 2, math.inf)
+
+
+def _known_model(value: Any) -> Any:
+    if not isinstance(value, str) or (value not in ("mlr", "cnn") and not re.fullmatch(IMPORT, value)):
+        raise ValueError("must be 'mlr' or 'cnn', or 'module:function'")
+    return value
+
+
+class Data(Section):
+    """The clients: a data set and how it is spread over them, or your own function that makes a federation."""
+
+    dataset: str = "digits"
+    """digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist, or natural data (``wafl data list``)."""
+    source: Import | None = None
+    """``module:function`` that returns a wafl.Federation, instead of a data set."""
+    data_dir: str | None = None
+    """Where data sets are; by default $WAFL_DATA, or a cache folder of this user."""
+    num_clients: Count | None = None
+    """How many clients; with by_group, how many of the groups (by default all)."""
+    labels_per_client: Count | None = None
+    """Each client holds this many labels, and a random amount of each."""
+    dirichlet: Positive | None = None
+    """Each label is spread over the clients in shares drawn from a Dirichlet distribution with this alpha."""
+    iid: bool | None = None
+    """Every client gets an equal random part."""
+    by_group: bool | None = None
+    """One client per group (writer, subject, hospital), as the data came; the default for natural data."""
+    sizes: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = None
+    """With labels_per_client: mean and standard deviation of the clients' sizes; the rest of the data is left out."""
+    preprocess: Literal["unit", "symmetric", "zscore", "zscore_pooled"] | None = None
+    """The scale of the inputs; every epsilon and radius is in its unit. Default: unit for images, otherwise zscore."""
+    split: Literal["per_client", "standard"] = "per_client"
+    """per_client lets each client hold out a part of its own; standard keeps the data set's own test examples."""
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """The part that each client holds out under per_client."""
+    seed: Seed = 0
+    """The seed of the partition."""
+    unseen: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The share of the clients that never train; tables show how models do on their data."""
+    unseen_seed: Seed = 0
+    """The seed of who never trains."""
+
+
+class Model(Section):
+    """The model, sized for the data."""
+
+    kind: Annotated[str, BeforeValidator(_known_model)] = "mlr"
+    """mlr, cnn, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
+    channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
+    """cnn: the channels of its two convolutions."""
+    seed: Seed = 0
+    """The seed of its starting parameters."""
+    loss: Literal["cross_entropy", "squared_error"] = "cross_entropy"
+    """What clients minimize."""
+
+
+class Attack(Section):
+    """What happens to the test data of attacked clients; sizes are in the unit of the data."""
+
+    kind: Literal["none", "pgd", "fgsm", "wasserstein", "autoattack"] = "pgd"
+    """Which attack."""
+    epsilon: NotNegative = 0.1
+    """pgd, fgsm, autoattack: the size of the attack."""
+    radius: NotNegative = 1.0
+    """wasserstein: the size of the attack."""
+    norm: Norm | None = None
+    """The norm that the size is measured in; by default 2 for wasserstein, inf for the others."""
+    bounds: Box = "data"
+    """Where moved examples must stay: "data" (what the data declare), [low, high], or "none" (anywhere)."""
+    steps: Count = 40
+    """pgd: steps of the ascent."""
+    step_size: Positive | None = None
+    """pgd: the length of a step; by default 2.5 epsilon / steps."""
+    queries: Count = 5000
+    """autoattack: how often its Square attack may query the model per example; 5000 is the standard."""
+    space: str | None = None
+    """pgd, fgsm, wasserstein: the name of the layer whose output is attacked instead of the inputs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _norm_of_its_kind(cls, values: Any) -> Any:
+        """A saved experiment says which norm was in force."""
+        if not isinstance(values, dict) or values.get("norm") is not None:  # pyright: ignore[reportUnknownMemberType]
+            return values  # pyright: ignore[reportUnknownVariableType]
+        return {**values, "norm": 2.0 if values.get("kind") == "wasserstein" else math.inf}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+class Evaluation(Section):
+    """When and how models are tested."""
+
+    attacked: list[Share] = Field(default=[0.2, 0.4, 0.6, 0.8], min_length=1)
+    """Shares of the clients that are attacked."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """While training, test on clean data once per this many rounds; 0 tests only at the end."""
+
+
+class EarlyStopping(Section):
+    """Stop a run whose metric no longer improves."""
+
+    metric: str = "loss"
+    """A number of a round, such as loss, or with evaluation.every also accuracy and test_loss."""
+    patience: Count = 10
+    """How many values without improvement to wait for."""
+    min_delta: NotNegative = 0.0
+    """The least change that counts as improvement."""
+    largest: bool = False
+    """Whether larger is better."""
+
+
+class Between(Section):
+    """Numbers from low to high, evenly in the logarithm."""
+
+    low: NotNegative
+    """The lowest."""
+    high: Positive
+    """The highest."""
+
+
+Searched = Annotated[
+    Annotated[Between, Tag("value")] | Annotated[list[int | float | str | bool], Tag("list")],
+    Discriminator(value_or_list),
+]
+"""A list of values to choose from, or the ends of a range; an empty list keeps each method's own value."""
+
+
+class Tune(Section):
+    """How ``wafl tune`` chooses the options of each method; ``wafl run`` does not use it."""
+
+    trials: Annotated[int, Field(ge=2, le=10**6)] = 16
+    """How many settings of each method to try; the first is that of the file."""
+    held_out: Literal["examples", "clients"] = "examples"
+    """Judge on a share of every client's training examples, or of the clients; never on test examples."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The share that is held out."""
+    metric: Literal["accuracy", "loss"] | None = None
+    """What is best; by default accuracy, and for a regression the loss."""
+    attacked: list[Share] | None = Field(default=None, min_length=1)
+    """Shares of the clients that the attack moves; a trial's value is the mean over them. By default 0, which is clean
+    data, and those of the evaluation."""
+    rounds: Count | None = None
+    """The most rounds of a trial, by default as many as the method has; a method with its own rounds gets the same
+    share of those."""
+    seed: Seed = 0
+    """The seed of the held-out part, the settings and, without seeds, the trials' training."""
+    seeds: Seeds | None = None
+    """Train every setting once per seed, and judge it by the mean; by default with the seed above alone."""
+    space: dict[str, Searched] = Field(default={})
+    """By option of a method or the schedule: a list of values, or { low = ..., high = ... }."""
+
+
+class Flower(Section):
+    """How a server on Flower deals with its nodes."""
+
+    nodes: Count = 2
+    """Nodes to wait for; in a simulation, how many there are."""
+    min_nodes: Count = 1
+    """Nodes that are enough to start with if fewer than ``nodes`` are there after ``wait`` seconds."""
+    wait: Positive = 60.0
+    """Seconds to wait for nodes at the start, and whenever none is left."""
+    round_timeout: Positive = 300.0
+    """Seconds in which a query must be answered; later replies do not count."""
+    partial_sums: bool = False
+    """Whether a node sends the mean of its clients' updates instead of each update."""
+    at_once: Count = 1000
+    """The most nodes that are at work at the same time; in a simulation at most 64."""
+    exact: bool = True
+    """Give a network exactly the embedded engine's numbers on nodes with a single client, at twice the work there."""
+    names_by_key: bool = True
+    """Whether a client's name belongs to the key of the node that first brought it; false lets another node take over a
+    name whose node is gone, for trials without keys."""
+
+
+class Trackers(Section):
+    """Where metrics go in addition to metrics.jsonl."""
+
+    tensorboard: bool = False
+    """Write event files for TensorBoard."""
+    mlflow: bool = False
+    """Log to MLflow."""
+    wandb: bool = False
+    """Log to Weights & Biases."""
+    project: str = "wafl"
+    """What MLflow calls the experiment and wandb the project."""
+
+
+RESERVED = {
+    "about.json", "checkpoint", "config.toml", "figures", "flower", "metrics.jsonl", "mlflow", "results.json",
+    "nodes.json", "roster.json", "tensorboard", "wandb",
+}  # fmt: skip
+
+
+class Experiment(Section):
+    """Data, model, methods, schedule, attack and evaluation: everything that defines a study."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "experiment"
+    """The folder of the study, below runs/."""
+    seeds: Seeds = Field(default=[0])
+    """One run per seed, all of them trained side by side."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    """Where lanes are computed."""
+    engine: Literal["embedded", "flower-sim", "flower"] = "embedded"
+    """Where clients live: in this process, in a Flower simulation, or on Flower nodes (`wafl flower app`)."""
+    checkpoint_every: Count = 1
+    """Rounds between two checkpoints."""
+    checkpoint_seconds: Positive | None = None
+    """Write a checkpoint earlier if this much time has passed since the last."""
+    data: Data = Data()
+    model: Model = Model()
+    schedule: Schedule = Schedule()
+    methods: list[AnyMethod] = Field(min_length=1)
+    attack: Attack = Attack()
+    evaluation: Evaluation = Evaluation()
+    early_stopping: EarlyStopping | None = None
+    tune: Tune | None = None
+    faults: Annotated[Faults, FromTable(Faults)] | None = None
+    tolerance: Annotated[Tolerance, FromTable(Tolerance)] | None = None
+    privacy: Annotated[Privacy, FromTable(Privacy)] | None = None
+    caps: Annotated[Caps, FromTable(Caps)] = Caps()
+    trackers: Trackers = Trackers()
+    flower: Flower = Flower()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Experiment:
+        names = [method.label.lower() for method in self.methods]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two methods are called {name!r}: give each its own name (name = ...)")
+            if name in RESERVED:
+                raise ValueError(f"a method cannot be called {name!r}: that is the name of a file of the study")
+        return self
+
+    @model_validator(mode="after")
+    def _private_clients_are_not_tuned_on(self) -> Experiment:
+        if self.privacy is not None and self.tune is not None:
+            raise ValueError("tune looks at clients without noise, and privacy forbids that: leave one of them out")
+        return self

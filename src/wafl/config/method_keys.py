@@ -1,0 +1,178 @@
+"""What an experiment file may say about a method, made from the options that its parts declare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from wafl.base.options import options_of
+from wafl.config.keys import IMPORT, Import, NotNegative, Positive, Section, Swept, value_or_list
+from wafl.config.tables import keys_of, make_table
+from wafl.local import LOCAL_STEPS
+from wafl.methods import METHODS
+from wafl.parts import schedule
+from wafl.servers import AGGREGATES, OPTIMIZERS
+from wafl.weights import RULES
+
+CENTER = "center"
+OWN = "module:function"
+"""The tag of a method or part that you wrote."""
+
+
+if TYPE_CHECKING:
+
+    class Schedule(Section):
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    Schedule = make_table(
+        "Schedule",
+        Section,
+        "How clients work together; a method may set any of these for itself, and a list of values is a sweep.",
+        keys_of(schedule.Schedule, swept=options_of(schedule.Schedule).keys() - {"rounds"}, leave_out={"seed"}),
+    )
+
+
+class MethodTable(Schedule, use_attribute_docstrings=True):
+    """A method, and what of the schedule is its own."""
+
+    method: str
+    """Which method."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] | None = None
+    """What its results are called; by default the method's name in lower case."""
+
+    @property
+    def label(self) -> str:
+        """What its results are called."""
+        return self.name or label_of(self.method)
+
+
+def label_of(method: str) -> str:
+    """What a method's results are called by default.
+
+    >>> label_of("WAFL"), label_of("my_methods:Robust.make")
+    ('wafl', 'make')
+    """
+    return method.rpartition(":")[2].rpartition(".")[2].lower()
+
+
+def _known_rule(value: Any) -> Any:
+    if not isinstance(value, str) or (value not in RULES and not re.fullmatch(IMPORT, value)):
+        raise ValueError(
+            f"must be {', '.join(map(repr, RULES))}, a table with one of these as its kind, a list of one weight per "
+            "client, or 'module:function'"
+        )
+    return value
+
+
+def _center(value: Any) -> Any:
+    if value not in CENTERS:
+        raise ValueError(f"must be {' or '.join(map(repr, CENTERS))}, or a list of one weight per client")
+    return value
+
+
+CENTERS = ("by_examples", "uniform")
+Center = Annotated[
+    Annotated[str, BeforeValidator(_center), Tag("value")] | Annotated[list[NotNegative], Tag("list")],
+    Discriminator(value_or_list),
+]
+"""Client weights that do not change, by name, or one weight per client."""
+
+
+def _tag(value: Any, key: str, known: Collection[str]) -> Any:
+    """Which of several tables is meant, by the value of one key."""
+    name = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+    return OWN if isinstance(name, str) and name not in known and ":" in name else name
+
+
+def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | None = None) -> dict[str, type[Section]]:
+    """One table per kind of a part, with the options of that kind; ``parts`` are options that are parts themselves."""
+    found, parts = dict[str, type[Section]](), parts or {}
+    for kind, part in kinds.items():
+        own = {
+            slot: (table | None, Field(None, description=options_of(part)[slot].doc))
+            for slot, table in parts.items()
+            if slot in options_of(part)
+        }
+        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **keys_of(part, leave_out=parts), **own}
+        found[kind] = make_table(f"{name}_{kind}", Section, part.__doc__, fields)
+    arguments = Field(default={}, description="Arguments of the function.")
+    own: dict[str, Any] = {"kind": (Import, ...), "options": (dict[str, Any], arguments)}
+    about = f"Your own {name}: a function that returns it."
+    return {**found, OWN: make_table(f"own_{name}", Section, about, own)}
+
+
+def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
+    """One of these tables, chosen by the value of one key."""
+    tagged: list[Any] = [Annotated[table, Tag(tag)] for tag, table in tables.items()]
+    return Annotated[reduce(or_, tagged), Discriminator(lambda value: _tag(value, key, tables))]
+
+
+_OPTIMIZER = _tables("optimizer", OPTIMIZERS)
+PART_TABLES = {
+    "client_weights": _tables("client_weights", RULES, {CENTER: Center}),
+    "server": _tables("server", {**OPTIMIZERS, **AGGREGATES}, {"optimizer": _chosen(_OPTIMIZER, "kind")}),
+    "optimizer": _OPTIMIZER,
+    "local": _tables("local", LOCAL_STEPS),
+}
+"""The tables of each part of a method that has its own, by their ``kind``; the optimizer is a part of the server."""
+
+
+def _rule_branch(value: Any) -> str:
+    return "table" if isinstance(value, dict | Section) else value_or_list(value)
+
+
+Rule = Annotated[
+    Annotated[str, BeforeValidator(_known_rule), Tag("value")]
+    | Annotated[list[NotNegative], Tag("list")]
+    | Annotated[_chosen(PART_TABLES["client_weights"], "kind"), Tag("table")],
+    Discriminator(_rule_branch),
+]
+"""A rule for the client weights by name, its table, one weight per client, or your own function that returns a rule."""
+
+PARTS: dict[str, tuple[Any, str]] = {
+    "client_weights": (
+        Rule,
+        "How much each client counts: a rule by name or as a table, a list of weights, or 'module:function'.",
+    ),
+    CENTER: (Center, "The client weights before losses count: a rule by name, or a list of weights."),
+    "server": (_chosen(PART_TABLES["server"], "kind"), "What becomes of the clients' models; by default their mean."),
+    "local": (_chosen(PART_TABLES["local"], "kind"), "What clients do with a gradient; by default they descend."),
+}
+"""The type and the description of each part that a file may choose."""
+
+
+class OwnMethod(MethodTable):
+    """Your own method: a function that returns a wafl.Method."""
+
+    method: Import
+    """``module:function``."""
+    options: dict[str, Any] = Field(default={})
+    """Arguments of the function; a list is a sweep."""
+
+
+def _method(name: str) -> type[MethodTable]:
+    kind: Any = METHODS[name].options
+    parts = {
+        slot: (part | None, Field(None, description=doc))
+        for slot, (part, doc) in PARTS.items()
+        if slot in options_of(kind)
+    }
+    own = keys_of(kind, swept=options_of(kind), leave_out=PARTS)
+    if "client_weights" in parts:
+        own["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
+    fields: dict[str, Any] = {"method": (Literal[name], ...), **own, **parts}
+    return make_table(name, MethodTable, kind.__doc__, fields)
+
+
+METHOD_TABLES: dict[str, type[MethodTable]] = {**{name: _method(name) for name in METHODS}, OWN: OwnMethod}
+"""The table of every method, by its name, and that of your own."""
+
+if TYPE_CHECKING:
+    AnyMethod = MethodTable
+else:
+    AnyMethod = _chosen(METHOD_TABLES, "method")

@@ -1,0 +1,433 @@
+"""From an experiment file to what is trained: clients, model, methods, attack."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from wafl import models, weights
+from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
+from wafl.base.bounds import Bounds, check_bounds
+from wafl.base.cost import check_steps
+from wafl.base.describe import some
+from wafl.base.errors import ConfigError
+from wafl.base.extras import require
+from wafl.callbacks import EVALUATED
+from wafl.config import experiment as config
+from wafl.config.method_keys import CENTER, PARTS, MethodTable, OwnMethod
+from wafl.config.own_code import imported, imports, own_code
+from wafl.data import load_dataset
+from wafl.data.federation import Federation
+from wafl.data.named.natural import NATURAL
+from wafl.engine.chosen_radius import check_undecided
+from wafl.engine.clients import Clients
+from wafl.engine.embedded import Embedded, find_device
+from wafl.engine.fit import make_specs
+from wafl.engine.privacy.mechanism import PrivateClients, check_private
+from wafl.engine.spec import Spec
+from wafl.engine.trainer import Trainer
+from wafl.evaluation.evaluate import present_clients
+from wafl.local import LOCAL_STEPS
+from wafl.methods import METHODS, Method
+from wafl.models import Described
+from wafl.objectives.surrogate import single_lane
+from wafl.results.history import NUMBERS
+from wafl.rounds.admission import Tolerance
+from wafl.servers import AGGREGATES, OPTIMIZERS
+from wafl.tasks.inputs import Inputs
+
+SCHEDULE = tuple(config.Schedule.model_fields)
+TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts", "shortened"}
+"""The keys that a line of the metrics has already; no swept option of your own method may have such a name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method of an experiment.
+
+    Args:
+        name: what its results are called.
+        method: the method; the first of several values stands for the others.
+        grid: what is swept, by name.
+        schedule: the rest of its schedule, without the seed.
+        own: makes your own method from those of its arguments that are swept.
+    """
+
+    name: str
+    method: Method
+    grid: dict[str, list[Any]]
+    schedule: dict[str, Any]
+    own: Callable[..., Method] | None = None
+
+    def specs(self, seeds: Sequence[int]) -> list[Spec]:
+        """One run for every combination of what is swept, the seed varying fastest."""
+        grid = {**self.grid, "seed": list(seeds)}
+        if self.own is None:
+            return make_specs(self.method, grid, self.schedule)
+        arguments = [name for name in grid if name not in TAKEN]
+        timing = {name: values for name, values in grid.items() if name in TAKEN}
+        found: list[Spec] = []
+        for values in itertools.product(*(grid[name] for name in arguments)):
+            point = dict(zip(arguments, values, strict=True))
+            specs = make_specs(self.own(**point), timing, self.schedule)
+            found += [replace(spec, point={**point, **(spec.point or {})}) for spec in specs]
+        return found
+
+
+FindClients = Callable[[Sequence[Entry]], Clients]
+"""Returns the clients of these methods if they are not in this process."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a study needs, made and checked before any work."""
+
+    experiment: config.Experiment
+    clients: Clients
+    federation: Federation | None
+    """The clients' examples; None if clients keep them."""
+    model: nn.Module
+    entries: list[Entry]
+    attack: Attack | None
+    unseen: Federation | None = None
+    """Clients that never train."""
+
+    @property
+    def extensible(self) -> bool:
+        """Whether a finished study can get more rounds: nodes forget what their clients keep, this process does not."""
+        private = self.experiment.privacy is not None  # its noise was found for its rounds
+        return self.experiment.engine == "embedded" and isinstance(self.clients, Embedded) and not private
+
+    def num_rounds(self, entry: Entry) -> int:
+        """Rounds of all runs of a method together."""
+        return entry.schedule["rounds"] * len(entry.specs(self.experiment.seeds))
+
+    def trainer(self) -> Trainer:
+        privacy = self.experiment.privacy
+        clients = self.clients if privacy is None else PrivateClients(self.clients, privacy)
+        return Trainer(self.model, clients, self.experiment.model.loss, None)
+
+    @property
+    def who(self) -> str:
+        """The clients, in one line."""
+        unseen = self.unseen or some(self.clients.roster.unseen)
+        unseen = f"\nunseen: {unseen}" if unseen else ""
+        absent = f"\nmissing: {self.clients.absent}" if self.clients.absent else ""
+        return f"{self.federation or self.clients.roster}{unseen}{absent}"
+
+    @property
+    def testers(self) -> Clients:
+        """Where models are tested: at the clients themselves if their examples are not here."""
+        if self.federation is None:
+            return self.clients
+        return Embedded(self.federation, torch.device("cpu"), unseen=self.unseen)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether some clients never train, here or on nodes."""
+        return self.unseen is not None or len(self.clients.roster.unseen) > 0
+
+
+def make_plan(
+    experiment: config.Experiment,
+    folder: Path | None = None,
+    find_clients: FindClients | None = None,
+    *,
+    trust: bool = True,
+) -> Plan:
+    """Make and check everything that an experiment describes, before any work.
+
+    Args:
+        experiment: what the file says.
+        folder: where ``module:function`` is looked for first, the folder of the file.
+        find_clients: finds the clients if they are not in this process.
+        trust: whether your own functions may run if they have not run before.
+    """
+    check_trackers(experiment.trackers)
+    _check_stopping(experiment)
+    if experiment.faults is not None and experiment.engine != "embedded":
+        raise ConfigError(f"faults need engine = 'embedded': leave them out of engine = {experiment.engine!r}")
+    with own_code(folder, imports(experiment), trust=trust):
+        entries = [make_entry(method, experiment.schedule) for method in experiment.methods]
+        federation = make_clients(experiment.data) if experiment.engine != "flower" else None
+        unseen = None
+        if federation is not None and experiment.data.unseen is not None:
+            federation, unseen = federation.hold_out(experiment.data.unseen, seed=experiment.data.unseen_seed)
+        if federation is not None:
+            present_clients(federation)
+        clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
+        model = make_model(experiment.model, federation or clients.roster)
+    experiment = _resolved(experiment, federation)
+    attack = make_attack(experiment.attack)
+    attack = None if attack is None else attack.within(clients.roster.bounds)
+    plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
+    if attack is not None:
+        tests = len(experiment.evaluation.attacked) * sum(len(entry.specs(experiment.seeds)) for entry in entries)
+        check_steps(f"attack.steps = {experiment.attack.steps}", experiment.attack.steps * tests, "lower attack.steps")
+    if federation is None and plan.attack is not None and not plan.attack.pointwise:
+        raise ConfigError(
+            f"attack.kind = {experiment.attack.kind!r} moves all clients' examples together, and no node has them all: "
+            "use 'pgd', 'fgsm' or 'none'"
+        )
+    trainer = plan.trainer()
+    for entry in entries:
+        specs = entry.specs(experiment.seeds)
+        for spec in specs if experiment.privacy is not None else []:
+            check_private(entry.name, spec)
+        check_undecided(trainer, specs)
+        trainer.check(specs)
+    if federation is not None:
+        _try_attack(plan.attack, plan, federation)
+    return plan
+
+
+def _resolved(experiment: config.Experiment, federation: Federation | None) -> config.Experiment:
+    """The experiment with the preprocessing that is in force, if the data set chose it."""
+    if experiment.data.preprocess is not None or federation is None or federation.recipe is None:
+        return experiment
+    data = experiment.data.model_copy(update={"preprocess": federation.recipe["partition"]["preprocess"]})
+    return experiment.model_copy(update={"data": data})
+
+
+def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:
+    """Refuse before training what could not be tested after it, such as an attack on integers."""
+    if not isinstance(attack, BoundedAttack):
+        return
+    x, y = (part[:1] for part in clients.test.of(present_clients(clients)[0]))
+    problem, x, y = single_lane(plan.model, x, y, plan.experiment.model.loss, clients.num_classes)
+    try:
+        attack.move_lanes(problem, Inputs(x, 1), y, 0, torch.zeros(1, dtype=torch.int64))
+    except ValueError as error:
+        raise ConfigError(f"attack: {error}; or attack.kind = 'none'") from error
+
+
+def embedded(experiment: config.Experiment, federation: Federation | None) -> Embedded:
+    """A federation as the experiment trains on it: on its device, with its faults and its tolerance."""
+    if federation is None:
+        raise ConfigError(
+            "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
+            "`flwr run APP -c 'folder=\"STUDY\"'` resumes a study"
+        )
+    tolerance = None if experiment.tolerance is None else make_tolerance(experiment)
+    return Embedded(federation, find_device(experiment.device), None, experiment.faults, tolerance)
+
+
+def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
+    """How many clients may fail; with privacy, no client's update decides whether or how much another one counts."""
+    tolerance = experiment.tolerance or Tolerance()
+    if experiment.privacy is not None:
+        return replace(tolerance, outsized=math.inf, clip=math.inf)
+    return tolerance.remote() if remote else tolerance
+
+
+def _check_stopping(experiment: config.Experiment) -> None:
+    stopping = experiment.early_stopping
+    known = {*NUMBERS, *(EVALUATED[:2] if experiment.evaluation.every else ())}
+    if stopping is not None and stopping.metric not in known:
+        hint = "; it needs evaluation.every" if stopping.metric in EVALUATED[:2] else ""
+        raise ConfigError(
+            f"early_stopping.metric = {stopping.metric!r} must be one of {', '.join(sorted(known))}{hint}"
+        )
+
+
+def make_clients(data: config.Data) -> Federation:
+    """All clients, those that never train included."""
+    if data.source is not None:
+        clients = imported("data.source", data.source)()
+        if not isinstance(clients, Federation):
+            raise ConfigError(f"data.source = {data.source!r} returned {type(clients).__name__}, not a wafl.Federation")
+        return clients
+    options = data.model_dump(exclude={"dataset", "source", "data_dir", "unseen", "unseen_seed"}, exclude_none=True)
+    if data.sizes is not None:
+        options["sizes"] = tuple(data.sizes)
+    ways = ("labels_per_client", "dirichlet", "iid", "by_group")
+    if data.dataset not in NATURAL and not any(options.get(way) for way in ways):
+        raise ConfigError("data: give one of labels_per_client, dirichlet, iid = true or by_group = true")
+    return load_dataset(data.dataset, data.data_dir).partition(**options)
+
+
+def make_model(model: config.Model, clients: Described) -> nn.Module:
+    if model.kind == "mlr":
+        return models.mlr(clients)
+    if model.kind == "cnn":
+        first, second = model.channels or (32, 64)
+        return models.cnn(clients, channels=(first, second), seed=model.seed)
+    with torch.random.fork_rng(devices=[]):  # a resume needs the same start
+        torch.manual_seed(model.seed)
+        made = imported("model.kind", model.kind)(clients)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"model.kind = {model.kind!r} returned {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
+    """A method, what is swept of it, and its schedule."""
+    own = _own(entry) if isinstance(entry, OwnMethod) else None
+    method, swept = _make_method(entry) if own is None else (own(), _lists(cast("OwnMethod", entry).options))
+    schedule = {**_common(entry, method, common), **_said(entry, SCHEDULE)}
+    if "rounds" not in schedule:
+        raise ConfigError("schedule.rounds is missing: how many rounds to train")
+    lists = _lists(schedule)
+    for name, values in {**swept, **lists}.items():
+        if any(value in values[:place] for place, value in enumerate(values)):
+            raise ConfigError(f"{entry.label}: {name} = {values} has a value twice: give each once")
+    single = {name: value for name, value in schedule.items() if name not in lists}
+    return Entry(entry.label, method, {**swept, **lists}, single, own)
+
+
+def _own(entry: OwnMethod) -> Callable[..., Method]:
+    """Makes your own method, by default from the first of each list of values."""
+    key = f"{entry.label}.method"
+    function = imported(key, entry.method)
+    for name, values in _lists(entry.options).items():
+        if name in TAKEN:
+            raise ConfigError(f"{entry.label}.options.{name} cannot be swept under this name: call it something else")
+        if not values or not all(isinstance(value, int | float | str) and _plain(str(value)) for value in values):
+            raise ConfigError(f"{entry.label}.options.{name} = {values}: a sweep is a list of numbers or plain words")
+
+    def make(**point: Any) -> Method:
+        made = function(**{**_firsts(entry.options), **point})
+        if not isinstance(made, Method):
+            raise ConfigError(f"{key} = {entry.method!r} returned {type(made).__name__}, not a wafl.Method")
+        return made
+
+    return make
+
+
+def _plain(word: str) -> bool:
+    """Whether it can be part of a folder's name."""
+    return re.fullmatch(r"[\w.+-]+", word) is not None
+
+
+def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
+    """The method, and which of its options take several values."""
+    fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
+    said = _said(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
+    bounds: dict[str, Any] = {"bounds": _bounds(said.pop("bounds"))} if "bounds" in said else {}
+    shape: dict[str, Any] = {"shape": said.pop("shape")} if "shape" in said else {}  # a list, and no sweep
+    swept, options = _lists(said), {**_firsts(said), **bounds, **shape}
+    if "client_weights" in type(entry).model_fields:
+        options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
+    if getattr(entry, CENTER, None) is not None:
+        options[CENTER] = _center(getattr(entry, CENTER))
+    for slot in ("server", "local"):
+        table = getattr(entry, slot, None)
+        if table is not None:
+            options[slot] = _part(f"{entry.label}.{slot}", KINDS[slot], table)
+    try:
+        return METHODS[entry.method](**options), swept
+    except TypeError as error:  # your own part is not one
+        raise ConfigError(f"{entry.label}: {error}") from error
+
+
+def _lists(options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: value for name, value in options.items() if isinstance(value, list)}
+
+
+def _said(entry: MethodTable, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(entry, name)) is not None}
+
+
+def _firsts(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value[0] if isinstance(value, list) else value for name, value in options.items()}
+
+
+KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "server": {**OPTIMIZERS, **AGGREGATES},
+    "optimizer": OPTIMIZERS,
+    "local": LOCAL_STEPS,
+}
+"""The parts of a method that have tables of their own, by slot and kind."""
+
+
+def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
+    """A part of a method from its table; your own is made by the function that it names."""
+    if table.kind not in kinds:
+        return imported(f"{key}.kind", table.kind)(**table.options)
+    options = table.model_dump(exclude_none=True, exclude={"kind", "optimizer"})
+    inner = getattr(table, "optimizer", None)
+    if inner is not None:
+        options["optimizer"] = _part(f"{key}.optimizer", KINDS["optimizer"], inner)
+    if CENTER in options:
+        options[CENTER] = _center(options[CENTER])
+    return kinds[table.kind](**options)
+
+
+def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
+    """The common schedule, without what the method replaces; AFL and Scaff-PD ask all clients, and AFL for one step."""
+    schedule = common.model_dump(exclude_none=True)
+    alone = method.client_weights.takes_one_step
+    if method.client_weights.asks_everyone:
+        schedule.pop("cohort", None)
+    if alone or entry.local_steps is not None or entry.local_epochs is not None:
+        schedule.pop("local_steps", None)
+        schedule.pop("local_epochs", None)
+    if alone and entry.local_steps is None and entry.local_epochs is None:
+        schedule["local_steps"] = 1
+    return schedule
+
+
+def _weights(rule: Any, step: float | None) -> dict[str, Any]:
+    """The option ``client_weights`` of a method, if the file has one: a name, a table, or a list of weights."""
+    if rule is None or isinstance(rule, list):
+        made: Any = _center(rule)
+    elif isinstance(rule, str):
+        made = weights.RULES[rule]() if rule in weights.RULES else imported("client_weights", rule)()
+    else:
+        made = _part("client_weights", weights.RULES, rule)
+    if step is not None:
+        if not isinstance(made, weights.ClientWeights) or not made.climbs:
+            raise ConfigError("weights_step needs client_weights = 'agnostic' or 'snapshot', which learn the weights")
+        made = made.changed(step_size=step)
+    return {} if made is None else {"client_weights": made}
+
+
+def _center(rule: str | list[float] | None) -> Any:
+    """Client weights that do not change, if the file has any."""
+    if rule is None:
+        return None
+    return weights.fixed(rule) if isinstance(rule, list) else weights.RULES[rule]()
+
+
+def _bounds(value: list[float] | str) -> Bounds:
+    """The bounds that a file gives: a box, 'data', or 'none', as TOML has no None."""
+    return None if value == "none" else check_bounds(value)
+
+
+def make_attack(attack: config.Attack) -> Attack | None:
+    """The attack of an experiment; what it leaves out is the attack's own default."""
+    if attack.kind == "none":
+        return None
+    if attack.space is not None and attack.kind not in ("pgd", "fgsm", "wasserstein"):
+        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd', 'fgsm' or 'wasserstein'")
+    said: dict[str, Any] = {"bounds": _bounds(attack.bounds)}
+    if attack.norm is not None:
+        said["norm"] = attack.norm
+    if attack.kind == "pgd":
+        return PGD(attack.epsilon, attack.step_size, attack.steps, space=attack.space, **said)
+    if attack.kind == "fgsm":
+        return FGSM(attack.epsilon, space=attack.space, **said)
+    if attack.kind == "wasserstein":
+        return WassersteinShift(attack.radius, space=attack.space, **said)
+    from wafl.attacks.autoattack import AutoAttack
+
+    return AutoAttack(epsilon=attack.epsilon, queries=attack.queries, **said)
+
+
+def check_trackers(trackers: config.Trackers) -> None:
+    """Refuse trackers whose packages are not installed, before anything is written.
+
+    Args:
+        trackers: which ones the experiment asks for.
+    """
+    for name in ("tensorboard", "mlflow", "wandb"):
+        if getattr(trackers, name):
+            require(name, extra=name, what=f"trackers.{name} = true")

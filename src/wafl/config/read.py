@@ -1,0 +1,178 @@
+"""An experiment from a TOML file; an error names the key, the range and the closest valid name."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, cast, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from wafl.base.errors import ConfigError
+from wafl.base.options import options_of
+from wafl.config.experiment import Between, Experiment
+from wafl.config.keys import Section
+from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
+
+BRANCHES = {"value", "list", "table"}
+"""What pydantic puts into the place of a fault to say which branch of a swept value it means."""
+
+
+def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
+    """The experiment that a file describes, with ``key=value`` changes from the command line."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read: {reason}. `wafl config init` writes a starter") from error
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    for change in changes:
+        apply_change(content, change)
+    return parse_experiment(content, str(path))
+
+
+def parse_experiment(content: Mapping[str, Any], where: str) -> Experiment:
+    """The experiment that plain values describe; ``where`` is what messages call them."""
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        faults = [_explain(fault, content) for fault in error.errors(include_url=False)]
+        raise ConfigError("\n".join(f"{where}: {fault}" for fault in dict.fromkeys(faults))) from error
+
+
+def apply_change(content: dict[str, Any], change: str) -> None:
+    """Set ``section.key=value``; the value is TOML, and a word needs no quotes.
+
+    A method goes by its place or its name: ``methods.0.gamma=1`` or ``methods.wafl.gamma=1``.
+    """
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {change!r} must be key=value, such as schedule.rounds=50")
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except RecursionError:
+        raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
+    except ValueError:
+        value = text.strip()
+    *path, last = (part.strip() for part in key.split("."))
+    target: Any = content
+    for part in path:
+        target = _step(target, part, change)
+    if isinstance(target, list):
+        target[_index(cast("list[Any]", target), last, change)] = value
+    elif isinstance(target, dict):
+        target[last] = value
+    else:
+        raise ConfigError(f"--set {change!r}: {'.'.join(path)} is a value and has no key {last!r}")
+
+
+def _step(target: Any, part: str, change: str) -> Any:
+    if isinstance(target, list):
+        return target[_index(cast("list[Any]", target), part, change)]
+    if not isinstance(target, dict):
+        raise ConfigError(f"--set {change!r}: there is no {part!r} in a value")
+    return cast("dict[str, Any]", target).setdefault(part, {})
+
+
+def _index(items: list[Any], part: str, change: str) -> int:
+    if part.isdecimal() and int(part) < len(items):
+        return int(part)
+    names = [_name_of(item).lower() for item in items]
+    if part.lower() in names:
+        return names.index(part.lower())
+    known = ", ".join(filter(None, names)) or "none by name"
+    raise ConfigError(f"--set {change!r}: no entry {part!r}; there are {len(items)}: {known}")
+
+
+def _name_of(item: Any) -> str:
+    """What a method in a list is called; other items have no name."""
+    if not isinstance(item, dict):
+        return ""
+    table = cast("dict[str, Any]", item)
+    return str(table["name"]) if "name" in table else label_of(str(table.get("method", "")))
+
+
+def _explain(fault: Any, content: Mapping[str, Any]) -> str:
+    kind, given = fault["type"], fault.get("input")
+    place = _place(fault["loc"], last_is_a_key=kind == "extra_forbidden")
+    # A key may hold anything, and must not break the line.
+    key = ".".join(str(part).encode("unicode_escape").decode() for part in place) or "the file"
+    if kind == "extra_forbidden":
+        names = _valid_names(place[:-1], content)
+        near = _nearest(str(place[-1]), names)
+        return f"unknown key {key}" + (
+            f": did you mean {near[0]}?" if near else f": there are {', '.join(sorted(names))}"
+        )
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return _explain_choice(key, place, fault)
+    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    shown = "" if isinstance(given, dict | BaseModel) else f" = {given!r}"
+    return f"{key}{shown}: {message}"
+
+
+def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
+    """A method, or a part of one, that does not exist."""
+    tables, chosen_by = (PART_TABLES[place[-1]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
+    names = ", ".join(name for name in tables if name != OWN)
+    if fault["type"] == "union_tag_invalid":
+        given = str(fault["ctx"]["tag"])
+        same = [name for name in tables if name.lower() == given.lower()]
+        near = same or difflib.get_close_matches(given, tables, 1, 0.4)
+        hint = f": did you mean {near[0]}?" if near else ""
+        return f"{key}.{chosen_by} = {given!r} must be one of {names}{hint}"
+    if not isinstance(fault.get("input"), dict):
+        return f"{key} = {fault.get('input')!r}: should be a valid dictionary"
+    return f"{key}.{chosen_by} is missing: one of {names}"
+
+
+def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
+    """The keys that lead to a fault, without the names of tables and branches that pydantic puts between them."""
+    *inside, last = loc or (None,)
+    place = [part for part in inside if part not in BRANCHES]
+    if last is not None and (last_is_a_key or last not in BRANCHES):
+        place.append(last)
+    if place[:1] == ["methods"]:  # methods.0.WAFL.server.adam.rate is methods.0.server.rate
+        del place[2:3]
+        part = 2
+        while place[part : part + 1] and place[part] in PART_TABLES:
+            part += 1
+            del place[part : part + 1]
+    return place
+
+
+def _nearest(word: str, names: Sequence[str]) -> list[str]:
+    """The name closest to the word; among equals, one that begins with the same letter."""
+    word = word.lower()
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+
+    def likeness(name: str) -> tuple[float, bool]:
+        return difflib.SequenceMatcher(None, word, name).ratio(), name[:1] == word[:1]
+
+    return sorted(close, key=likeness, reverse=True)[:1]
+
+
+def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
+    """The keys that a section may have."""
+    if not place:
+        return list(Experiment.model_fields)
+    if place[0] == "methods":
+        table: Any = content["methods"][place[1]]
+        tables: Mapping[str, type[Section]] = METHOD_TABLES
+        for part in place[2:]:
+            table, tables = table[part], PART_TABLES[part]
+        name = table["kind" if len(place) > 2 else "method"]
+        return list(tables[name if name in tables else OWN].model_fields)
+    if place[:2] == ["tune", "space"]:
+        return list(Between.model_fields)
+    annotation = Experiment.model_fields[place[0]].annotation
+    members = (getattr(each, "__origin__", each) for each in (annotation, *get_args(annotation)))  # of Annotated
+    (kind,) = (each for each in members if isinstance(each, type) and each is not NoneType)
+    return list(kind.model_fields if issubclass(kind, Section) else options_of(kind))

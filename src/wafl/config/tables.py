@@ -1,0 +1,90 @@
+"""Tables of an experiment file, made from the options that a dataclass declares."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, GetCoreSchemaHandler, create_model
+from pydantic_core import CoreSchema, core_schema
+
+from wafl.base.options import Box, Choice, Count, EachRound, Listed, Option, Range, Seed, Shaped, options_of
+from wafl.config import keys
+from wafl.config.keys import OfUsualSize, Section, Swept
+
+T = TypeVar("T", bound=Section)
+
+
+def make_table(name: str, base: type[T], about: str | None, fields: Mapping[str, Any]) -> type[T]:
+    """A table whose fields bring their descriptions: pydantic need not search every module's source for docstrings."""
+    return create_model(
+        name, __base__=base, __doc__=about, __cls_kwargs__={"use_attribute_docstrings": False}, **fields
+    )
+
+
+def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """One key per option of a dataclass, none of which must be given; those ``swept`` may have a list of values."""
+    return {
+        name: (_type(option, swept=name in swept) | None, Field(None, description=option.doc or None))
+        for name, option in options_of(kind).items()
+        if name not in leave_out
+    }
+
+
+class FromTable:
+    """Lets a file describe a dataclass by a table of its options: ``Annotated[Faults, FromTable(Faults)]``."""
+
+    def __init__(self, kind: type) -> None:
+        fields: dict[str, Any] = {
+            name: (_type(option) | None if option.optional else _type(option), _with_default(option))
+            for name, option in options_of(kind).items()
+        }
+        self._kind = kind
+        self._table = make_table(kind.__name__, Section, inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0], fields)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        table = handler.generate_schema(self._table)
+        written = core_schema.plain_serializer_function_ser_schema(self._write, return_schema=table)
+        return core_schema.no_info_after_validator_function(self._read, table, serialization=written)
+
+    def _read(self, table: Section) -> Any:
+        return self._kind(**dict(table))
+
+    def _write(self, value: Any) -> Section:
+        said = {name: getattr(value, name) for name in options_of(self._kind)}
+        return self._table(**{name: list(each) if isinstance(each, tuple) else each for name, each in said.items()})  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _with_default(option: Option) -> Any:
+    return Field(option.default, description=option.doc)
+
+
+def _type(option: Option, *, swept: bool = False) -> Any:
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if limits is None:
+        return option.kind
+    if isinstance(limits, Box):
+        return keys.Box
+    if isinstance(limits, Shaped):
+        return keys.BallShape
+    if isinstance(limits, Listed):
+        return Annotated[list[_value(limits.each)], Field(min_length=1)]
+    value = _value(limits)
+    return Swept[value] if swept else value
+
+
+def _value(limits: Range | Count | Choice | Seed) -> Any:
+    if isinstance(limits, Seed):
+        return keys.Seed
+    if isinstance(limits, Choice):
+        words = all(isinstance(value, str) for value in limits.values)
+        return Literal[limits.values] if words else keys.one_of(*limits.values)
+    if isinstance(limits, Count):
+        return Annotated[int, Field(ge=limits.low, le=10**9)]
+    low: dict[str, Any] = {"gt" if limits.low_open else "ge": limits.low} if limits.low > -math.inf else {}
+    high: dict[str, Any] = {"lt" if limits.high_open else "le": limits.high} if limits.high < math.inf else {}
+    ranged = Annotated[float, Field(**low, **high, allow_inf_nan=limits.infinite)]
+    number = ranged if limits.infinite or high else Annotated[ranged, OfUsualSize]
+    return number if limits.word is None else keys.number_or(limits.word, number)

@@ -1,0 +1,201 @@
+"""Parquet and Arrow files, of any size: their rows are put client by client into a folder of ``.npy`` files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafl.base.extras import require
+from wafl.base.files import write_whole
+
+
+def write_folder(
+    source: Any, folder: Path, client: str, target: str, features: Sequence[str] | None, rows: int = 65_536
+) -> None:
+    """Write the rows of Parquet or Arrow files, or of a table of pyarrow, client by client into a new folder.
+
+    They are read twice, that many at a time: first to count the examples of each client, then to put each in its place.
+    """
+    if folder.exists():
+        raise ValueError(
+            f"{folder} exists: read what was written there with Federation.from_folder, or give another folder"
+        )
+    columns = _Columns(_open(source), [("client", client), ("target", target)], features, rows)
+    counted = _Counted()
+    for owners, labels in columns.batches([client, target]):
+        counted.add(owners, labels)
+    if not counted.sizes:
+        raise ValueError("the files have no rows")
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        _write(partial, columns.batches([client, target, *columns.features]), columns.features, counted)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a table of pyarrow."""
+    return type(value).__module__.partition(".")[0] == "pyarrow" and hasattr(value, "schema")
+
+
+def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
+    """Inputs of a table side by side, by the names that :func:`write_folder` gave them; None means all columns."""
+    names = table.schema.names
+    features = [name if name in names else name.partition("[")[0] for name in columns or names]
+    inputs = _Columns(_open(table), [], list(dict.fromkeys(features)), rows=65_536)
+    batches = [
+        np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        for parts in inputs.batches(inputs.features)
+    ]
+    return np.concatenate(batches) if batches else np.empty((0, len(columns or names)), np.float32)
+
+
+def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequence[str], counted: _Counted) -> None:
+    offsets = np.cumsum([0, *counted.sizes])
+    next_row, y = offsets[:-1].copy(), np.empty(offsets[-1], counted.label_type)
+    x: NDArray[Any] | None = None
+    widths: list[int] = []
+    for owners, labels, *values in batches:
+        parts = [value.reshape(len(labels), -1) for value in values]
+        if x is None:
+            widths, kind = [part.shape[1] for part in parts], np.result_type(*parts)
+            shape, kind = (len(y), sum(widths)), kind if kind.kind == "f" else np.dtype(np.float32)
+            x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=kind, shape=shape)
+        for feature, width, part in zip(features, widths, parts, strict=True):
+            if part.shape[1] != width:
+                raise ValueError(f"column {feature!r} has lists of {width} and {part.shape[1]}: all must be as long")
+        places = _places(counted.numbers_of(owners), next_row)
+        x[places], y[places] = np.concatenate(parts, axis=1), counted.coded(labels)
+    assert x is not None
+    x.flush()
+    np.save(folder / "y.npy", y)
+    np.save(folder / "offsets.npy", offsets)
+    names = [
+        name if width == 1 else f"{name}[{place}]"
+        for name, width in zip(features, widths, strict=True)
+        for place in range(width)
+    ]
+    about = {"names": list(counted.clients), "classes": counted.classes, "columns": names}
+    write_whole(folder / "about.json", json.dumps(about).encode())
+
+
+def _places(owners: NDArray[np.int64], next_row: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the rows of these clients go, which moves their next rows on."""
+    order = np.argsort(owners, kind="stable")
+    ranked = owners[order]
+    begins = np.flatnonzero(np.diff(ranked, prepend=-1))
+    sizes = np.diff(np.append(begins, len(ranked)))
+    within = np.arange(len(ranked)) - np.repeat(begins, sizes)
+    places = np.empty_like(owners)
+    places[order] = next_row[ranked] + within
+    next_row[ranked[begins]] += sizes
+    return places
+
+
+def _open(source: Any) -> Any:
+    require("pyarrow", extra="parquet", what="reading Parquet and Arrow files")
+    from pyarrow import ArrowInvalid, dataset
+
+    if not isinstance(source, str | Path):
+        return dataset.dataset(source)
+    if not Path(source).exists():
+        raise ValueError(f"{source} does not exist: give a Parquet or Arrow file, or a folder of them")
+    for kind in ("parquet", "arrow"):
+        try:
+            return dataset.dataset(str(source), format=kind)
+        except ArrowInvalid:
+            continue
+    raise ValueError(f"{source} is neither a Parquet nor an Arrow file, nor a folder of them")
+
+
+class _Columns:
+    """The columns of a data set of pyarrow, a few rows at a time and without missing values."""
+
+    def __init__(self, data: Any, others: Sequence[tuple[str, str]], features: Sequence[str] | None, rows: int) -> None:
+        self._data, self._rows, names = data, rows, list(data.schema.names)
+        taken = [name for _, name in others]
+        self.features = [name for name in names if name not in taken] if features is None else list(features)
+        for role, name in (*others, *(("features", name) for name in self.features)):
+            if name not in names:
+                raise ValueError(f"{role}={name!r} is not a column: there are {', '.join(names)}")
+        if not self.features:
+            raise ValueError("there is no column to predict from: give features=[...]")
+
+    def batches(self, names: list[str]) -> Iterator[list[NDArray[Any]]]:
+        for batch in self._data.to_batches(columns=names, batch_size=self._rows):
+            if batch.num_rows:
+                yield [self._column(name, batch.column(name)) for name in names]
+
+    def _column(self, name: str, column: Any) -> NDArray[Any]:
+        from pyarrow import compute, types
+
+        if column.null_count:
+            raise ValueError(
+                f"column {name!r} lacks {column.null_count} of {len(column)} values: fill them in, or drop those rows"
+            )
+        kind = column.type
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            flat = self._numbers(name, column.flatten())
+            if len(np.unique(compute.call_function("list_value_length", [column]))) > 1:
+                raise ValueError(f"column {name!r} has lists of different lengths: all must be as long")
+            return flat.reshape(len(column), -1)
+        values = column.dictionary_decode() if types.is_dictionary(kind) else column
+        return self._numbers(name, values) if name in self.features else values.to_numpy(zero_copy_only=False)
+
+    def _numbers(self, name: str, column: Any) -> NDArray[Any]:
+        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        if values.dtype.kind not in "biuf":
+            raise ValueError(
+                f"column {name!r} holds {column.type}, not numbers: encode it, or leave it out of features"
+            )
+        return values
+
+
+class _Counted:
+    """Clients in the order in which they appear, how many examples each has, and the classes, if they are text."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, int] = {}
+        self.sizes: list[int] = []
+        self.label_type = np.dtype(np.int64)
+        self._labels: set[str] | None = None
+
+    def add(self, owners: NDArray[Any], labels: NDArray[Any]) -> None:
+        numbers = self._numbered(owners, new=True)
+        self.sizes += [0] * (len(self.clients) - len(self.sizes))
+        for number, size in zip(*np.unique(numbers, return_counts=True), strict=True):
+            self.sizes[number] += int(size)
+        if labels.dtype.kind == "O":
+            self._labels = (self._labels or set()) | set(map(str, labels))
+        elif labels.dtype.kind not in "biuf":
+            raise ValueError(f"labels of type {labels.dtype} are neither text nor numbers: convert them first")
+        else:
+            self.label_type = labels.dtype
+
+    @property
+    def classes(self) -> list[str] | None:
+        return None if self._labels is None else sorted(self._labels)
+
+    def numbers_of(self, owners: NDArray[Any]) -> NDArray[np.int64]:
+        return self._numbered(owners, new=False)
+
+    def _numbered(self, owners: NDArray[Any], *, new: bool) -> NDArray[np.int64]:
+        different, first, inverse = np.unique(owners, return_index=True, return_inverse=True)
+        codes = np.empty(len(different), np.int64)
+        for place in np.argsort(first):  # as they appear
+            name = str(different[place])
+            codes[place] = self.clients.setdefault(name, len(self.clients)) if new else self.clients[name]
+        return codes[inverse]
+
+    def coded(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Labels as they are kept: text as its place among the classes."""
+        return labels if self.classes is None else np.searchsorted(np.array(self.classes), labels.astype(str))

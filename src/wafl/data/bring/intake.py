@@ -1,0 +1,68 @@
+"""What a trained model must know to read examples as its training did, and to name what it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wafl.data.bring.arrays import as_array, read_tensor
+from wafl.data.bring.arrow import is_table, read_inputs
+from wafl.data.bring.foreign import Columns, are_images, is_dataset, is_image, read_dataset
+from wafl.data.bring.frames import Frame, is_frame
+from wafl.data.mistakes import what_is
+from wafl.data.preprocessing import Preprocessing
+
+REMEDY = "give an array of examples, a frame or a data set"
+
+
+@dataclass(frozen=True)
+class Intake:
+    """The names of classes and inputs, if they have any, and what was done to bytes."""
+
+    classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    prepare: Preprocessing = field(default_factory=Preprocessing)
+
+    def read(self, x: Any, like: Tensor) -> Tensor:
+        """Examples of any kind that a federation takes, in the type and on the device of ``like``.
+
+        Bytes are prepared like those of the training, if they were; other numbers are taken as they are.
+        """
+        if is_dataset(x) or are_images(x):
+            x, _ = read_dataset(x, Columns(self.columns), labeled=False)
+        elif is_table(x):
+            x = read_inputs(x, self.columns)
+        elif is_frame(x):
+            frame = Frame(x)
+            x = frame.inputs(self.columns or frame.names)
+        elif isinstance(x, str | Mapping) or x is None:
+            raise ValueError(f"x is {what_is(x)}: {REMEDY}")
+        elif is_image(x):
+            raise ValueError(f"x is one image, {x.width} x {x.height}: give a list of images, [x]")
+        try:
+            tensor = read_tensor(as_array(x))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"x is {what_is(x)}: {REMEDY}, without labels ({error})") from error
+        raw = tensor.dtype == torch.uint8 and self.prepare.name != "none"
+        return (self.prepare(tensor, like.dtype) if raw else tensor).to(like)
+
+    def name(self, labels: Tensor) -> Tensor | NDArray[np.str_]:
+        """The classes' names, if they have any; otherwise the numbers themselves."""
+        return labels if self.classes is None else np.array(self.classes)[labels.cpu().numpy()]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"classes": self.classes, "columns": self.columns, "prepare": self.prepare.to_json()}
+
+    @classmethod
+    def from_json(cls, about: Mapping[str, Any] | None) -> Intake:
+        """What :meth:`to_json` gave; nothing is known of a run that was saved without it."""
+        if about is None:
+            return cls()
+        classes, columns = (None if about[name] is None else tuple(about[name]) for name in ("classes", "columns"))
+        return cls(classes, columns, Preprocessing.from_json(about["prepare"]))

@@ -1,0 +1,240 @@
+"""One folder, one file per data set: ``<folder>/<name>.npz`` with ``x_train, y_train, x_test, y_test``.
+
+A data set without such a file is read from torchvision's layout in the same folder, or downloaded, checked and written
+there once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafl.data.named.natural import NATURAL
+from wafl.data.named.readers import LAYOUTS, READERS, Layout, reading
+from wafl.data.named.sources import SOURCES, DownloadError, Source, download
+from wafl.data.unpack import read_npz
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+GROUP_KEYS = ("u_train", "u_test")
+
+
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """Images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, and labels, checked against what the data set should be.
+
+    ``group_train`` and ``group_test`` say who each example is from, if that is known (FEMNIST: the writer).
+    """
+
+    name: str
+    x_train: NDArray[np.uint8]
+    y_train: NDArray[Any]
+    x_test: NDArray[np.uint8]
+    y_test: NDArray[Any]
+    group_train: NDArray[Any] | None = None
+    group_test: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        source = source_of(self.name)
+        _check_images("x_train", self.x_train, source)
+        _check_images("x_test", self.x_test, source)
+        _check_labels("y_train", self.y_train, len(self.x_train), source)
+        _check_labels("y_test", self.y_test, len(self.x_test), source)
+        if (self.group_train is None) != (self.group_test is None):
+            raise ValueError("u_train and u_test belong together: give both or neither")
+        if self.group_train is not None and self.group_test is not None:
+            _check_integers("u_train", self.group_train, len(self.x_train))
+            _check_integers("u_test", self.group_test, len(self.x_test))
+
+    @classmethod
+    def from_arrays(cls, name: str, arrays: Mapping[str, NDArray[Any]]) -> RawDataset:
+        """Build one from arrays under the names they have in the file; other arrays are ignored."""
+        if missing := [key for key in KEYS if key not in arrays]:
+            raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
+        return cls(name, *(arrays[key] for key in KEYS), *(arrays.get(key) for key in GROUP_KEYS))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        values = (self.x_train, self.y_train, self.x_test, self.y_test, self.group_train, self.group_test)
+        return {key: value for key, value in zip((*KEYS, *GROUP_KEYS), values, strict=True) if value is not None}
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a data set was found: its ``.npz``, or the files of a layout."""
+
+    name: str
+    paths: tuple[Path, ...]
+    layout: Layout | None = None
+
+    @property
+    def where(self) -> Path:
+        """The file, or the folder of the files."""
+        return self.paths[0] if len(self.paths) == 1 else self.paths[0].parent
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.paths)
+
+    def read(self) -> RawDataset:
+        keys = (*KEYS, *GROUP_KEYS)
+        arrays = self.layout.read(self.paths) if self.layout else _read_npz(self.paths[0], keys)
+        try:
+            return RawDataset.from_arrays(self.name, arrays)
+        except ValueError as error:
+            raise ValueError(f"{self.where} is not {self.name}: {error}") from error
+
+    def num_examples(self) -> tuple[int, int] | None:
+        """The numbers of training and test examples, without reading the images; for a layout, the published ones."""
+        if self.layout is not None:
+            return SOURCES[self.name].num_examples
+        labels = _read_npz(self.paths[0], ("y_train", "y_test"))
+        return (np.size(labels["y_train"]), np.size(labels["y_test"])) if len(labels) == 2 else None
+
+
+def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
+    """Load a data set by name from ``data_dir``, or the folder in ``WAFL_DATA``, or the user's cache.
+
+    If it is not there, it is downloaded and kept there for the next time.
+    """
+    source, folder = source_of(name), data_folder(data_dir)
+    found = locate(name, folder)
+    return _download(source, folder) if found is None else found.read()
+
+
+def source_of(name: str) -> Source:
+    if name in SOURCES:
+        return SOURCES[name]
+    if name == "digits":
+        raise ValueError("digits comes with scikit-learn and has no file: use wafl.load_dataset('digits')")
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), ["digits", *SOURCES, *NATURAL], n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? If not, " if near else ""
+    raise ValueError(f"unknown data set {name!r}: {hint}use one of {', '.join(['digits', *SOURCES, *NATURAL])}")
+
+
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """The folder that data sets are kept in; it need not exist yet."""
+    chosen = data_dir or os.environ.get("WAFL_DATA")
+    if not chosen:
+        from platformdirs import user_cache_dir
+
+        chosen = user_cache_dir("wafl")
+    return Path(chosen).expanduser().absolute()
+
+
+def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
+    """Where a data set is in the folder, or None if it would have to be downloaded."""
+    source_of(name)
+    folder = data_folder(data_dir)
+    _check_readable(folder)
+    if (path := folder / f"{name}.npz").is_file():
+        return Location(name, (path,))
+    for layout in LAYOUTS.get(name, ()):
+        if (paths := layout.find(folder)) is not None:
+            return Location(name, paths, layout)
+    return None
+
+
+def _download(source: Source, folder: Path) -> RawDataset:
+    """Fetch, parse and write, all in a temporary folder that is removed whatever happens."""
+    if not source.files:
+        message = f"{source.name} is not in {folder}, and there is no file to download for it."
+        raise FileNotFoundError(f"{message}\n{_remedy(source)}")
+    with _temporary_folder(source, folder) as temporary:
+        try:
+            paths = [download(file, temporary) for file in source.files]
+        except DownloadError as error:
+            message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
+            raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
+        raw = RawDataset.from_arrays(source.name, READERS[source.name](paths))
+        part = temporary / f"{source.name}.npz"
+        np.savez_compressed(part, **raw.to_arrays())  # pyright: ignore[reportArgumentType]
+        part.replace(folder / part.name)
+    return raw
+
+
+@contextmanager
+def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, None]:
+    """A temporary folder next to the final file, so that only a rename is left to do at the end.
+
+    Checks that the folder can be written to before the download rather than after it.
+    """
+    new = not os.path.exists(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    except OSError as error:
+        message = f"{source.name} is not in {folder}, and nothing can be written there ({error.strerror})"
+        raise type(error)(f"{message}: make it writable, or {_ELSEWHERE}") from error
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=folder) as temporary:
+            yield Path(temporary)
+    except BaseException:
+        if new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays that are there, each read in full, so that a truncated file is noticed here and not in training."""
+    with reading(path):
+        return read_npz(path, keys)
+
+
+def _check_images(key: str, images: Any, source: Source) -> None:
+    wanted = " x ".join(map(str, source.image_shape))
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        kind = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
+        raise ValueError(f"{key} has type {kind}, but images are uint8, 0 .. 255: save them as bytes")
+    if images.ndim == 0 or len(images) == 0:
+        raise ValueError(f"{key} is empty: there must be at least one image of {wanted}")
+    if images.shape[1:] != source.image_shape:
+        got = " x ".join(map(str, images.shape[1:])) or "no size"
+        raise ValueError(f"{key} has images of {got}, but {source.name} has {wanted}: save them in that size")
+
+
+def _check_labels(key: str, labels: Any, count: int, source: Source) -> None:
+    _check_integers(key, labels, count)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= source.num_classes:
+        raise ValueError(f"{key} has labels {low} .. {high}, but {source.name} has 0 .. {source.num_classes - 1}")
+
+
+def _check_integers(key: str, values: Any, count: int) -> None:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"{key} has type {kind}, but it must be integers: save {key}.astype('uint8')")
+    if values.shape != (count,):
+        raise ValueError(f"{key} has shape {values.shape}, but there are {count} images: give one number per image")
+
+
+def _check_readable(folder: Path) -> None:
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise NotADirectoryError(f"{folder} is a file, not a folder for data sets: {_ELSEWHERE}")
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be read: make it readable, or {_ELSEWHERE}")
+
+
+_ELSEWHERE = "name another folder with data_dir (--data-dir) or the environment variable WAFL_DATA"
+
+
+def _remedy(source: Source) -> str:
+    """What to put where, for a user who has the files or can get them elsewhere."""
+    size, last = " x ".join(map(str, source.image_shape)), source.num_classes - 1
+    groups = f"; {', '.join(GROUP_KEYS)}: the {source.group}, if known" if source.group else ""
+    kinds = f"uint8 images of {size}; integer labels 0 .. {last}{groups}"
+    options = [f"{source.name}.npz with {', '.join(KEYS)} ({kinds})"]
+    options += [str(layout) for layout in LAYOUTS.get(source.name, ())]
+    lines = "".join(f"  {option}\n" for option in options)
+    which = "one of these" if len(options) > 1 else "this file"
+    return f"Put {which} there (see {source.homepage}):\n{lines}or {_ELSEWHERE}."

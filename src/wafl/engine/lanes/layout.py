@@ -1,0 +1,189 @@
+"""Lanes: the clients of all runs, computed as one batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from wafl.base.random import Key
+from wafl.engine.client.local import LaneOutput, local_update, report_loss
+from wafl.engine.client.step import Eager, Step
+from wafl.engine.client.task import ClientTask, LaneInput
+from wafl.engine.lanes.captured import Captured
+from wafl.engine.lanes.memory import lanes_that_fit
+from wafl.parts.messages import Query, Replies
+from wafl.results.progress import ClientState, Place
+from wafl.tasks.modes.one_by_one import MOST_STREAMS
+
+
+class Lanes:
+    """Answers one query from each of several runs at once.
+
+    A lane is one client's copy of the parameters in one run. Lanes with the same room in their batches are computed
+    together, in chunks of ``chunk_size``, by default as many as half of the free memory holds; this changes no random
+    draw.
+
+    ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
+    ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
+    a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
+    With ``captures``, steps are captured as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        client: ClientTask,
+        chunk_size: int | None = None,
+        memory: dict[Place, ClientState] | None = None,
+        rows: Mapping[int, int] | None = None,
+        pair: bool = False,
+        captures: bool = False,
+    ) -> None:
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size={chunk_size} must be at least 1")
+        self.client = client
+        self.chunk_size = chunk_size
+        self.memory = memory if memory is not None else {}
+        self._rows, self._pair = rows, pair
+        self._step: Step = Captured() if captures else Eager()
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
+        """The replies to each run's query; all queries are of one kind and ask for the same vectors.
+
+        ``runs`` are the numbers of the runs, which matter once some have ended: clients keep their memory by run.
+        """
+        if not queries:
+            return []
+        places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))
+        trains = queries[0].kind == "train"
+        room = self.client.batch_room if trains else self.client.report_room
+        keepers = [(numbers[run], client) for run, client in places]
+        lanes = self._lanes(queries, places, keepers)
+        if self.chunk_size is None:
+            self.chunk_size = lanes_that_fit(self.client, lanes)
+        among_others = self.client.pairs and (self._pair or len(places) > 1)
+        outputs: list[LaneOutput] = []
+        for rows in _alike([self._size(client) for _, client in places], room):
+            for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
+                alone = among_others and len(piece.params) == 1
+                piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
+                done = local_update(self.client, piece, self._step) if trains else report_loss(self.client, piece)
+                outputs.append(done.take(slice(1)) if alone else done)
+        output = _join(outputs)
+        self._remember(keepers, output.memory)
+        return [_replies(query, run, places, output) for run, query in enumerate(queries)]
+
+    def _places(self, queries: Sequence[Query]) -> list[Place]:
+        """Run and client of each lane, the largest clients first.
+
+        Lanes with the same client and seed, and so the same batches, are neighbors.
+        """
+        places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
+        return sorted(places, key=lambda place: (-self._size(place[1]), queries[place[0]].seed, place[1], place[0]))
+
+    def _row(self, client: int) -> int:
+        return client if self._rows is None else self._rows[client]
+
+    def _size(self, client: int) -> int:
+        return self.client.sizes[self._row(client)]
+
+    def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:
+        device, dtype = queries[0].params.device, queries[0].params.dtype
+        run = torch.tensor([run for run, _ in places])
+
+        def stacked(vectors: Sequence[Tensor]) -> Tensor:
+            if len(vectors) == 1:  # all lanes read the same, which stays in the processor's cache
+                return vectors[0].expand(len(places), -1)
+            return torch.stack(list(vectors)).index_select(0, run.to(device))
+
+        def per_lane(values: Sequence[float], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype)[run].to(device)
+
+        clients = torch.tensor([client for _, client in places], device=device)
+        rows = torch.tensor([self._row(client) for _, client in places])
+        first = queries[0]
+        return LaneInput(
+            params=stacked([query.params for query in queries]),
+            clients=rows.to(device),
+            scalars={name: per_lane([query.scalars[name] for query in queries], dtype) for name in first.scalars},
+            key=Key(
+                per_lane([query.seed for query in queries], torch.int64),
+                per_lane([query.round for query in queries], torch.int64),
+                clients,
+                torch.zeros_like(clients),
+            ),
+            memory=self._recall(keepers, first.params),
+            vectors={name: stacked([query.vectors[name] for query in queries]) for name in first.vectors},
+            iterates={name: per_lane([q.iterates[name] for q in queries], torch.int64) for name in first.iterates},
+            sharing=_sharing(queries, places),
+        )
+
+    def _remember(self, keepers: list[Place], memory: Mapping[str, Tensor]) -> None:
+        """Keep what clients hold after their work; a client whose new memory is not finite keeps the old one."""
+        if not memory:
+            return
+        finite = torch.stack([torch.isfinite(kept).flatten(1).all(1) for kept in memory.values()]).all(0)
+        # Clones, because a view would keep the whole cohort's tensor alive.
+        self.memory.update(
+            (keeper, {name: kept[lane].clone() for name, kept in memory.items()})
+            for lane, keeper in enumerate(keepers)
+            if finite[lane]
+        )
+
+    def _recall(self, keepers: list[Place], like: Tensor) -> dict[str, Tensor]:
+        """What each lane's client has kept, or holds before it first takes part."""
+        fresh = {name: value.to(like) for name, value in self.client.initial_memory(like).items()}
+        return {
+            name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers]) for name in fresh
+        }
+
+
+def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
+    """The same lanes in pieces of at most so many.
+
+    A captured network gets pieces of about the same size, with a stream for each lane: more lanes at once are not
+    faster, and take longer to record.
+    """
+    if step.reuses and client.task.in_streams:
+        pieces = -(-len(lanes.params) // MOST_STREAMS)
+        most = min(most, -(-len(lanes.params) // pieces))
+    return lanes.split(most)
+
+
+def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
+    """Lanes that are computed together: their batches have the same room, which is kept for as many steps as the first
+    lane takes, so the others must not be far smaller.
+    """
+    pieces, begin = list[slice](), 0
+    for place, size in enumerate(sizes):
+        if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:
+            pieces.append(slice(begin, place))
+            begin = place
+    return [*pieces, slice(begin, len(sizes))]
+
+
+def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
+    """How many lanes share each batch, if that is the same number for all batches; otherwise 1."""
+    counts = set(Counter((queries[run].seed, client) for run, client in places).values())
+    return counts.pop() if len(counts) == 1 else 1
+
+
+def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
+    lane_of = {place: lane for lane, place in enumerate(places)}
+    rows = torch.tensor([lane_of[run, client] for client in query.clients], device=output.loss.device)
+    # Whole rows are copied several times faster by index_select than by indexing.
+    vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}
+    return Replies(query.clients, output.loss[rows], output.cost[rows], vectors)
+
+
+def _join(outputs: list[LaneOutput]) -> LaneOutput:
+    if len(outputs) == 1:
+        return outputs[0]
+    return LaneOutput(
+        torch.cat([output.loss for output in outputs]),
+        torch.cat([output.cost for output in outputs]),
+        {name: torch.cat([output.vectors[name] for output in outputs]) for name in outputs[0].vectors},
+        {name: torch.cat([output.memory[name] for output in outputs]) for name in outputs[0].memory},
+    )

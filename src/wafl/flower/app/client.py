@@ -1,0 +1,48 @@
+"""The ClientApp: the node answers each message, knowing only its own data and the experiment of the Flower run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from wafl.flower.node.queries import HANDLERS, answer
+from wafl.flower.node.refusals import signed
+from wafl.flower.node.work import Node
+
+MOST = 4096
+"""Nodes that one process of a simulation remembers; they share the examples of the experiment's data set."""
+
+
+@lru_cache(maxsize=MOST)
+def _open(node_config: str, run_config: str) -> Node:
+    """Cached, because in a simulation one process answers many messages, for many nodes."""
+    return Node.of(json.loads(node_config), json.loads(run_config))
+
+
+def reply(message: Message, context: Context) -> Message:
+    """See :data:`wafl.flower.node.queries.HANDLERS`."""
+    configs = [json.dumps(dict(part), sort_keys=True) for part in (context.node_config, context.run_config)]
+    content = answer(message.metadata.message_type, partial(_open, *configs), message.content)
+    return Message(signed(content, str(context.node_config.get("name", ""))), reply_to=message)
+
+
+def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
+    """The ClientApp with Flower's mods around it, such as ``fixedclipping_mod``; for a module of your own.
+
+    Args:
+        mods: what sees every message before the node and every reply after it, from the outside in.
+    """
+    app = ClientApp(mods=list(mods))
+    for kind in HANDLERS:
+        category, _, action = kind.partition(".")
+        register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}[category]
+        register(*([action] if action else []))(reply)
+    return app
+
+
+client_app = make_client_app()

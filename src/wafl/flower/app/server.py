@@ -1,0 +1,177 @@
+"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates or weights.
+
+The run config says which (``task``: train, certify or mixture) and holds the experiment; see docs/flower.md.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from wafl.base.errors import ConfigError
+from wafl.base.files import write_whole
+from wafl.callbacks import Callback, Moment
+from wafl.config.experiment import Experiment
+from wafl.data.unpack import read_npz
+from wafl.engine.lanes.memory import free_bytes
+from wafl.flower.server.bulletin import Bulletin
+from wafl.flower.server.certify import certify
+from wafl.flower.server.exchange import Post
+from wafl.flower.server.find_clients import Finder
+from wafl.flower.server.grid import GridClients
+from wafl.flower.wire.logs import log, shown_safely
+from wafl.flower.wire.run_config import OWN, from_run_config
+from wafl.studies.attendance import absences, privacies
+from wafl.studies.folder import StudyFolder, free_folder
+from wafl.studies.roster import known_roster
+from wafl.studies.study import Study, diverged
+from wafl.weights.transport.clouds import Sampling, read_target
+from wafl.weights.transport.exchange import MOST_POINTS
+from wafl.weights.transport.mixture import weights_from_cuts
+
+server_app = ServerApp()
+POINTS = 1000
+"""The most examples of a client, as in :func:`wafl.weights.mixture`."""
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Do what ``task`` says."""
+    values = {**OWN, **context.run_config}
+    tasks = {"train": train, "certify": certify, "mixture": mixture}
+    try:
+        if values["task"] not in tasks:
+            raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")
+        tasks[values["task"]](Post(grid, from_run_config(values).flower.at_once), values)
+    except Exception as error:
+        shown_safely(error)  # Flower prints it again, with the lines of code
+        log(ERROR, "%s: %s", type(error).__name__, error)
+        raise
+
+
+def train(post: Post, values: Mapping[str, Any]) -> None:
+    """Train and test every method of the experiment; ``folder`` is a study to resume, or a new one."""
+    folder = Path(str(values["folder"])) if values["folder"] else None
+    begun = folder is not None and folder.exists()
+    experiment = StudyFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
+    folder = folder or free_folder(Path(str(values["output"])) / experiment.name)
+    if begun:
+        experiment = _same(experiment, from_run_config(values), folder)
+    finder = Finder(post, experiment, folder, known_roster(StudyFolder(folder)) if begun else None)
+    study = (partial(Study.resume, trust=True) if begun else _created(experiment))(folder, finder)
+    finder.write_roster()
+    log(INFO, "results go to %s", study.folder.path.resolve())
+    bulletin = Bulletin(study.folder.path, post.ledger, finder.clients)
+    with warnings.catch_warnings(), bulletin.kept():
+        warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", str(message))
+        results = study.run([_Narrator(finder.clients), bulletin])
+    for reason in diverged(results):
+        log(WARNING, "diverged: %s", reason)
+    for line in absences(results):
+        log(WARNING, "left out: %s", line)
+    for line in privacies(results):
+        log(INFO, "privacy: %s", line)
+    for name, row in results["methods"].items():
+        if "clean" not in row:
+            continue
+        parts = [f"{100 * float(share):g}% attacked {row['attacked'][share]['mean']:.2f}" for share in row["attacked"]]
+        log(INFO, "%s: clean %.2f%s", name, row["clean"]["mean"], "".join(f", {part}" for part in parts))
+    log(INFO, "%s; results are in %s", results["numbers"], study.folder.path.resolve())
+
+
+def mixture(post: Post, values: Mapping[str, Any]) -> None:
+    """The weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
+
+    The target's examples are shown to every node. The result is ``NAME-mixture.json`` in ``output``.
+    """
+    experiment, aim = from_run_config(values), _target(values)
+    clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
+    seed, roster = experiment.seeds[0], clients.roster
+    drawn = read_target(aim, Sampling(MOST_POINTS, seed)).x
+    found = weights_from_cuts(_Cuttable(clients, drawn, seed), drawn, None)
+    output = Path(str(values["output"])) / f"{experiment.name}-mixture.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    about = {"squared": True, "kind": found.kind, "points": len(drawn), "value": found.value, "gap": found.gap}
+    weights = dict(zip(roster.names, found.weights, strict=True))
+    write_whole(output, json.dumps({**about, "unit": roster.unit, "weights": weights}).encode())
+    log(INFO, "W_2 to the target is %.4g, with the weights in %s", found.radius, output.resolve())
+
+
+def _target(values: Mapping[str, Any]) -> torch.Tensor:
+    path = Path(str(values["target"]))
+    try:
+        content = read_npz(path, ("x",), free_bytes(torch.device("cpu")))
+        return torch.from_numpy(content["x"]).double().flatten(1)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"run config: target={str(path)!r} must be an .npz file with x: {error}") from error
+
+
+class _Cuttable:
+    """Clients that send cuts."""
+
+    def __init__(self, clients: GridClients, target: torch.Tensor, seed: int) -> None:
+        self._clients, self._target, self._seed = clients, target, seed
+
+    def cuts(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._clients.cuts(self._target, g, POINTS, self._seed)
+
+
+class _Narrator(Callback):
+    """Logs how every round went."""
+
+    def __init__(self, clients: GridClients) -> None:
+        self._clients = clients
+        self._suspect: set[int] = set()
+
+    def on_round(self, moment: Moment) -> None:
+        record, names = moment.record, self._clients.roster.names
+        radius = "" if record.achieved_radius is None else f", radius {record.achieved_radius:.4g}"
+        left_out = "".join(f"; without {names[client]}: {why}" for client, why in record.excluded)
+        shortened = "".join(f"; {names[client]} shortened to {share:.0%}" for client, share in record.shortened)
+        # The first time that something is wrong with a client, its operator should hear of it.
+        strange = {client for client, _ in (*record.excluded, *record.shortened)}
+        level = WARNING if strange - self._suspect else INFO
+        self._suspect |= strange
+        about = f"{radius}{left_out}{shortened}"
+        log(level, "%s, round %d: loss %.4f%s", moment.name, record.round, record.loss, about)
+
+
+def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
+    """The study's experiment, with the run config's settings for nodes.
+
+    Nodes train by the run config, so one of another experiment is refused.
+    """
+    free = {
+        "engine",
+        "flower",
+        "tolerance",
+        "caps",
+        "checkpoint_every",
+        "checkpoint_seconds",
+        "trackers",
+        "methods",
+        "tune",
+    }
+    one, other = (each.model_dump(exclude=free) for each in (begun, given))
+    for each, about in ((begun, one), (given, other)):
+        about |= {f"methods.{m.label}": m.model_dump(exclude={"name"}) for m in each.methods}
+    for key in sorted({*one, *other}):
+        if one.get(key) != other.get(key):
+            raise ConfigError(
+                f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same, "
+                "or another folder"
+            )
+    return begun.model_copy(update={"flower": given.flower, "tolerance": given.tolerance, "caps": given.caps})
+
+
+def _created(experiment: Experiment) -> Any:
+    return lambda folder, finder: Study.create(experiment, folder, None, finder)

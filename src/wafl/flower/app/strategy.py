@@ -1,0 +1,253 @@
+"""WAFL as a Flower strategy: FedAvg that tells its clients what :func:`wafl.flower.train` needs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from inspect import signature
+from logging import INFO, WARNING
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from wafl.base.errors import TooFewRepliesError
+from wafl.base.options import options_of
+from wafl.flower.app.training import COST, PREFIX, array_fault
+from wafl.flower.wire.logs import log
+from wafl.objectives import Wasserstein
+from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.parts.lengths import longest_of
+from wafl.rounds.admission import Tolerance
+from wafl.rounds.caps import Caps
+
+
+class WAFL(FedAvg):
+    """FedAvg on ``phi_gamma``; clients must return :func:`wafl.flower.train`.
+
+    All arguments are keyword arguments. With a radius, gamma is found during training, and the ball grows in the first
+    rounds of ``start``: ``strategy.gamma`` and ``strategy.radius`` are the current ones, and each round's metrics have
+    the gamma that was sent. The costs it is found from are not private: with
+    Flower's differential privacy, give gamma. Replies that are not finite or do not fit the model are left out, and so
+    are those that claim more than the caps allow; updates that are much longer than the others are shortened. If no
+    client could train in any round, ``start`` ends with an error.
+
+    Flower's other servers mix in: ``class Robust(WAFL, FedMedian): pass`` takes the median of the clients' models, and
+    FedAdam, FedYogi, FedTrimmedAvg, Krum or FedProx (whose proximal term clients then add) work the same way.
+
+    Args:
+        gamma: the price of transport; a smaller gamma is a larger ball. Without gamma and radius it is 0.5.
+        radius: the size of the ball, instead of gamma.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: an example stops this close to its fixed point, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself.
+        bounds: a box ``(low, high)`` that moved examples stay in; without one they may go anywhere, as a strategy does
+            not know the data.
+        strict: clients use no gamma below the concavity limit of the model they are sent; needs a radius and a
+            linear model. ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and
+            no bounds it is what that gamma exceeds the model's steepest slope by.
+        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
+        shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
+        clip: an update more than this many times as long as the round's median is shortened to that length; of two
+            updates, the longer is compared with the shorter. The default is 3; ``math.inf`` shortens none.
+        caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples`` and ``cost`` count.
+        fraction_train: FedAvg's share of nodes that train in a round.
+        fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
+        min_train_nodes: FedAvg's least number of nodes that train.
+        min_evaluate_nodes: FedAvg's least number of nodes that evaluate.
+        min_available_nodes: FedAvg's least number of connected nodes.
+        weighted_by_key: the metric by which FedAvg weights replies, by default ``num-examples``.
+        arrayrecord_key: what FedAvg calls the record of arrays.
+        configrecord_key: what FedAvg calls the record of the train config.
+        train_metrics_aggr_fn: FedAvg's function that averages the metrics of training.
+        evaluate_metrics_aggr_fn: FedAvg's function that averages the metrics of evaluation.
+
+    >>> WAFL(gamma=0.5, fraction_train=0.5).gamma
+    0.5
+    """
+
+    def __init__(self, **options: Any) -> None:
+        own = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
+        self.clip = Tolerance(clip=options.pop("clip", None)).remote().multiple
+        self.caps = options.pop("caps", Caps())
+        super().__init__(**options)
+        self.objective = Wasserstein(**own)
+        if self.objective.asks_shape:
+            raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
+        self.gamma, self.radius = float(self.objective.first_gamma), self.objective.target_radius
+        self._pace = self.objective.scalars().get("pace")
+        self._planned: int | None = None
+        self._sent = ArrayRecord()
+        self._rounds_trained = self._rounds_asked = 0
+
+    def summary(self) -> None:
+        radius = self.objective.target_radius
+        found = "" if radius is None else f", to be found for radius {radius:g}"
+        log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, found)
+        super().summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._sent = arrays
+        for name, value in self._told().items():
+            config[PREFIX + name] = value
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        counted = self._shortened(self._usable(replies))
+        arrays, metrics = super().aggregate_train(server_round, [*counted, *filter(Message.has_error, replies)])
+        if arrays is None or metrics is None:
+            if self.fraction_train > 0:
+                self._rounds_asked += 1
+                log(WARNING, "round %d: none of %d replies can be used; the model is kept", server_round, len(replies))
+            return None, None
+        self._rounds_asked += 1
+        metrics["gamma"] = self.gamma
+        if self.radius is not None:
+            now, cost = {"gamma": self.gamma, "radius": self.radius}, self._mean_cost(counted)
+            if self._pace is not None:
+                now |= {"excess": self.gamma, "pace": self._pace}
+            found = self.objective.next_scalars(now, cost, 0.0, self._planned or 0)
+            self.gamma, self.radius, self._pace = found["gamma"], found["radius"], found.get("pace")
+        self._rounds_trained += 1
+        return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
+
+    def start(self, *arguments: Any, **options: Any) -> Result:
+        """As FedAvg's, and an error if no client could train in any of the rounds.
+
+        The ball of a radius grows in the first call, as in :func:`wafl.fit`.
+
+        Args:
+            arguments: those of FedAvg's ``start``.
+            options: those of FedAvg's ``start``.
+        """
+        self._rounds_trained, self._rounds_asked = 0, 0
+        if self.radius is not None and self._planned is None:
+            given = signature(super().start).bind(*arguments, **options)
+            given.apply_defaults()
+            planned: int = given.arguments["num_rounds"]
+            first = self.objective.first_scalars(self.objective.scalars(), 0.0, planned)
+            self._planned = planned
+            self.gamma, self.radius = first["gamma"], first["radius"]
+        result = super().start(*arguments, **options)
+        if self._rounds_asked and not self._rounds_trained:
+            raise TooFewRepliesError(
+                f"no client could train in any of {self._rounds_asked} rounds, and the model is the one it began with: "
+                "the reasons are in the log above and in the logs of the nodes"
+            )
+        return result
+
+    def _told(self) -> dict[str, float | int | list[float]]:
+        """The objective in plain values, with the current gamma and ball; None is left out, a box is two numbers."""
+        told: dict[str, Any] = dict(vars(self.objective))
+        told |= {"gamma": self.gamma, "radius": self.radius}
+        del told["bounds"], told["shape"]
+        if self.objective.box is not None:
+            told["low"], told["high"] = self.objective.box
+        kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
+        plain = {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
+        shape = self.objective.shape
+        return {**plain, "shape": shape.matrix.flatten().tolist()} if isinstance(shape, Shape) else plain
+
+    def _usable(self, replies: list[Message]) -> list[Message]:
+        """The replies whose arrays and metrics can be averaged; the others are logged and left out."""
+        sound: list[Message] = []
+        for reply in replies:
+            if reply.has_error():
+                continue
+            fault = self._fault(reply.content)
+            if fault is None:
+                sound.append(reply)
+            else:
+                _leave_out(reply, fault)
+        # FedAvg averages metrics by name and fails if the names differ: one odd client must not end the Flower run.
+        usual = Counter(_form(reply.content) for reply in sound).most_common(1)
+        for reply in sound:
+            if _form(reply.content) != usual[0][0]:
+                _leave_out(reply, "its records or metrics have other names or lengths than most")
+        return [reply for reply in sound if _form(reply.content) == usual[0][0]]
+
+    def _fault(self, content: RecordDict) -> str | None:
+        if len(content.array_records) != 1 or len(content.metric_records) != 1:
+            return (
+                f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords, "
+                "expected one of each"
+            )
+        (arrays,), (metrics,) = content.array_records.values(), content.metric_records.values()
+        fault = array_fault(arrays, self._sent)
+        if fault is not None:
+            return fault
+        for name, value in metrics.items():
+            if not all(map(math.isfinite, value if isinstance(value, list) else [value])):
+                return f"metric {name}={value} is not finite"
+        weight, cost = metrics.get(self.weighted_by_key), metrics.get(COST)
+        if not isinstance(weight, int | float) or weight <= 0:
+            return f"metric {self.weighted_by_key}={weight} must be a positive number"
+        if not isinstance(cost, int | float) or cost < 0:
+            return f"metric {COST}={cost} must be a number, at least 0: the client must return wafl.flower.train(...)"
+        return self.caps.fault_of_count("examples", weight) or self.caps.fault_of_numbers(0.0, cost)
+
+    def _shortened(self, replies: list[Message]) -> list[Message]:
+        """The replies, after updates that are much longer than the round's median have been shortened."""
+        updates = [_updates(next(iter(reply.content.array_records.values())), self._sent) for reply in replies]
+        squares = [sum(float((part**2).sum()) for part in each.values()) for each in updates]
+        lengths = torch.tensor(squares, dtype=torch.float64).sqrt()
+        longest = longest_of(lengths, self.clip)
+        for reply, update, length in zip(replies, updates, lengths.tolist(), strict=True):
+            if length > longest:
+                share = longest / length
+                log(WARNING, "\t> Shortened the update of node %d to %.3g%%", reply.metadata.src_node_id, 100 * share)
+                ((key, arrays),) = reply.content.array_records.items()
+                moved = {name: self._sent[name].numpy() + share * part for name, part in update.items()}
+                new = {name: Array(value.astype(arrays[name].dtype)) for name, value in moved.items()}
+                reply.content[key] = ArrayRecord({**arrays, **new})
+        return replies
+
+    def _mean_cost(self, replies: list[Message]) -> float:
+        metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
+        weights = [cast(float, record[self.weighted_by_key]) for record in metrics]
+        costs = [cast(float, record[COST]) for record in metrics]
+        return sum(weight * cost for weight, cost in zip(weights, costs, strict=True)) / sum(weights)
+
+
+def _typed(value: Array, sent: Array) -> Array:
+    """The array in the type that was sent: servers such as FedAdam compute in double precision.
+
+    A mean of whole numbers is not whole: what clients do not train, such as counters and masks, stays as it was.
+    """
+    if value.dtype == sent.dtype:
+        return value
+    return Array(value.numpy().astype(sent.dtype)) if np.dtype(sent.dtype).kind == "f" else sent
+
+
+def _updates(arrays: ArrayRecord, sent: ArrayRecord) -> dict[str, npt.NDArray[np.float64]]:
+    """How far the arrays of floating-point numbers have moved, in double precision."""
+    found: dict[str, npt.NDArray[np.float64]] = {}
+    for name, array in arrays.items():
+        value = array.numpy()
+        if np.issubdtype(value.dtype, np.floating):
+            found[name] = value.astype(np.float64) - sent[name].numpy()
+    return found
+
+
+def _leave_out(reply: Message, reason: str) -> None:
+    log(WARNING, "\t> Left out the reply of node %d: %s", reply.metadata.src_node_id, reason)
+
+
+def _form(content: RecordDict) -> tuple[str, str, frozenset[tuple[str, int]]]:
+    """The names of a reply's records and metrics, and the length of each metric."""
+    ((arrays, _),), ((name, metrics),) = content.array_records.items(), content.metric_records.items()
+    lengths = ((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items())
+    return arrays, name, frozenset(lengths)

@@ -1,0 +1,290 @@
+"""A client's round in your own Flower app: its examples are moved, and the model learns from where they went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
+from wafl.base.checks import check_positive
+from wafl.base.random import WORD, Key
+from wafl.objectives import ObjectiveState, Wasserstein
+from wafl.tasks.fitness import check_fitness
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
+from wafl.tasks.task import Loss, Task
+
+PREFIX = "wafl-"
+"""The strategy tells clients its options in the train config, under names that start with this."""
+
+COST = "transport-cost"
+"""The metric from which the gamma of a radius is found."""
+
+HEADER = 1024
+"""By how many bytes numpy's headers may differ."""
+
+PROXIMAL = "proximal-mu"
+"""Under this name Flower's FedProx tells clients how strongly to hold on to the server's model."""
+
+_INPUTS, _LABELS = ("image", "img", "x", "pixel_values"), ("label", "labels", "y")
+_RATES = ("lr", "learning-rate")
+
+Record = TypeVar("Record")
+Step = Callable[[Tensor, Tensor], Tensor]
+"""The parameters after a step, from those before it and the gradient, both ``[1, P]``."""
+
+
+def train(
+    model: nn.Module,
+    loader: Iterable[Any],
+    message: Message,
+    context: Context,
+    *,
+    lr: float | None = None,
+    local_epochs: int | None = None,
+    loss: Loss = "cross_entropy",
+    optimizer: torch.optim.Optimizer | None = None,
+    device: torch.device | str | None = None,
+) -> Message:
+    """Train the model on phi_gamma, starting from the message's arrays, with one step of plain SGD per batch.
+
+    With Flower's FedProx mixed into the strategy, each step also holds on to the message's arrays.
+
+    Args:
+        model: the model; it is changed in place.
+        loader: gives batches ``(x, y)``, whatever comes after them, or dicts with image, img, x or pixel_values, and
+            label, labels or y.
+        message: from a server whose strategy is :class:`wafl.flower.WAFL`.
+        context: Flower's context of the ClientApp.
+        lr: the learning rate; by default "lr" or "learning-rate" of the train config or of the run config.
+        local_epochs: how often the loader is gone through; by default "local-epochs" of the run config, or 1.
+        loss: "cross_entropy", "squared_error", or your own loss.
+        optimizer: takes the steps instead of plain SGD; made of ``model.parameters()``, and has its own learning rate.
+        device: where to train; by default where the model is.
+
+    Returns:
+        The reply: the arrays, and the metrics train_loss and transport-cost, means over all examples and epochs, and
+        num-examples.
+    """
+    arrays = _only(message.content.array_records, "ArrayRecord")
+    config = _only(message.content.config_records, "ConfigRecord")
+    objective, gamma = _objective(config)
+    epochs, mu = _epochs(local_epochs, context), _proximal(config)
+    if optimizer is not None:
+        _check_optimizer(optimizer, model, lr)
+    rate = _rate(lr, config, context) if optimizer is None else 0.0
+    fault = array_fault(arrays, ArrayRecord(model.state_dict()))
+    if fault is not None:
+        raise ValueError(
+            f"the message does not fit {type(model).__name__}: {fault}; start the ServerApp from this model"
+        )
+    model.load_state_dict(arrays.to_torch_state_dict())
+
+    home = next((value.device for value in model.parameters()), "cpu")
+    task = make_task(model, loss, home if device is None else device)
+    _check_batch_norm(task)
+    params = task.initial()[None]
+    objective.check_model(Problem(task, params))
+    told = {"gamma": gamma, "excess": gamma} if "excess" in objective.scalars() else {"gamma": gamma}
+    if objective.learns:
+        told["gamma"] = max(gamma, objective.lowest_gamma(Problem(task, params)))
+    key = _key(config, context, params.device)
+    step = _plain(rate) if optimizer is None else _stepped(optimizer, model, task)
+    params, metrics = _descend(task, objective, told, params, loader, _held(step, params, mu), epochs, key)
+    _write(model, task, params)
+
+    state = model.state_dict()
+    # In the order of the message's arrays: Flower's clipping goes by position.
+    trained = ArrayRecord({name: state[name] for name in arrays})
+    return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
+
+
+def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
+    """What keeps ``arrays`` from taking the place of ``like``: other names, shapes or types, or non-finite values."""
+    if arrays.keys() != like.keys():
+        return f"names that only one of them has: {', '.join(sorted(arrays.keys() ^ like.keys()))}"
+    for name, wanted in like.items():
+        if len(arrays[name].data) > len(wanted.data) + HEADER:
+            return f"array {name!r} takes {len(arrays[name].data)} bytes, expected at most {len(wanted.data)}"
+        try:
+            value = arrays[name].numpy()
+            shape, dtype = tuple(value.shape), str(value.dtype)
+        except Exception as error:  # reading bytes of any kind may raise anything
+            return f"array {name!r} cannot be read ({error})"
+        if shape != tuple(wanted.shape) or dtype != wanted.dtype:
+            return f"array {name!r} is {dtype} of shape {shape}, not {wanted.dtype} of shape {tuple(wanted.shape)}"
+        if not np.isfinite(value).all():
+            return f"array {name!r} holds NaN or infinity"
+    return None
+
+
+def _descend(
+    task: Task,
+    objective: Wasserstein,
+    told: Mapping[str, float],
+    params: Tensor,
+    loader: Iterable[Any],
+    take: Step,
+    epochs: int,
+    key: Key,
+) -> tuple[Tensor, MetricRecord]:
+    """Algorithm 1, lines 3 to 8, as in ``local_update``, on batches that the loader draws."""
+    step = seen = 0
+    scalars = {name: params.new_full((1,), value) for name, value in told.items()}
+    loss = cost = 0.0
+    for epoch in range(epochs):
+        before = seen
+        for batch in loader:
+            x, y = _examples(batch, params)
+            size = x.shape[1]
+            if step == 0:
+                classes = None if y.is_floating_point() else int(y.max()) + 1
+                check_fitness(Problem(task, params), x[:, :1], y[:, :1], classes)
+            problem = Problem(task, params, task.draw_masks(key.at(step), params, x))
+            weight = params.new_full((1, size), 1.0 / size)
+            move = objective(problem, x, y, ObjectiveState(scalars, key.at(step), weight))
+            params = take(params, move.descent(problem, weight))
+            loss, cost = loss + float(move.value.sum()), cost + float(move.cost.sum())
+            step, seen = step + 1, seen + size
+        if seen == before:
+            raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: use a DataLoader or a list")
+    return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
+
+
+def _plain(rate: float) -> Step:
+    return lambda params, gradient: params.sub(gradient, alpha=rate)
+
+
+def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> Step:
+    """Let the optimizer step the model's own parameters, wherever they are."""
+
+    def take(params: Tensor, gradient: Tensor) -> Tensor:
+        _write(model, task, params)
+        for name, value in task.unflatten(gradient[0]).items():
+            parameter = model.get_parameter(name)
+            parameter.grad = value.to(parameter.device)
+        optimizer.step()
+        optimizer.zero_grad()
+        return task.flatten({name: model.get_parameter(name) for name in task.unflatten(params[0])}).to(params)[None]
+
+    return take
+
+
+def _held(step: Step, start: Tensor, mu: float) -> Step:
+    """FedProx: the gradient of ``mu / 2 ||params - start||^2`` is added (Li et al., MLSys 2020)."""
+    return step if mu == 0 else lambda params, gradient: step(params, gradient + mu * (params - start))
+
+
+def _write(model: nn.Module, task: Task, params: Tensor) -> None:
+    with torch.no_grad():
+        for name, value in task.unflatten(params[0]).items():
+            model.get_parameter(name).copy_(value)
+
+
+def _proximal(config: ConfigRecord) -> float:
+    mu = config.get(PROXIMAL, 0.0)
+    if not isinstance(mu, int | float) or not 0 <= mu < math.inf:
+        raise ValueError(f"{PROXIMAL}={mu!r} must be a number, at least 0")
+    return float(mu)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, lr: float | None) -> None:
+    if lr is not None:
+        raise ValueError(f"lr={lr} and optimizer are both given: give the optimizer its learning rate, or leave it out")
+    held = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    names = [name for name, value in model.named_parameters() if value.requires_grad and id(value) not in held]
+    if names:
+        raise ValueError(f"the optimizer does not hold {', '.join(names)}: make it of model.parameters()")
+
+
+def _check_batch_norm(task: Task) -> None:
+    for name, layer in task.tracking.items():
+        raise ValueError(
+            f"{type(layer).__name__} at {name!r} keeps batch statistics, which mix examples and differ between "
+            "clients: call its eval() to train with the statistics that it has, or use torch.nn.GroupNorm or "
+            "torch.nn.LayerNorm instead"
+        )
+
+
+def _only(records: Mapping[str, Record], kind: str) -> Record:
+    if len(records) != 1:
+        raise ValueError(f"the message holds {len(records)} records of type {kind}: the server must send one")
+    return next(iter(records.values()))
+
+
+def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
+    """The objective and the current gamma, which changes from round to round if it is found for a radius."""
+    own: dict[str, Any] = {
+        name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)
+    }
+    if "gamma" not in own:
+        raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
+    own["bounds"] = (own.pop("low"), own.pop("high")) if "low" in own else None
+    if "shape" in own:
+        side = math.isqrt(len(own["shape"]))
+        own["shape"] = np.reshape(own["shape"], (side, side))
+    gamma = own["gamma"]
+    if "radius" in own:
+        del own["gamma"]
+    return Wasserstein(**own), gamma
+
+
+def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
+    given = [lr, *(source.get(name) for source in (config, context.run_config) for name in _RATES)]
+    rate = next((value for value in given if value is not None), None)
+    if rate is None:
+        raise ValueError(
+            "no learning rate: give train(..., lr=0.1), or lr in the strategy's train_config or in the run config"
+        )
+    if not isinstance(rate, int | float):
+        raise ValueError(f"lr={rate!r} must be a number")
+    check_positive("lr", rate)
+    return float(rate)
+
+
+def _epochs(local_epochs: int | None, context: Context) -> int:
+    epochs = context.run_config.get("local-epochs", 1) if local_epochs is None else local_epochs
+    if not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"local_epochs={epochs!r} must be a whole number, at least 1")
+    return epochs
+
+
+def _key(config: ConfigRecord, context: Context, device: torch.device) -> Key:
+    """For dropout and the restarts: different draws for every round, client and step."""
+    client = context.node_config.get("partition-id", context.node_id)
+    numbers = (int(cast(int, value)) & WORD for value in (0, config.get("server-round", 0), client, 0))
+    return Key(*(torch.tensor([number], device=device) for number in numbers))
+
+
+def _examples(batch: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """A batch as one lane: ``x [1, B, ...]`` and ``y [1, B]``."""
+    x, y = _pair(batch)
+    x, y = torch.as_tensor(x).to(like), torch.as_tensor(y).to(like.device)
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
+        raise ValueError(
+            f"a batch has inputs of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)}: "
+            "the loader must give as many labels as inputs, and at least one"
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("a batch holds NaN or infinity: clean the data, or fill in missing values")
+    return x[None], y[None].to(like.dtype if y.is_floating_point() else torch.int64)
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        named = cast(Mapping[str, Any], batch)
+        inputs, labels = (next((name for name in names if name in named), None) for names in (_INPUTS, _LABELS))
+        if inputs is None or labels is None:
+            raise ValueError(
+                f"a batch has the keys {', '.join(map(str, named))}: it must have one of {', '.join(_INPUTS)} "
+                f"and one of {', '.join(_LABELS)}"
+            )
+        return named[inputs], named[labels]
+    if isinstance(batch, Sequence) and len(pair := cast(Sequence[Any], batch)) >= 2:
+        return pair[0], pair[1]
+    raise ValueError(f"a batch is a {type(batch).__name__}: it must be (x, y), or a dict of inputs and labels")

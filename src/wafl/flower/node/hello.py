@@ -1,0 +1,97 @@
+"""What a node says about itself and its clients when it is first asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from flwr.app import RecordDict
+
+from wafl.flower.node.refusals import LONGEST_NAME, check_refusal
+from wafl.flower.wire.values import LARGEST, Reader, WireError, check_format, config_only, short
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a node says about itself; ``classes`` is 0 for a regression, and sizes are sent only if asked for."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...] | None
+    sizes: tuple[int, ...] | None
+    tested: tuple[str, ...]
+    shape: tuple[int, ...]
+    classes: int
+    outputs: int
+    unit: str
+    bounds: tuple[float, float] | None
+    node: str = ""
+    """What its operator calls the node."""
+    labels: tuple[str, ...] = ()
+    """The names of the classes, if they have any."""
+
+    def encode(self) -> RecordDict:
+        return config_only(
+            "reply",
+            names=list(self.names),
+            numbers=None if self.numbers is None else list(self.numbers),
+            sizes=None if self.sizes is None else list(self.sizes),
+            tested=list(self.tested),
+            shape=list(self.shape),
+            classes=self.classes,
+            outputs=self.outputs,
+            unit=self.unit,
+            bounds=None if self.bounds is None else list(self.bounds),
+            node=self.node or None,
+            labels=list(self.labels),
+        )
+
+    @classmethod
+    def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:
+        check_refusal(content)
+        check_format(content, "reply")
+        read = Reader(content, "reply")
+        names = read.different("names")
+        if not names:
+            raise WireError("names is empty: a node must hold at least one client")
+        bounds = read.many("bounds", float, 2) if read.has("bounds") else None
+        shape = tuple(read.many("shape", int, None, 1, LARGEST))
+        numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
+        classes, outputs = read.one("classes", int, 0, 10**9), read.one("outputs", int, 1, 10**9)
+        labels = read.many("labels", str, classes if read.has("labels") else None)
+        if not shape:
+            raise WireError("shape is empty: an example must have at least one dimension")
+        if bounds is not None and not bounds[0] < bounds[1]:
+            raise WireError(f"bounds={bounds} must be (low, high) with low < high")
+        if classes not in (0, outputs):
+            raise WireError(f"classes={classes} must equal outputs={outputs}, or be 0 for a regression")
+        if numbers is not None and len(set(numbers)) != len(numbers):
+            raise WireError(f"numbers={short(numbers)} must all differ")
+        return cls(
+            names,
+            None if numbers is None else tuple(numbers),
+            tuple(read.many("sizes", int, len(names), 1, LARGEST)) if with_sizes else None,
+            tuple(name for name in read.many("tested", str) if name in names),
+            shape,
+            classes,
+            outputs,
+            read.one("unit", str)[:200],
+            None if bounds is None else (bounds[0], bounds[1]),
+            read.one("node", str)[:LONGEST_NAME] if read.has("node") else "",
+            tuple(labels),
+        )
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], str, tuple[float, float] | None, bool]:
+        """What the examples of all nodes must have in common."""
+        return self.shape, self.unit, self.bounds, self.classes > 0
+
+    def without(self, names: Collection[str]) -> Hello:
+        """The same node without these clients."""
+        places = [place for place, name in enumerate(self.names) if name not in names]
+        return replace(
+            self,
+            names=tuple(self.names[place] for place in places),
+            numbers=None if self.numbers is None else tuple(self.numbers[place] for place in places),
+            sizes=None if self.sizes is None else tuple(self.sizes[place] for place in places),
+            tested=tuple(name for name in self.tested if name not in names),
+        )

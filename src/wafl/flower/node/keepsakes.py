@@ -1,0 +1,56 @@
+"""What clients keep between rounds, such as FedRobust's maps and SCAFFOLD's control variates, in files on their node.
+
+Flower's own state would be lost with the Flower run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wafl.base.files import write_whole
+from wafl.results.progress import ClientState
+
+
+def state_folder(node_config: Mapping[str, Any]) -> Path:
+    """``state`` in the node's configuration, otherwise $WAFL_STATE, otherwise a folder in Flower's own."""
+    named = node_config.get("state") or os.environ.get("WAFL_STATE")
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    return Path(str(named)) if named else home / "wafl"
+
+
+class Keepsakes:
+    """What a client keeps, per run and round; if a round is asked for again, what was kept before it is still there."""
+
+    def __init__(self, folder: Path, training: str, entry: str) -> None:
+        self._folder = folder / sha256(f"{training}\n{entry}".encode()).hexdigest()[:32]
+
+    def before(self, run: int, name: str, round: int) -> ClientState | None:
+        """What the client kept in its last round before this one."""
+        from safetensors.torch import load
+
+        earlier = [number for number in self._rounds(run, name) if number < round]
+        return load(self._file(run, name, earlier[-1]).read_bytes()) if earlier else None
+
+    def keep(self, run: int, name: str, round: int, kept: ClientState, saved: int) -> None:
+        """Keep this after the round; files that no resume from round ``saved`` on could need are removed."""
+        from safetensors.torch import save
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tensors = {part: value.detach().cpu().contiguous() for part, value in kept.items()}
+        write_whole(self._file(run, name, round), save(tensors))
+        rounds = self._rounds(run, name)
+        undone = [number for number in rounds if number > round]  # the server has gone back
+        for number in [*[number for number in rounds if number <= saved][:-1], *undone]:
+            self._file(run, name, number).unlink(missing_ok=True)
+
+    def _rounds(self, run: int, name: str) -> list[int]:
+        pattern = self._file(run, name, 0).name.replace("-000000000.", "-*.")
+        return sorted(int(path.stem.rpartition("-")[2]) for path in self._folder.glob(pattern))
+
+    def _file(self, run: int, name: str, round: int) -> Path:
+        client = sha256(name.encode()).hexdigest()[:16]
+        return self._folder / f"{run}-{client}-{round:09d}.safetensors"

@@ -1,0 +1,81 @@
+"""The shape of clients that are on nodes: once before training, each sends the means of its classes and their sizes.
+
+The server makes a shape of these and sends it with every query of the method, because a node keeps none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import RecordDict
+
+from wafl.config.plan import make_entry
+from wafl.engine.clients import Roster
+from wafl.engine.spec import Spec
+from wafl.flower.node.work import Node
+from wafl.flower.wire.values import Reader, WireError, arrays, check_format, config_only, finite, read_array
+from wafl.objectives.ball.client_shape import ClassMeans, class_means
+from wafl.objectives.ball.shape import Shape
+
+
+@dataclass(frozen=True)
+class MeansQuery:
+    """Return the mean of each class of these clients; ``numbers`` are their places among all clients."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    num_outputs: int
+    features: int
+
+    @classmethod
+    def about(cls, roster: Roster, numbers: Sequence[int]) -> MeansQuery:
+        chosen = tuple(roster.names[number] for number in numbers)
+        return cls(chosen, tuple(numbers), roster.num_outputs, math.prod(roster.input_shape))
+
+    def encode(self) -> RecordDict:
+        return config_only("query", names=list(self.names))
+
+    def read(self, reply: RecordDict) -> ClassMeans:
+        check_format(reply, "reply")
+        read, count = Reader(reply, "reply"), len(self.names)
+        labels = read.many("labels", int, None, 0, self.num_outputs - 1)
+        places = read.many("places", int, len(labels), 0, count - 1)
+        counts = read.many("counts", int, len(labels), 1, 10**12)
+        if set(places) != set(range(count)) or len(set(zip(labels, places, strict=True))) != len(labels):
+            raise WireError("means must be of one or more different classes of each client")
+        means = finite("means", read_array(reply, "numbers", "means", (len(labels), self.features), torch.float64))
+        clients = torch.tensor([self.numbers[place] for place in places])
+        return ClassMeans(torch.tensor(labels), clients, means, torch.tensor(counts))
+
+
+def means(node: Node, content: RecordDict) -> RecordDict:
+    """A node tells only if a method of its experiment needs it."""
+    check_format(content, "query")
+    names, train, experiment = Reader(content, "query").different("names"), node.site.federation.train, node.experiment
+    entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
+    if not any(spec.asks_shape for entry in entries for spec in entry.specs(experiment.seeds)):
+        raise WireError("no method of the experiment has shape='clients': the means of classes are not for sending")
+    rows = node.rows(dict(enumerate(names)))
+    parts = [train.of(row) for row in rows.values()]
+    owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(y) for _, y in parts]))
+    found = class_means(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), owner)
+    reply = config_only(
+        "reply", labels=found.labels.tolist(), places=found.clients.tolist(), counts=found.counts.tolist()
+    )
+    reply["numbers"] = arrays(means=found.means)
+    return reply
+
+
+def with_shape(spec: Spec, node: Node, content: RecordDict) -> Spec:
+    """A node's run with the shape that came with the query, if the run needs one."""
+    if not spec.asks_shape:
+        return spec
+    features = math.prod(node.site.federation.input_shape)
+    matrix = finite("shape", read_array(content, "shape", "matrix", (features, features), torch.float64))
+    try:
+        return spec.shaped(Shape(matrix))
+    except ValueError as error:
+        raise WireError(str(error)) from error

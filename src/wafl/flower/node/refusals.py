@@ -1,0 +1,73 @@
+"""Why a node did not do what it was asked: a code and a safe sentence travel, the whole error stays in its own log.
+
+An error's own text may quote a patient's name or a path; only what a node says about the message itself is sent.
+"""
+
+from __future__ import annotations
+
+from logging import ERROR
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.values import LONGEST, Reader, WireError, config_only
+
+MESSAGE = "message"
+LONGEST_NAME = 100
+"""Characters of a node's name."""
+SENTENCES = {
+    "setup": "it cannot read the experiment or open its data",
+    "unfit": "the model or the method does not fit its examples",
+    "memory": "it ran out of memory",
+    "error": "its work ended with an error",
+}
+"""What the server is told instead of an error's own text, by code."""
+
+
+class SetupError(Exception):
+    """A node could not be opened; the cause stays on the node."""
+
+
+def refused(error: Exception) -> RecordDict:
+    """What the server hears of an error that a node met; the node's log gets the whole of it."""
+    if isinstance(error, WireError):  # about the message, in words that hold nothing of the data
+        log(ERROR, "refused what the server asked: %s", error)
+        return refusal(MESSAGE, str(error))
+    code = _code(error)
+    log(ERROR, "told the server only that %s (%s); the error:", SENTENCES[code], code, trace=True)
+    return refusal(code, f"{SENTENCES[code]}; its own log says why")
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, SetupError):
+        return "setup"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "memory"
+    return "unfit" if isinstance(error, ValueError) else "error"
+
+
+def refusal(code: str, why: str) -> RecordDict:
+    return config_only("refused", code=code, why=why[:LONGEST])
+
+
+def signed(content: RecordDict, name: str) -> RecordDict:
+    """A reply of this node; if it is a refusal, with the node's name, which a greeting would have told."""
+    if name and isinstance(refused := content.get("refused"), ConfigRecord):
+        refused["node"] = name
+    return content
+
+
+def signature(content: RecordDict) -> str:
+    """The name in a refusal, if it has one."""
+    refused = content.get("refused")
+    name = refused.get("node") if isinstance(refused, ConfigRecord) else None
+    return name[:LONGEST_NAME] if isinstance(name, str) else ""
+
+
+def check_refusal(content: RecordDict) -> None:
+    """Raise a node's refusal, in its own words."""
+    if "refused" in content:
+        read = Reader(content, "refused")
+        code, why = read.one("code", str)[:20], read.one("why", str)[:LONGEST]
+        raise WireError(why if code == MESSAGE else f"{why} ({code})")

@@ -1,0 +1,87 @@
+"""A node's own data: a folder or a function, named by the node's own configuration and never by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wafl.base.errors import ConfigError
+from wafl.config.experiment import Data
+from wafl.config.own_code import imported
+from wafl.config.plan import make_clients
+from wafl.data import client_files as data_folder
+from wafl.data.federation import Federation
+from wafl.engine.lanes.memory import free_bytes
+
+
+@dataclass(frozen=True)
+class Site:
+    """The clients that a node holds: ``rows`` says, by name, where each is in ``federation``.
+
+    ``numbers`` are their places among all clients, if the node knows them.
+    """
+
+    federation: Federation
+    rows: Mapping[str, int]
+    numbers: Mapping[str, int] | None = None
+
+
+def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
+    """The data that the node's configuration names: ``data`` is a folder or ``module:function``.
+
+    Without it, the node takes part ``partition-id`` of ``num-partitions`` of the experiment's data set (simulations).
+    """
+    source = node_config.get("data")
+    if source is None:
+        return _part(node_config, data)
+    if not isinstance(source, str) or not source:
+        raise ConfigError(f"node config: data={source!r} must be a folder or 'module:function'")
+    federation = read_folder(Path(source)) if ":" not in source or Path(source).is_dir() else _called(source)
+    return Site(federation, {name: row for row, name in enumerate(federation.names)})
+
+
+def read_folder(folder: Path) -> Federation:
+    """One client per file; a file must fit into this machine's memory."""
+    return data_folder.read_folder(folder, free_bytes(torch.device("cpu")))
+
+
+def _called(source: str) -> Federation:
+    federation = imported("node config: data", source)()
+    if not isinstance(federation, Federation):
+        raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
+    return federation
+
+
+def _part(node_config: Mapping[str, Any], data: Data) -> Site:
+    part, parts = node_config.get("partition-id"), node_config.get("num-partitions")
+    if not isinstance(part, int) or not isinstance(parts, int) or not 0 <= part < parts:
+        raise ConfigError(
+            f"node config has no data: give data='FOLDER' or data='module:function'; for trials, give partition-id and "
+            f"num-partitions for a part of the experiment's data set (partition-id={part!r}, num-partitions={parts!r})"
+        )
+    federation = _everyone(data.model_dump_json())
+    rows = {name: row for row, name in enumerate(federation.names) if row % parts == part}
+    if not rows:
+        raise ConfigError(
+            f"{parts} nodes for {federation.num_clients} clients leave partition {part} empty: use fewer nodes"
+        )
+    return Site(federation, rows, rows)
+
+
+@lru_cache(maxsize=1)
+def _everyone(data: str) -> Federation:
+    """All clients of the experiment; cached, because many simulated nodes of one process take their parts of them.
+
+    Statistics never see the clients that never train.
+    """
+    about = Data.model_validate_json(data)
+    everyone = make_clients(about)
+    if about.unseen is None:
+        return everyone
+    prepare = everyone.hold_out(about.unseen, seed=about.unseen_seed)[0].train.prepare
+    return everyone.prepared_by(prepare)

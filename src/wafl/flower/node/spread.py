@@ -1,0 +1,45 @@
+"""What nodes tell for ``radius="auto"``: once before training, how far each client's examples lie from their mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from flwr.app import RecordDict
+
+from wafl.engine.clients import squares_around_mean
+from wafl.flower.node.work import Node
+from wafl.flower.wire.values import LARGEST, Reader, WireError, arrays, check_format, config_only, finite, read_array
+
+
+@dataclass(frozen=True)
+class SpreadQuery:
+    """Return, for each of these clients, the sum of the squared distances of its examples from their mean."""
+
+    names: tuple[str, ...]
+
+    def encode(self) -> RecordDict:
+        return config_only("query", names=list(self.names))
+
+    def read(self, reply: RecordDict) -> list[tuple[float, int]]:
+        """The sum and the number of examples of each client."""
+        check_format(reply, "reply")
+        count = len(self.names)
+        sizes = Reader(reply, "reply").many("sizes", int, count, 0, LARGEST)
+        squares = finite("squares", read_array(reply, "numbers", "squares", (count,), torch.float64))
+        if bool((squares < 0).any()):
+            raise WireError("sums of squares must be at least 0")
+        return list(zip(squares.tolist(), sizes, strict=True))
+
+
+def spread(node: Node, content: RecordDict) -> RecordDict:
+    """A node tells only if a method of its experiment chooses its radius."""
+    check_format(content, "query")
+    names, train = Reader(content, "query").different("names"), node.site.federation.train
+    if not node.chooses:
+        raise WireError("no method of the experiment has radius='auto': how examples spread is not for sending")
+    rows = list(node.rows(dict(enumerate(names))).values())
+    reply = config_only("reply", sizes=[int(train.num_examples[row]) for row in rows])
+    squares = [squares_around_mean(train.of(row)[0]) for row in rows]
+    reply["numbers"] = arrays(squares=torch.tensor(squares, dtype=torch.float64))
+    return reply

@@ -1,0 +1,262 @@
+"""What a node does with a query: it runs the embedded engine on the clients that it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from wafl.base.errors import ConfigError
+from wafl.config.experiment import Experiment
+from wafl.config.plan import make_attack, make_entry, make_model
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.engine.chosen_radius import CANDIDATES
+from wafl.engine.client.task import ClientTask
+from wafl.engine.embedded import check_integers, find_device, first_example
+from wafl.engine.features import with_fixed_features
+from wafl.engine.lanes.layout import Lanes
+from wafl.engine.spec import Spec
+from wafl.engine.survey import Survey, SurveyReplies
+from wafl.evaluation.evaluate import examine, rows_of
+from wafl.flower.node.keepsakes import Keepsakes, state_folder
+from wafl.flower.node.site import Site, open_site
+from wafl.flower.wire.run_config import from_run_config
+from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
+from wafl.objectives import Objective
+from wafl.parts.messages import Replies
+from wafl.results.progress import ClientState, Place
+from wafl.rounds.reported_losses import SNAPSHOT
+from wafl.tasks.fitness import check_fitness
+from wafl.tasks.gpu.precision import computing
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
+from wafl.tasks.task import Task
+
+DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+Part = Literal["test", "train", "all"]
+"""Which of a client's examples a model is tested on."""
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+@lru_cache(maxsize=1)
+def _read(run_config: str) -> Experiment:
+    """Cached, because all simulated nodes of one process have the same experiment."""
+    return from_run_config(json.loads(run_config))
+
+
+@contextmanager
+def _one_thread() -> Generator[None, None, None]:
+    """Threads that share a product of few lanes sum in a different order than threads with one lane each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the model is sized for: the shape of this node's examples, and the classes of all clients."""
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    num_classes: int | None
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One client's test: how many examples, their mean loss, and the share classified correctly."""
+
+    num_examples: int
+    loss: float
+    accuracy: float | None
+
+
+class Node:
+    """The clients of one node, and the experiment they take part in."""
+
+    def __init__(self, site: Site, experiment: Experiment, state: Path, name: str = "") -> None:
+        self.site, self.experiment, self._state, self.name = site, experiment, state, name
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Node:
+        experiment = _on_own_device(_read(json.dumps(dict(run_config))), node_config)
+        name = str(node_config.get("name", ""))
+        return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config), name)
+
+    def model(self, num_outputs: int) -> nn.Module:
+        """The experiment's model, for examples of this shape and the labels of all clients."""
+        clients = self.site.federation
+        if clients.num_classes is not None and clients.num_classes > num_outputs:
+            raise WireError(
+                f"this node has labels up to {clients.num_classes - 1}, the model {num_outputs} outputs: a node with "
+                "the largest label must be there when training starts"
+            )
+        classes = None if clients.num_classes is None else num_outputs
+        return make_model(self.experiment.model, Shape(clients.input_shape, num_outputs, classes))
+
+    def task(self, num_outputs: int) -> tuple[Task, Tensor]:
+        """The model's task and its initial parameters."""
+        experiment = self.experiment
+        task = make_task(self.model(num_outputs), experiment.model.loss, find_device(experiment.device))
+        start = task.initial()
+        self.check_model(task, start, num_outputs)
+        return task, start
+
+    def check_model(self, task: Task, start: Tensor, num_outputs: int) -> None:
+        """Try the model on this node's examples."""
+        clients = self.site.federation
+        classes = None if clients.num_classes is None else num_outputs
+        check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
+        check_integers(task, start, clients)
+
+    def check(self, outline: Outline, like: Tensor) -> Spec:
+        """What the runs have in common; refuses clients of other nodes, and names that the method does not have."""
+        self.rows(outline.names)
+        spec, trains = self._spec(outline), outline.kind == "train"
+        objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
+        if not trains and not asks:
+            raise WireError(f"kind='loss': {outline.entry} does not ask clients for their losses")
+        moved = () if objective is None else objective.scalars()
+        needed = {
+            "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
+            "vectors": set(local.initial_vectors(like)) if trains else set[str](),
+            "sends": set(local.sends if trains else local.reports),
+        }
+        for name, wanted in needed.items():
+            if set(getattr(outline, name)) != wanted:
+                raise WireError(f"{name}={short(getattr(outline, name))} must be {sorted(wanted)}")
+        if outline.iterates and not (trains and asks and outline.iterates == (SNAPSHOT,)):
+            raise WireError(f"iterates={short(outline.iterates)}: {outline.entry} does not ask clients for these")
+        return spec
+
+    def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
+        """The replies of this node's clients, one query per run."""
+        first, method, objective = query.queries[0], spec.method, spec.method.objective
+        device, rows = query.queries[0].params.device, self.rows(query.names)
+        keepsakes = Keepsakes(self._state, query.training, query.entry)
+        asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
+        number, memory = first.round, dict[Place, ClientState]()
+        examples = self.site.federation.train.to(device)
+        # Padded for the largest client anywhere, so that rounding is the same; but not for one that is far too large.
+        bearable = max(4096, 16 * int(examples.num_examples.max()))
+        largest = query.largest if query.largest is None or query.largest <= bearable else 0
+        client_task = ClientTask(task, objective, spec.schedule.local_work, examples, largest, method.local)
+        keeps = bool(client_task.initial_memory(first.params))
+        for run, client in asked if keeps else []:
+            # Losses are asked for after the round's training.
+            kept = keepsakes.before(run, query.names[client], number + (first.kind == "loss"))
+            if kept is not None:
+                memory[run, client] = kept
+        linear = task.linear(query.queries[0].params[None]) is not None
+        lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
+        with computing(client_task.work.precision, device), _one_thread() if linear else nullcontext():
+            replies = lanes.run(query.queries, query.runs)
+        if keeps and query.queries[0].kind == "train":
+            for run, client in memory:
+                keepsakes.keep(run, query.names[client], number, memory[run, client], query.saved)
+        return replies
+
+    def survey(
+        self,
+        names: Sequence[str],
+        params: Tensor,
+        task: Task,
+        objective: Objective | None,
+        settings: Any,
+        seed: int,
+        *,
+        part: Part = "train",
+    ) -> SurveyReplies:
+        """The objective's value and cost on each client's training or test examples, for each of its settings."""
+        clients, rows = self.site.federation, self.rows(dict(enumerate(names)))
+        every = clients.train if part == "train" else clients.test
+        for name, row in zip(names, rows.values(), strict=True):
+            if int(every.num_examples[row]) == 0:
+                raise WireError(f"{name} has no {part} examples to certify")
+        chosen = [torch.arange(*every.offsets[row : row + 2].tolist()) for row in rows.values()]
+        sizes = torch.tensor([0, *(len(each) for each in chosen)])
+        index = torch.cat(chosen)
+        examples = Examples(every.raw[index], every.y[index], sizes.cumsum(0), every.prepare)
+        return Survey(task, params, examples, objective).ask(settings, seed)
+
+    def test(
+        self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool, part: Part = "test"
+    ) -> list[Tested]:
+        """The model on each client's test examples; with ``attacked``, moved by the experiment's attack.
+
+        ``part`` asks for training examples or for all instead, if some clients of the experiment never train; and for
+        training examples if a radius is to be chosen.
+        """
+        asks_training = part == "train" and self.chooses
+        if part != "test" and self.experiment.data.unseen is None and not asks_training:
+            raise WireError(f"part={part!r}: the experiment has no data.unseen, so only test examples are tested")
+        clients, problem = _tested_on(self.site.federation, part), Problem(task, params[None])
+        held = list(self.rows(dict(enumerate(names))).values())
+        attack = make_attack(self.experiment.attack) if attacked else None
+        attack = None if attack is None else attack.within(clients.bounds)
+        measured = examine(problem, clients, attack, seed, rows_of(clients, held))
+        sizes = clients.test.num_examples[held].tolist()
+        losses, correct = (None if part is None else part[0].split(sizes) for part in measured)
+        assert losses is not None
+        return [
+            Tested(size, float(losses[i].mean()), None if correct is None else float(correct[i].mean()))
+            for i, size in enumerate(sizes)
+        ]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a method of the experiment chooses its radius by leaving clients out."""
+        experiment = self.experiment
+        entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
+        return any(spec.undecided for entry in entries for spec in entry.specs(experiment.seeds))
+
+    def rows(self, names: Mapping[int, str]) -> dict[int, int]:
+        """The row of each of these clients in the federation."""
+        unknown = [name for name in names.values() if name not in self.site.rows]
+        if unknown:
+            raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
+        return {number: self.site.rows[name] for number, name in names.items()}
+
+    def _spec(self, outline: Outline) -> Spec:
+        """What the runs have in common, with the numbers of the first one; candidates for radii come last."""
+        methods = {method.label: method for method in self.experiment.methods}
+        if outline.entry not in methods:
+            raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(methods)}")
+        specs = make_entry(methods[outline.entry], self.experiment.schedule).specs(self.experiment.seeds)
+        specs += [spec for spec in specs for _ in CANDIDATES] if any(spec.undecided for spec in specs) else []
+        if max(outline.runs) >= len(specs):
+            raise WireError(
+                f"runs={short(outline.runs)} must lie in [0, {len(specs) - 1}], the runs of {outline.entry}"
+            )
+        # Which radius it is travels with the query, as for every run of a radius.
+        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in outline.runs)]
+        if len({spec.shape() for spec in chosen}) != 1:
+            raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
+        return chosen[0].within(self.site.federation.bounds)
+
+
+def _tested_on(clients: Federation, part: Part) -> Federation:
+    if part == "test":
+        return clients
+    return replace(clients, test=clients.train if part == "train" else clients.train.joined(clients.test))
+
+
+def _on_own_device(experiment: Experiment, node_config: Mapping[str, Any]) -> Experiment:
+    """What a node computes on is the node's own business, if its configuration says so."""
+    device = node_config.get("device")
+    if device is None:
+        return experiment
+    if not isinstance(device, str) or not DEVICE.fullmatch(device):
+        raise ConfigError(f"node config: device={device!r} must be 'cpu', 'cuda', or one of several, such as 'cuda:1'")
+    return experiment.model_copy(update={"device": device})

@@ -1,0 +1,356 @@
+"""TLS certificates and node keys, set up by one command."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wafl.base.extras import require
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+HOSTS = ("localhost", "127.0.0.1")
+"""Where the operator, the proxy and the ServerApp reach the SuperLink; every server certificate is also for these."""
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
+MOST_DAYS = 36500
+CA_DAYS = 3650
+"""The CA outlives the server certificates that it signs: a node keeps its ca.crt when they are renewed."""
+CA_NAME = "WAFL federation CA"
+CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Where the files of a federation's certificates and node keys are."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Certificates:
+        """The folder that :func:`make_certificates` made."""
+        found = cls(folder.resolve())
+        for file in (found.ca, found.server_cert, found.server_key):
+            if not file.is_file():
+                raise FileNotFoundError(f"{file} is missing: make it with wafl flower certificates {folder}")
+        return found
+
+    @property
+    def ca(self) -> Path:
+        """What every node gets, and trusts the server by."""
+        return self.folder / "ca.crt"
+
+    @property
+    def ca_key(self) -> Path:
+        return self.folder / "ca.key"
+
+    @property
+    def server_cert(self) -> Path:
+        return self.folder / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        return self.folder / "server.key"
+
+    def hosts(self) -> list[str]:
+        """The names and addresses that the server certificate is for."""
+        from cryptography import x509
+
+        names = _read(self.server_cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return [str(name.value) for name in names]
+
+    def nodes(self) -> list[str]:
+        """The nodes that have a key pair here."""
+        return sorted(path.stem for path in (self.folder / "keys").glob("*.pub") if self.node_key(path.stem).is_file())
+
+    def node_key(self, name: str) -> Path:
+        """What only that node gets."""
+        return self.folder / "keys" / name
+
+    def node_pub(self, name: str) -> Path:
+        """What the server gets, by ``flwr supernode register``."""
+        return self.folder / "keys" / f"{name}.pub"
+
+
+def make_certificates(
+    folder: Path,
+    *,
+    hosts: Sequence[str] = HOSTS,
+    nodes: Sequence[str] = (),
+    days: int = 365,
+) -> Certificates:
+    """Make a CA, a server certificate for these hosts, and one key pair per node.
+
+    In a folder that has certificates, only key pairs are added, and nothing is overwritten; see
+    :func:`renew_certificates`.
+
+    Args:
+        folder: where the files go.
+        hosts: the names and addresses by which nodes reach the server; the certificate is also for localhost.
+        nodes: the names of nodes that get a key pair.
+        days: how long the server certificate is valid; the CA is valid for at least ten years.
+    """
+    require("cryptography", extra="flower", what="wafl flower certificates")
+    _check(hosts, nodes, days)
+    files = Certificates(folder.resolve())
+    made = files.ca.exists()  # it is written last
+    _refuse_overwriting(files, nodes, made=made)
+    if made and tuple(hosts) != HOSTS:
+        _refuse_other_hosts(files, hosts)
+    files.folder.parent.mkdir(parents=True, exist_ok=True)
+    for part in (files.folder, files.folder / "keys"):
+        part.mkdir(mode=0o700, exist_ok=True)
+    if not made:
+        _write_certificates(files, hosts, days)
+    for name in nodes:
+        private, public = _node(name)
+        _write(files.node_key(name), private)
+        _write(files.node_pub(name), public, 0o644)
+    return files
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """When the server's new certificate expires; ``old_ca`` says when the nodes' ``ca.crt`` does, if it was renewed."""
+
+    until: datetime
+    old_ca: datetime | None
+
+
+def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365) -> Renewed:
+    """Replace the server's certificate and key.
+
+    The CA keeps its key, so nodes trust the new certificate by the ``ca.crt`` that they have. If that would expire
+    first, the CA's certificate is renewed as well.
+
+    Args:
+        folder: as :func:`make_certificates` made it, with the CA's key.
+        hosts: the names and addresses by which nodes reach the server, if they have changed.
+        days: how long the server certificate is valid.
+    """
+    require("cryptography", extra="flower", what="wafl flower certificates")
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    files = Certificates.open(folder)
+    wanted = files.hosts() if hosts is None else hosts
+    _check(wanted, (), days)
+    if not files.ca_key.is_file():
+        raise FileNotFoundError(f"{files.ca_key} is missing: put it back from where it is kept, and renew again")
+    ca_key, ca = load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
+    if not isinstance(ca_key, EllipticCurvePrivateKey) or ca_key.public_key() != ca.public_key():
+        raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
+    lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
+    if not lasts:
+        _replace(files.ca, _signed(_ca(ca_key, max(days, CA_DAYS)), ca_key), 0o644)
+    server_key, server = _server(ca_key, wanted, days)
+    _replace(files.server_key, server_key)
+    _replace(files.server_cert, server, 0o644)
+    return Renewed(_read(files.server_cert).not_valid_after_utc, None if lasts else ca.not_valid_after_utc)
+
+
+def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
+    """Replace the key pairs of these nodes; the SuperLink takes their old keys until they are unregistered.
+
+    Args:
+        folder: as :func:`make_certificates` made it.
+        nodes: the names of the nodes.
+    """
+    require("cryptography", extra="flower", what="wafl flower certificates")
+    files = Certificates.open(folder)
+    _check(HOSTS, nodes, 1)
+    if missing := [name for name in nodes if name not in files.nodes()]:
+        raise FileNotFoundError(f"node {missing[0]!r} has no key in {files.folder}: add it without --renew")
+    for name in nodes:
+        private, public = _node(name)
+        _replace(files.node_key(name), private)
+        _replace(files.node_pub(name), public, 0o644)
+    return files
+
+
+def _check(hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
+    if not 1 <= days <= MOST_DAYS:
+        raise ValueError(f"days is {days}: give 1 to {MOST_DAYS}")
+    if not hosts:
+        raise ValueError("hosts is empty: give the name or the address by which nodes reach the server")
+    for host in hosts:
+        if not _is_address(host) and not _is_name(host):
+            raise ValueError(
+                f"host {host!r} is not a DNS name or an IP address: give one such as fl.example.org or 10.0.0.5"
+            )
+    for name in nodes:
+        if not NODE.fullmatch(name) or name.endswith(".pub"):
+            raise ValueError(f"node {name!r}: give 1 to 64 letters, digits, '.', '_' and '-', and no .pub at the end")
+    for what, names in (("host", hosts), ("node", nodes)):
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{what} {repeated[0]!r} is given more than once: give each once")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
+
+
+def _is_name(host: str) -> bool:
+    """Whether it is a DNS name; if its last label is all digits, it is a misspelled address."""
+    labels = host.split(".")
+    return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdigit()
+
+
+def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool) -> None:
+    if made and not nodes:
+        raise FileExistsError(
+            f"{files.folder} has certificates: choose another folder, add nodes with --node, or renew them with --renew"
+        )
+    certificates = () if made else (files.ca_key, files.server_key, files.server_cert)
+    for file in certificates:
+        if file.exists():
+            raise FileExistsError(f"{file} exists, but {files.ca.name} does not: choose another folder")
+    for name in nodes:
+        for file in (files.node_key(name), files.node_pub(name)):
+            if file.exists():
+                raise FileExistsError(f"{file} exists: choose another name, or remove the key and its .pub file")
+
+
+def _refuse_other_hosts(files: Certificates, hosts: Sequence[str]) -> None:
+    known = files.hosts()
+    if new := [host for host in hosts if host not in known]:
+        has = f"{files.server_cert} is for {', '.join(known)}"
+        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder, or give all hosts with --renew")
+
+
+def _write_certificates(files: Certificates, hosts: Sequence[str], days: int) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    ca_key = ec.generate_private_key(ec.SECP384R1())
+    server_key, server = _server(ca_key, hosts, days)
+    _write(files.ca_key, _private(ca_key))
+    _write(files.server_key, server_key)
+    _write(files.server_cert, server, 0o644)
+    _write(files.ca, _signed(_ca(ca_key, max(days, CA_DAYS)), ca_key), 0o644)
+
+
+def _ca(key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    name = _name(CA_NAME)
+    return (
+        _builder(name, name, key, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(ca=True), critical=True)
+    )
+
+
+def _server(ca_key: EllipticCurvePrivateKey, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
+    """A new key of the server, and its certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    everywhere = dict.fromkeys((*hosts, *HOSTS))
+    names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in everywhere]
+    certificate = (
+        _builder(_name("WAFL federation server"), _name(CA_NAME), key, ca_key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(ca=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    return _private(key), _signed(certificate, ca_key)
+
+
+def _node(name: str) -> tuple[bytes, bytes]:
+    """A key pair in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return _private(key, ssh=True), public + f" {name}\n".encode()
+
+
+def _read(certificate: Path) -> x509.Certificate:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(certificate.read_bytes())
+
+
+def _name(text: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, ca_key: EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+    )
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _signed(builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+
+def _private(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    layout = serialization.PrivateFormat.OpenSSH if ssh else serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, layout, serialization.NoEncryption())
+
+
+def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a new file; fail if it exists."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+
+
+def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file in place of the one that is there, all of it or nothing."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    _write(new, content, mode)
+    new.replace(path)

@@ -1,0 +1,130 @@
+"""``nodes.json`` in a study's folder: which nodes there are, when each was last seen, the round, bytes, exclusions.
+
+The server writes it while it works; ``wafl flower status`` shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wafl.base.errors import FolderError
+from wafl.base.files import write_whole
+from wafl.base.json_types import check_types, parsed_table
+from wafl.callbacks import Callback, Moment
+from wafl.flower.server.ledger import Account, Ledger, timestamp
+
+if TYPE_CHECKING:
+    from wafl.flower.server.grid import GridClients
+
+FILE = "nodes.json"
+OFTEN = 1.0
+"""Seconds between two writings."""
+STATUS: dict[str, Any] = {
+    "updated": str,
+    "state": str,
+    "run": str | None,
+    "round": int | None,
+    "nodes": list[dict[str, Any]],
+    "left_out": dict[str, dict[str, Any]],
+}
+NODE: dict[str, Any] = {
+    "id": str,
+    "name": str,
+    "clients": list[str],
+    "present": bool,
+    "last_seen": str | None,
+    "last_reply": str | None,
+    "bytes_sent": int,
+    "bytes_received": int,
+    "replies": int,
+    "failures": int,
+    "last_failure": str,
+}
+LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
+
+
+class Bulletin(Callback):
+    """Writes what the ledger and the rounds say, now and then."""
+
+    def __init__(self, folder: Path, ledger: Ledger, clients: GridClients) -> None:
+        self._file, self._ledger, self._clients = folder / FILE, ledger, clients
+        self._known: dict[int, tuple[str, list[str]]] = {}
+        self._left_out: dict[str, dict[str, Any]] = {}
+        self._run: str | None = None
+        self._round: int | None = None
+        self._written = -OFTEN
+
+    @contextmanager
+    def kept(self) -> Generator[None, None, None]:
+        """Keep the file up to date; in the end it says how the work has ended."""
+        self._ledger.told = self._now_and_then
+        state = "interrupted"
+        try:
+            self._write("training")
+            yield
+            state = "finished"
+        except Exception:
+            state = "failed"
+            raise
+        finally:
+            self._ledger.told = lambda: None
+            self._write(state)
+
+    def on_round(self, moment: Moment) -> None:
+        record, names = moment.record, self._clients.roster.names
+        self._run, self._round = moment.name, record.round
+        for client, why in dict(record.excluded).items():
+            about = self._left_out.setdefault(names[client], {"rounds": 0})
+            about.update(rounds=about["rounds"] + 1, last=record.round, why=why)
+        self._now_and_then()
+
+    def _now_and_then(self) -> None:
+        if time.monotonic() >= self._written + OFTEN:
+            self._write("training")
+
+    def _write(self, state: str) -> None:
+        present = self._clients.nodes()
+        self._known |= present
+        content = {
+            "updated": timestamp(),
+            "state": state,
+            "run": self._run,
+            "round": self._round,
+            "nodes": [self._about(node, node in present) for node in sorted({*self._known, *self._ledger.accounts})],
+            "left_out": dict(sorted(self._left_out.items())),
+        }
+        self._written = time.monotonic()
+        with suppress(OSError):  # a full disk is no reason to end a training here
+            write_whole(self._file, json.dumps(content, indent=1).encode())
+
+    def _about(self, node: int, present: bool) -> dict[str, Any]:
+        name, clients = self._known.get(node, ("", []))
+        account = vars(self._ledger.accounts.get(node, Account()))
+        # As text: the numbers have 64 bits, and JavaScript's 53.
+        return {"id": str(node), "name": name, "clients": clients, "present": present, **account}
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the server has last written about the nodes of a study.
+
+    Args:
+        folder: of the study.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        raise FolderError(f"{folder} has no {FILE}: only a study whose clients are on Flower's nodes has one")
+    try:
+        status = parsed_table(file.read_bytes())
+        check_types(status, STATUS)
+        for place, node in enumerate(status["nodes"]):
+            check_types(node, NODE, f"nodes.{place}")
+        for name, about in status["left_out"].items():
+            check_types(about, LEFT_OUT, f"left_out.{name}")
+    except ValueError as error:
+        raise FolderError(f"{file} is damaged: {error}. The server writes it again while it works") from error
+    return status

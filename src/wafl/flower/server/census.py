@@ -1,0 +1,312 @@
+"""Which clients there are and which node holds each: every node that connects is asked, at the start or later."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from logging import INFO, WARNING
+from typing import Any
+
+from wafl.base.describe import some
+from wafl.base.errors import ConfigError, TooFewRepliesError
+from wafl.config.experiment import Flower
+from wafl.data.bring.intake import Intake
+from wafl.data.unseen import draw_unseen
+from wafl.engine.clients import Roster
+from wafl.flower.node.hello import Hello
+from wafl.flower.node.refusals import signature
+from wafl.flower.server.exchange import POLL, Post, Sent
+from wafl.flower.server.name_owners import dominating, owned, too_many
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.values import WireError, config_only
+from wafl.rounds.caps import Caps
+
+OFTEN = 0.5
+"""Seconds between two looks for nodes."""
+
+
+class Census:
+    """Keeps the roster: clients stay in their places, and those that join later come after them.
+
+    With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. What a node
+    claims beyond the ``caps`` does not count. ``unseen`` is the share of the first clients that never train, and the
+    seed that they are drawn from.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        settings: Flower,
+        with_sizes: bool,
+        known: Roster | None = None,
+        on_roster: Callable[[Roster], None] | None = None,
+        closed: bool = False,
+        caps: Caps | None = None,
+        unseen: tuple[float, int] | None = None,
+    ) -> None:
+        self._post, self._settings, self._with_sizes = post, settings, with_sizes
+        self._roster, self._on_roster, self._closed = known, on_roster, closed
+        self._greeted: Sent = {}
+        self._refused: set[int] = set()
+        self._silent: dict[int, str] = {}
+        self.absent = ""
+        self._present: dict[int, Hello] = {}
+        self._called: dict[int, str] = {}
+        self._keys: dict[int, str] = {}
+        self._caps, self._unseen = caps or Caps(), unseen
+        self._looked = -OFTEN
+
+    @property
+    def roster(self) -> Roster:
+        assert self._roster is not None, "gather first"
+        return self._roster
+
+    def gather(self) -> Roster:
+        """Wait for as many nodes as the settings say, but not forever; the clients of those nodes are the roster.
+
+        The least number of nodes is waited for as long as nodes keep coming.
+        """
+        settings, begun = self._settings, time.monotonic()
+        log(INFO, "waiting up to %g s for %d nodes", settings.wait, settings.nodes)
+        here, last = self._holders, begun
+        while here + len(self._refused) < settings.nodes:  # until all have said what they hold, or that they cannot
+            if time.monotonic() >= settings.wait + (last if here < settings.min_nodes else begun):
+                break
+            self._greet()
+            time.sleep(POLL)
+            if self._holders != here:
+                here, last = self._holders, time.monotonic()
+        self._agree()
+        here = self._holders
+        if here < settings.min_nodes:
+            raise TooFewRepliesError(
+                f"{here} nodes with usable data connected within {settings.wait:g} s, {settings.min_nodes} are needed"
+                f"{self._missing()}: start more SuperNodes, raise flower.wait, or lower flower.min_nodes"
+            )
+        self._enroll()
+        log(INFO, "%d nodes hold %s", here, self.roster)
+        self.absent = "" if here >= settings.nodes else f"{here} of {settings.nodes} nodes are here{self._missing()}"
+        if self.absent:
+            log(WARNING, "missing: %s", self.absent)
+        said = dominating("training examples", self.roster.names, self.roster.num_examples)
+        if said is not None:
+            log(WARNING, "%s", said)
+        return self.roster
+
+    def _missing(self) -> str:
+        """What is known of those who are not here: clients of the study, and nodes that did not say what they hold."""
+        homes, known = self.homes(), _everyone(self._roster)
+        clients = tuple(name for name in known if name not in homes)
+        nodes = tuple(f"{self.label(node)}: {why}" for node, why in sorted(self._silent.items()))
+        parts = [f"no node holds {some(clients)}"] if clients else []
+        parts += [some(nodes)] if nodes else []
+        return "".join(f"; {part}" for part in parts)
+
+    def look(self) -> None:
+        """Greet nodes that have connected, read their replies, and forget nodes that have gone; waits for nobody.
+
+        However often it is called, it asks the SuperLink only now and then.
+        """
+        if time.monotonic() < self._looked + OFTEN:
+            return
+        self._looked = time.monotonic()
+        self._greet()
+        self._enroll()
+
+    def label(self, node: int) -> str:
+        """What the log calls a node: its id, and the name that its operator gave it."""
+        called = self._called.get(node)
+        return f"node {node} ({called})" if called else f"node {node}"
+
+    def nodes(self) -> dict[int, tuple[str, list[str]]]:
+        """The nodes that take part now: what each is called, and its clients."""
+        return {node: (self._called.get(node, ""), list(hello.names)) for node, hello in self._present.items()}
+
+    def doubt(self, node: int) -> None:
+        """A node that did not reply is asked nothing more until it replies to a greeting."""
+        self._present.pop(node, None)
+
+    def homes(self) -> dict[str, int]:
+        """The node of each client that can be reached; a name stays with a node that is here, and with its key."""
+        found: dict[str, int] = {}
+        for node, hello in self._present.items():  # in the order in which they connected
+            for name in hello.names:
+                if self._may_hold(node, name):
+                    found.setdefault(name, node)
+        return found
+
+    def tested(self) -> set[str]:
+        """Clients that have test examples."""
+        return {name for name, node in self.homes().items() if name in self._present[node].tested}
+
+    @property
+    def _holders(self) -> int:
+        """How many nodes hold clients."""
+        return len(set(self.homes().values()))
+
+    def _may_hold(self, node: int, name: str) -> bool:
+        owner = None if self._roster is None else self._roster.owners.get(name)
+        return owner is None or not self._settings.names_by_key or owner == self._keys.get(node)
+
+    def _greet(self) -> None:
+        self._keys = self._post.nodes()
+        here = set(self._keys)
+        self._refused &= here  # a node that reconnects may have been fixed
+        self._silent = {node: why for node, why in self._silent.items() if node in here}
+        for node in [node for node in self._present if node not in here]:
+            log(WARNING, "%s has left, and with it %s", self.label(node), some(self._present.pop(node).names))
+        waiting = sorted(here - self._present.keys() - self._refused - set(self._greeted.values()))
+        fresh = set(waiting[: max(0, self._post.at_once - len(self._greeted))])
+        if fresh:
+            hello = config_only("query", sizes=self._with_sizes)
+            self._greeted |= self._post.send("query.hello", dict.fromkeys(fresh, hello), self._settings.wait)
+            self._silent |= dict.fromkeys(fresh - self._silent.keys(), "no reply yet")
+        for message, reply in self._post.pull(self._greeted).items():
+            node = self._greeted.pop(message)
+            try:
+                if isinstance(reply, str):
+                    raise WireError(reply)
+                hello = self._checked(self._within_caps(node, Hello.decode(reply, self._with_sizes)))
+                self._check_names(node, hello)
+                self._present[node], self._called[node] = hello, hello.node
+                self._silent.pop(node, None)
+            except WireError as error:
+                self._silent[node] = str(error)
+                # A node that could not reply may have been cut off: it is greeted again when it reconnects.
+                if isinstance(reply, str):
+                    log(INFO, "%s did not reply: %s", self.label(node), error)
+                else:
+                    self._refused.add(node)
+                    self._called[node] = signature(reply)
+                    log(WARNING, "%s takes no part: %s", self.label(node), error)
+        self._greeted = {message: node for message, node in self._greeted.items() if node in here}
+
+    def _within_caps(self, node: int, hello: Hello) -> Hello:
+        """The node without clients that claim too many examples; refuses one that itself claims too much."""
+        caps = self._caps
+        fault = (
+            caps.fault_of_count("clients_per_node", len(hello.names))
+            or caps.fault_of_count("classes", hello.outputs)
+            or caps.fault_of_shape(hello.shape)
+        )
+        if fault is not None:
+            raise WireError(f"it {fault}")
+        faults = too_many(caps, "examples", hello.names, hello.sizes or [0] * len(hello.names))
+        for name, why in faults.items():
+            log(WARNING, "%s: %s takes no part: it %s", self.label(node), name, why)
+        if len(faults) == len(hello.names):
+            raise WireError("none of its clients is within the caps")
+        return hello.without(faults)
+
+    def _check_names(self, node: int, hello: Hello) -> None:
+        """Say which clients are another node's; refuse a node if all of them belong to another key."""
+        homes = self.homes()
+        foreign = tuple(name for name in hello.names if not self._may_hold(node, name))
+        if len(foreign) == len(hello.names):
+            raise WireError(
+                f"{some(foreign)} belong to the key of another node: start that node with its own key; in a trial "
+                "without keys, set flower.names_by_key=false"
+            )
+        taken = tuple(name for name in hello.names if name in foreign or name in homes)
+        if taken:
+            log(
+                WARNING,
+                "%s claims %s, which another node holds: it is not asked about them",
+                self.label(node),
+                some(taken),
+            )
+
+    def _agree(self) -> None:
+        """Before there is a roster: keep the nodes with the most common kind of examples, of equals the first."""
+        if self._roster is not None or not self._present:
+            return
+        common = Counter(hello.kind for hello in self._present.values()).most_common(1)[0][0]
+        for node, hello in list(self._present.items()):
+            try:
+                _check_kind(hello, common)
+            except WireError as error:
+                del self._present[node]
+                self._refused.add(node)
+                self._silent[node] = str(error)
+                log(WARNING, "%s takes no part: %s", self.label(node), error)
+
+    def _checked(self, hello: Hello) -> Hello:
+        """Refuse a node whose examples differ in kind from those of the roster."""
+        roster = self._roster
+        if roster is not None:
+            if hello.outputs > roster.num_outputs:
+                raise WireError(f"it has {hello.outputs} classes or targets, the model {roster.num_outputs} outputs")
+            _check_kind(hello, (roster.input_shape, roster.unit, roster.bounds, roster.num_classes is not None))
+        return hello
+
+    def _enroll(self) -> None:
+        """Add new clients to the end of the roster."""
+        known, homes = self._roster, self.homes()
+        names = _everyone(known)
+        found: list[tuple[int, str, int]] = []
+        for name, node in homes.items():
+            if name not in names:
+                hello = self._present[node]
+                place = hello.names.index(name)
+                number = -1 if hello.numbers is None else hello.numbers[place]
+                found.append((number, name, 0 if hello.sizes is None else hello.sizes[place]))
+        if not found or (known is not None and self._closed):
+            return
+        order = sorted(found)
+        fresh, sizes = tuple(name for _, name, _ in order), tuple(size for _, _, size in order)
+        if known is not None:
+            log(INFO, "new clients: %s", some(fresh))
+            roster = replace(known, names=known.names + fresh, num_examples=known.num_examples + sizes)
+        else:
+            hellos = list(self._present.values())
+            first, classes = hellos[0], max(hello.classes for hello in hellos)
+            seen, unseen = (list(range(len(fresh))), []) if self._unseen is None else _drawn(len(fresh), *self._unseen)
+            roster = Roster(
+                tuple(fresh[place] for place in seen),
+                tuple(sizes[place] for place in seen),
+                first.shape,
+                max(hello.outputs for hello in hellos),
+                classes or None,
+                first.unit,
+                first.bounds,
+                intake=Intake(_common_labels(hellos, classes)),
+                unseen=tuple(fresh[place] for place in unseen),
+            )
+            if roster.unseen:
+                log(INFO, "never train: %s", some(roster.unseen))
+        everyone = _everyone(roster)
+        homes = {name: node for name, node in homes.items() if name in everyone}
+        roster = replace(roster, owners=owned(roster.owners, homes, self._keys))
+        if self._on_roster is not None:
+            self._on_roster(roster)
+        self._roster = roster
+
+
+def _everyone(roster: Roster | None) -> tuple[str, ...]:
+    """All clients that are known, those that never train last."""
+    return () if roster is None else roster.names + roster.unseen
+
+
+def _drawn(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    try:
+        return draw_unseen(total, share, seed)
+    except ValueError as error:
+        raise ConfigError(f"data.unseen = {share}: {error}") from error
+
+
+def _common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | None:
+    """The names of the classes, if all nodes that name them agree and no class goes without."""
+    named = {hello.labels for hello in hellos if hello.labels}
+    if len(named) > 1:
+        log(WARNING, "nodes name their classes differently, so the classes go without names: %s", str(sorted(named)))
+    labels = named.pop() if len(named) == 1 else ()
+    return labels if labels and len(labels) == classes else None
+
+
+def _check_kind(hello: Hello, agreed: tuple[Any, ...]) -> None:
+    """Refuse examples of another kind than was agreed on."""
+    for name, own, common in zip(("shape", "unit", "bounds", "classification"), hello.kind, agreed, strict=True):
+        if own != common:
+            raise WireError(f"its examples have {name} {own}, those of other nodes {common}: all nodes must agree")

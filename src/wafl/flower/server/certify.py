@@ -1,0 +1,131 @@
+"""``task="certify"``: certificates of a saved run, from numbers that its nodes send."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from logging import INFO
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from wafl.base.errors import ConfigError
+from wafl.base.files import write_whole
+from wafl.base.norms import check_norm
+from wafl.config.experiment import Experiment
+from wafl.config.plan import make_model
+from wafl.engine.clients import Roster
+from wafl.engine.survey import SurveyReplies
+from wafl.flower.node.work import Part
+from wafl.flower.server.exchange import Post
+from wafl.flower.server.find_clients import Finder
+from wafl.flower.server.grid import GridClients
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.run_config import from_run_config
+from wafl.objectives import Objective
+from wafl.results.run import has_own_model, load_run
+from wafl.studies.roster import read_roster
+from wafl.tasks.task import Task
+from wafl.theory.certificates.certify import (
+    Question,
+    beyond,
+    certificates_of,
+    check_confidence,
+    check_question,
+    check_radii,
+    finite_above,
+)
+from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.network_bound import knows_margins
+from wafl.theory.certificates.sampling import Domain
+from wafl.theory.certificates.upper import Report
+from wafl.theory.constants.assumptions import data_free_constants, task_of
+from wafl.theory.constants.constant import Constant
+
+UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
+
+
+def certify(post: Post, values: Mapping[str, Any]) -> None:
+    """Certify how large the loss can be within each of ``radii``, for the run saved in ``folder``.
+
+    With ``metric="error"`` it is the error rate; with a ``confidence`` the certificates are about the distributions
+    that the clients' test examples come from. The result is ``certificates.json`` in that folder.
+    """
+    folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])
+    check_norm(norm)
+    radii = check_radii(_numbers("radii", values["radii"]))
+    question = Question(norm, metric=cast(Any, str(values["metric"])))
+    check_question(question.metric, question.power, question.gap)
+    if confidence:
+        check_confidence(confidence, "test")
+    experiment, known_clients = from_run_config(values), read_roster(folder) or read_roster(folder.parent)
+    run = load_run(folder, _own_model(folder, experiment, known_clients))
+    task, params = task_of(run)
+    linear = task.linear(params[None]) is not None
+    if question.metric == "error" and not (linear and run.num_classes is not None):
+        raise ConfigError("metric = 'error' needs a linear classifier: certify the loss of this model")
+    clients = Finder(post, experiment, folder, known=known_clients)([])
+    weights = run.client_weights.double() / run.client_weights.double().sum()
+    if len(weights) != clients.roster.num_clients:
+        raise ConfigError(
+            f"the run has {len(weights)} clients, but {clients.roster.num_clients} are here: start all of its nodes"
+        )
+    training, test = (_Nodes(task, params, weights, clients, part) for part in ("train", "test"))
+
+    def means(report: Report | None, settings: Sequence[Mapping[str, float]]) -> Means:
+        found = training.answers(report, settings)
+        return Means((found.value @ weights).tolist(), (found.cost @ weights).tolist())
+
+    roster = clients.roster
+    known = data_free_constants(task, params, math.prod(roster.input_shape), norm)
+    if len(known) < 2 and question.metric == "loss" and not knows_margins(task):
+        raise ConfigError(
+            "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
+        )
+    steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
+    asked = replace(question, finite_above=finite_above(task, bent), by_margins=knows_margins(task))
+    found = certificates_of(means, radii, asked, roster.unit, steep, bent)
+    if confidence:
+        domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
+        found = beyond(found, training, test, domain, confidence)
+    write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
+    log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The mixture of clients on nodes, who answer for their training or for their test examples."""
+
+    task: Task
+    params: Tensor
+    weights: Tensor
+    clients: GridClients
+    part: Part
+
+    def answers(
+        self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0
+    ) -> SurveyReplies:
+        return self.clients.survey(self.params, settings, cast(Any, objective), seed, self.part)
+
+
+def _own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> nn.Module | None:
+    """The experiment's own model, as it was made for training; None if the run says how wafl builds it."""
+    if not has_own_model(folder):
+        return None
+    if clients is None:
+        raise ConfigError(
+            f"{folder} holds a model of your own, and no roster.json says for which clients it was made: certify a run "
+            "in the folder of its study"
+        )
+    return make_model(experiment.model, clients)
+
+
+def _numbers(name: str, text: Any) -> list[float]:
+    try:
+        return [float(value) for value in tomllib.loads(f"value = {text}")["value"]]
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"run config: {name}={text!r} must be a list of numbers, such as [0.1, 0.3]") from error

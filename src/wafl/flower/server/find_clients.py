@@ -1,0 +1,91 @@
+"""Finds the clients of a study, and keeps the list of them in the study's folder, so that a resume knows them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from wafl.base.errors import ConfigError
+from wafl.config.experiment import Experiment
+from wafl.config.plan import Entry, make_tolerance
+from wafl.engine.clients import Roster
+from wafl.flower.server.census import Census
+from wafl.flower.server.exchange import Post
+from wafl.flower.server.grid import GridClients
+from wafl.objectives.ball.shape import CLIENTS
+from wafl.studies.roster import write_roster
+
+
+class Finder:
+    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder.
+
+    ``known`` is the roster of a study that was begun earlier.
+    """
+
+    def __init__(self, post: Post, experiment: Experiment, folder: Path, known: Roster | None = None) -> None:
+        self._post, self._experiment, self._folder, self._known = post, experiment, folder, known
+
+    def __call__(self, entries: Sequence[Entry]) -> GridClients:
+        experiment = self._experiment
+        if experiment.flower.partial_sums:
+            _check_means(entries)
+            if experiment.privacy is not None:
+                raise ConfigError(
+                    "privacy: a node's mean hides its clients' updates, which must each be clipped: leave "
+                    "flower.partial_sums out"
+                )
+        specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
+        with_sizes = any(spec.needs_sizes for runs in specs.values() for spec in runs)
+        rules = [entry.method.client_weights for entry in entries]
+        shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
+        closed = shaped or any(rule.closed for rule in rules)
+        data, caps = experiment.data, experiment.caps
+        unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
+        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
+        census.gather()
+        about = self._folder / "about.json"
+        self.clients = GridClients(
+            self._post,
+            census,
+            experiment.flower,
+            make_tolerance(experiment, remote=True),
+            caps,
+            specs,
+            lambda: sha256(about.read_bytes()).hexdigest(),
+            2 * experiment.checkpoint_every,
+            experiment.attack.kind != "none",
+            None if experiment.privacy is None else experiment.privacy.clip_norm,
+        )
+        return self.clients
+
+    def write_roster(self) -> None:
+        self._keep(self.clients.roster)
+
+    def _keep(self, roster: Roster) -> None:
+        if (self._folder / "config.toml").exists():  # not before the study has its folder
+            write_roster(self._folder, roster)
+
+
+def _check_means(entries: Sequence[Entry]) -> None:
+    """Refuse methods whose server needs more than a node's mean."""
+    for entry in entries:
+        method = entry.method
+        if method.objective is not None and method.objective.asks_shape:
+            raise ConfigError(
+                f"flower.partial_sums: {entry.name} has shape={CLIENTS!r}, for which each client sends the means "
+                "of its classes: leave partial_sums out, or give a shape"
+            )
+        if not method.server.averages:
+            raise ConfigError(
+                f"flower.partial_sums: {entry.name} has server={method.server}, which needs each client's model, and a "
+                "node would send only a mean: leave partial_sums out, or use a server that takes the clients' mean"
+            )
+        if method.client_weights.damps or method.local.reports:
+            what = "gradient of each client" if method.local.reports else "length of each client's update"
+            raise ConfigError(f"flower.partial_sums: {entry.name} needs the {what}: leave partial_sums out")
+        if method.local.sends and method.client_weights.learns:
+            raise ConfigError(
+                f"flower.partial_sums: {entry.name} learns its client weights and weights by them what clients send "
+                f"({', '.join(method.local.sends)}), but a node's mean has the cohort's weights: leave partial_sums out"
+            )

@@ -1,0 +1,376 @@
+"""Clients on Flower's nodes: each query goes to the nodes that hold the clients it is for, one message per node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property, partial
+from hashlib import sha256
+from logging import INFO, WARNING
+from typing import cast
+
+import torch
+from flwr.app import ConfigRecord
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
+from torch import Tensor
+
+from wafl.attacks import Attack
+from wafl.base.errors import ConfigError, TooFewRepliesError
+from wafl.config.experiment import Flower
+from wafl.engine.chosen_radius import CANDIDATES
+from wafl.engine.clients import Engine, Judge, Roster, root_mean_square
+from wafl.engine.failing.faults import without
+from wafl.engine.failing.tolerant import Tolerant
+from wafl.engine.spec import Spec
+from wafl.engine.survey import SurveyReplies
+from wafl.evaluation.evaluate import draw_attacked
+from wafl.evaluation.score import ClientScore, Score
+from wafl.flower.node.means import MeansQuery
+from wafl.flower.node.queries import CutsQuery, SurveyQuery, TestQuery
+from wafl.flower.node.spread import SpreadQuery
+from wafl.flower.node.work import Part, Tested
+from wafl.flower.server.census import Census
+from wafl.flower.server.exchange import Post
+from wafl.flower.server.inquiry import Inquiry
+from wafl.flower.server.name_owners import dominating, too_many
+from wafl.flower.server.source import Asked, Later, Nodes
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.values import NodeQuery, WireError, decode_replies, encode_query
+from wafl.objectives import Objective
+from wafl.objectives.ball.client_shape import check_size, joined, shape_of_means
+from wafl.objectives.ball.shape import Shape
+from wafl.parts.messages import Query, Reply
+from wafl.results.progress import Progress
+from wafl.results.run import Run
+from wafl.rounds.admission import Tolerance
+from wafl.rounds.caps import Caps
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
+from wafl.tasks.task import Task
+from wafl.theory.certificates.sampling import Moments
+from wafl.theory.certificates.upper import Report
+
+
+class GridClients:
+    """Clients of a federation on Flower; ``entries`` are the runs of each method of the study, by the method's name.
+
+    ``training`` names the training, for what clients keep of it; a resume may go ``horizon`` rounds back. ``attacks``
+    says whether models are also tested under attack. ``clip_norm`` is what Flower's clipping mods on nodes are told.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        post: Post,
+        census: Census,
+        settings: Flower,
+        tolerance: Tolerance,
+        caps: Caps,
+        entries: Mapping[str, Sequence[Spec]],
+        training: Callable[[], str],
+        horizon: int = 2,
+        attacks: bool = False,
+        clip_norm: float | None = None,
+    ) -> None:
+        self._post, self._census, self._settings = post, census, settings
+        self._inquiry = Inquiry(post, census, settings, tolerance.attempts)
+        self._caps = caps
+        self.tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
+        self._attacks, self._clip_norm = attacks, clip_norm
+        self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
+        self._only: tuple[int, ...] | None = None
+        self._candidates: tuple[str, int] | None = None
+
+    @property
+    def roster(self) -> Roster:
+        roster = self._census.roster
+        if self._only is None:
+            return roster
+        names, sizes = (tuple(each[client] for client in self._only) for each in (roster.names, roster.num_examples))
+        return replace(roster, names=names, num_examples=sizes)
+
+    def nodes(self) -> dict[int, tuple[str, list[str]]]:
+        """The nodes that take part now: what each is called, and its clients."""
+        return self._census.nodes()
+
+    def shape_of_clients(self) -> Shape:
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """Asked for once: every client sends the means of its classes, and none may be missing."""
+        roster, names = self.roster, self.roster.names
+        check_size(roster.input_shape)
+        log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
+        parts = self._inquiry.ask_all(
+            "query.means", names, range(roster.num_clients), partial(MeansQuery.about, roster)
+        )
+        found = joined([part for _, part in parts])
+        for name, why in too_many(self._caps, "examples", names, found.sizes(len(names))).items():
+            raise ConfigError(f"the class means of {name} cannot be right: it {why}")
+        return shape_of_means(found)
+
+    def spread(self) -> float:
+        """Asked for before a radius is chosen; every client must reply."""
+        names, found = self.roster.names, dict[int, tuple[float, int]]()
+        log(INFO, "asking %d clients how far their examples spread, to choose a radius", len(names))
+
+        def query(numbers: Sequence[int]) -> SpreadQuery:
+            return SpreadQuery(tuple(names[number] for number in numbers))
+
+        for numbers, part in self._inquiry.ask_all("query.spread", names, range(len(names)), query):
+            found.update(zip(numbers, part, strict=True))
+        sums, sizes = zip(*(found[number] for number in range(len(names))), strict=True)
+        for name, why in too_many(self._caps, "examples", names, sizes).items():
+            raise ConfigError(f"the spread of {name} cannot be right: it {why}")
+        return root_mean_square(sums, sizes)
+
+    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[GridClients, Judge]:
+        """The others, whose nodes are asked to train candidates; the clients left out test them where they are."""
+        entry = self._entry({place: spec.within(self.roster.bounds)})
+        others = copy(self)
+        others._only = tuple(client for client in range(self.roster.num_clients) if client not in set(left_out))
+        # On nodes, candidates come after all runs of the entry.
+        others._candidates = entry, len(self._entries[entry]) + place * len(CANDIDATES)
+        judges = [self.roster.names[client] for client in left_out]
+
+        def judge(run: Run) -> dict[int, float]:
+            params = _flat(run)
+            found = {client: clean for client, (clean, _) in self._test(params, 0, judges, "train", alike=True).items()}
+            return {client: each.loss if each.accuracy is None else each.accuracy for client, each in found.items()}
+
+        return others, judge
+
+    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
+        """Refuse what can be refused without examples; each node checks the model on its own with the first query."""
+        for objective in objectives:
+            objective.check_model(Problem(task, start[None]))
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """Empty: a server does not know its clients' examples, and may have other clients later."""
+        return {}
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        first = next(iter(specs.values()))
+        if self._candidates is not None:
+            entry, after = self._candidates
+            ask = partial(self._ask_nodes, entry, first.needs_sizes, None)
+            return Later(Tolerant(Nodes(ask), self.tolerance, self._caps), after)
+        entry = self._entry(specs)
+        shape = self._shape.matrix if self._entries[entry][next(iter(specs))].asks_shape else None
+        ask = partial(self._ask_nodes, entry, first.needs_sizes, shape)
+        return Tolerant(Nodes(ask), self.tolerance, self._caps)
+
+    def _entry(self, specs: Mapping[int, Spec]) -> str:
+        """The name by which nodes know these runs."""
+
+        def entries(same: Callable[[Spec, Spec], bool]) -> list[str]:
+            return [
+                name
+                for name, runs in self._entries.items()
+                if all(place < len(runs) and same(runs[place], spec) for place, spec in specs.items())
+            ]
+
+        def same(spec: Spec, other: Spec) -> bool:
+            found, objective = spec.within(self.roster.bounds), other.method.objective
+            chosen = None if objective is None or objective.undecided else objective.target_radius
+            if found.undecided and chosen is not None:
+                found = found.with_radius(chosen)
+            return (found.shaped(self._shape) if found.asks_shape else found) == other
+
+        found = entries(same)[:1] or entries(_alike)
+        if len(found) != 1:
+            raise ConfigError(
+                f"{', '.join(found)} cannot be told apart: make the parts of your own methods dataclasses"
+            )
+        return found[0]
+
+    @property
+    def absent(self) -> str:
+        return self._census.absent
+
+    @property
+    def testable(self) -> bool:
+        return not self._census.tested().isdisjoint(self.roster.names)
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        """Every client tests the model on its own examples; the attack is the experiment's, which nodes know.
+
+        Each reports its clean and its attacked score, so one message per node serves every share of attacked clients.
+        """
+        params = _flat(run)
+        key = (sha256(params.numpy().tobytes()).hexdigest(), seed)
+        if self._tested is None or self._tested[0] != key:
+            self._census.look()
+            self._tested = key, self._test(params, seed, self.roster.names)
+        found, attack = self._tested[1], None if attack is None else attack.within(self.roster.bounds)
+        victims = set(draw_attacked(sorted(found), attacked, seed)) if attack is not None else set[int]()
+        return self._score(self.roster.names, found, victims, attack, seed)
+
+    def evaluate_parts(self, run: Run) -> Score:
+        """Every client tests the model; those that never train do so on all of their examples."""
+        score = self.evaluate(run)
+        if not self.roster.unseen:
+            return score
+        params, names, unseen = _flat(run), self.roster.names, self.roster.unseen
+        train = self._score(names, self._test(params, 0, names, "train"))
+        return replace(score, train=train, unseen=self._score(unseen, self._test(params, 0, unseen, "all")))
+
+    def _score(
+        self,
+        names: Sequence[str],
+        found: Mapping[int, tuple[Tested, Tested]],
+        victims: Collection[int] = (),
+        attack: Attack | None = None,
+        seed: int = 0,
+    ) -> Score:
+        total = sum(clean.num_examples for clean, _ in found.values())
+        scores: list[ClientScore] = []
+        for client, (clean, moved) in sorted(found.items()):
+            each = moved if client in victims else clean
+            weight = each.num_examples / total
+            scores.append(
+                ClientScore(names[client], each.accuracy, each.loss, each.num_examples, client in victims, weight)
+            )
+        unit = self.roster.unit
+        return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
+
+    def _test(
+        self, params: Tensor, seed: int, names: Sequence[str], part: Part = "test", *, alike: bool = False
+    ) -> dict[int, tuple[Tested, Tested]]:
+        """By place among the names, what each client that is here and has such examples finds.
+
+        ``alike`` says that clients count alike, however many examples they claim.
+        """
+        tested = self._census.tested() if part == "test" else self._census.homes()
+        present = [number for number, name in enumerate(names) if name in tested]
+        if not present and part != "test":
+            present = list(range(len(names)))  # waited for, and missed by name
+
+        def query(numbers: Sequence[int]) -> TestQuery:
+            chosen = tuple(names[number] for number in numbers)
+            return TestQuery(chosen, self._attacks and part == "test", params, self.roster.num_outputs, seed, part)
+
+        found: dict[int, tuple[Tested, Tested]] = {}
+        for numbers, replies in self._inquiry.ask_all("evaluate.test", names, present, query, everyone=False):
+            found.update(zip(numbers, replies, strict=True))
+        chosen = [names[number] for number in found]
+        sizes = [clean.num_examples for clean, _ in found.values()]
+        caps, kind = self._caps, "tests" if part == "test" else "examples"
+        if part == "all":
+            caps = replace(caps, examples=caps.examples + caps.tests)
+        faults = too_many(caps, kind, chosen, sizes)
+        for name, why in faults.items():
+            log(WARNING, "the test of %s does not count: it %s", name, why)
+        found = {number: each for number, each in found.items() if names[number] not in faults}
+        if not found:
+            raise TooFewRepliesError(f"evaluate.test: no client's test is within the caps: raise caps.{kind}")
+        counted = [clean.num_examples for clean, _ in found.values()]
+        said = dominating(
+            "training examples" if part == "train" else "test examples", [names[number] for number in found], counted
+        )
+        if said is not None and not alike:
+            log(WARNING, "%s", said)
+        return found
+
+    def survey(
+        self,
+        params: Tensor,
+        settings: Sequence[Mapping[str, float]],
+        report: Report | Moments | None,
+        seed: int,
+        part: Part = "train",
+    ) -> SurveyReplies:
+        """What every client reports at ``params``; none may be missing."""
+        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+
+        def query(numbers: Sequence[int]) -> SurveyQuery:
+            chosen = tuple(names[number] for number in numbers)
+            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, report, seed, part)
+
+        value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
+        cost = torch.empty_like(value)
+        sizes: dict[int, int] = {}
+        for numbers, found in self._inquiry.ask_all("query.survey", names, everyone, query):
+            value[:, numbers], cost[:, numbers] = found.value, found.cost
+            sizes.update(zip(numbers, found.sizes, strict=False))  # not every reply has them
+        return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
+
+    def cuts(self, target: Tensor, g: Tensor, points: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Every client's cut at g: its mean, and its shares."""
+        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+
+        def query(numbers: Sequence[int]) -> CutsQuery:
+            return CutsQuery(tuple(names[number] for number in numbers), tuple(numbers), target, g, points, seed)
+
+        means = torch.empty(len(everyone), dtype=torch.float64)
+        shares = torch.empty(len(everyone), len(g), dtype=torch.float64)
+        for numbers, part in self._inquiry.ask_all("query.cuts", names, everyone, query):
+            means[numbers], shares[numbers] = part
+        return means, shares
+
+    def _ask_nodes(
+        self,
+        entry: str,
+        needs_sizes: bool,
+        shape: Tensor | None,
+        queries: Sequence[Query],
+        runs: Sequence[int],
+        everyone: bool,
+    ) -> Asked:
+        """Ask the nodes of these clients; with ``everyone``, wait for all of them."""
+        names = self.roster.names
+        asked = sorted({client for query in queries for client in query.clients})
+        homes = self._inquiry.reachable([names[client] for client in asked], everyone=everyone)
+        missing = {client: "no node holds it" for client in asked if names[client] not in homes}
+        lanes = sum(len(query.clients) for query in queries)
+        sent: dict[int, NodeQuery] = {}
+        for node in sorted(set(homes.values())):
+            absent = [client for client in asked if homes.get(names[client]) != node]
+            parts = [
+                (run, part)
+                for run, query in zip(runs, queries, strict=True)
+                if (part := without(query, absent)).clients
+            ]
+            held = {client: names[client] for client in asked if client not in absent}
+            sent[node] = NodeQuery(
+                entry,
+                tuple(run for run, _ in parts),
+                tuple(query for _, query in parts),
+                held,
+                self.roster.num_outputs,
+                self._training(),
+                max(queries[0].round - self._horizon, -1),
+                self._settings.partial_sums,
+                self._settings.exact and lanes > 1,
+                max(self.roster.num_examples) if needs_sizes else None,
+                shape,
+            )
+        kind = "train" if queries[0].kind == "train" else "evaluate"
+        contents = {node: encode_query(query) for node, query in sent.items()}
+        if (clip_norm := self._clip_norm) is not None:
+            for content in contents.values():
+                cast(ConfigRecord, content["query"])[KEY_CLIPPING_NORM] = clip_norm
+        replies: dict[int, list[list[Reply]]] = {}
+        group = f"round {queries[0].round}"
+        timeout, look = self._settings.round_timeout, self._census.look
+        for node, reply in self._post.ask(kind, contents, timeout, group, meanwhile=look).items():
+            try:
+                replies[node] = decode_replies(self._inquiry.heard(node, reply), sent[node])
+            except WireError as error:
+                missing.update(dict.fromkeys(sent[node].names, str(error)))
+        for client, why in missing.items():
+            log(WARNING, "%s: %s: %s", group, names[client], why)
+        return replies, sent, missing
+
+
+def _alike(one: Spec, other: Spec) -> bool:
+    """Equal except for a user's own parts, which were made twice and may not be comparable."""
+    return (one.method.name, one.schedule, one.point) == (other.method.name, other.schedule, other.point)
+
+
+def _flat(run: Run) -> Tensor:
+    """The run's parameters and statistics as nodes take them."""
+    return make_task(run.module, run.loss, layout=run.layout).initial()

@@ -1,0 +1,101 @@
+"""Questions about clients that go to the nodes that hold them, and are asked again until all have replied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from logging import WARNING
+from typing import Protocol, TypeVar
+
+from flwr.app import RecordDict
+
+from wafl.base.errors import TooFewRepliesError
+from wafl.config.experiment import Flower
+from wafl.flower.node.refusals import check_refusal
+from wafl.flower.server.census import Census
+from wafl.flower.server.exchange import POLL, Post
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.values import WireError
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Exchange(Protocol[T_co]):
+    """A query to a node about some of its clients, and how the reply is read."""
+
+    def encode(self) -> RecordDict: ...
+    def read(self, reply: RecordDict) -> T_co: ...
+
+
+class Inquiry:
+    """Asks the nodes that a census knows, each question ``attempts`` times at most."""
+
+    def __init__(self, post: Post, census: Census, settings: Flower, attempts: int) -> None:
+        self._post, self._census, self._settings, self._attempts = post, census, settings, attempts
+
+    def ask_all(
+        self,
+        kind: str,
+        names: Sequence[str],
+        clients: Sequence[int],
+        query: Callable[[Sequence[int]], Exchange[T]],
+        *,
+        everyone: bool = True,
+    ) -> list[tuple[list[int], T]]:
+        """What each node replies about those of the clients that it holds; nodes that fail are asked again.
+
+        Clients are given by their places among the names.
+        In the end, missing replies are an error; unless ``everyone`` must reply, only if all are missing.
+        """
+        replies: list[tuple[list[int], T]] = []
+        missing = dict.fromkeys(clients, "no node holds it")
+        for attempt in range(self._attempts):
+            homes = self.reachable([names[number] for number in missing])
+            parts: dict[int, list[int]] = {}
+            for number in missing:
+                if names[number] in homes:
+                    parts.setdefault(homes[names[number]], []).append(number)
+            queries = {node: query(numbers) for node, numbers in parts.items()}
+            contents = {node: each.encode() for node, each in queries.items()}
+            for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
+                try:
+                    replies.append((parts[node], queries[node].read(self.heard(node, reply))))
+                except WireError as error:
+                    missing.update(dict.fromkeys(parts[node], str(error)))
+                    log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
+                else:
+                    for number in parts[node]:
+                        del missing[number]
+            if not missing:
+                return replies
+        if replies and not everyone:
+            return replies
+        number, why = next(iter(missing.items()))
+        raise TooFewRepliesError(
+            f"{kind}: no usable reply from {len(missing)} clients in {self._attempts} attempts; {names[number]}: {why}"
+        )
+
+    def heard(self, node: int, reply: RecordDict | str) -> RecordDict:
+        """The content of a node's reply; a node that gave none is doubted."""
+        called = self._census.label(node)
+        if isinstance(reply, str):
+            self._census.doubt(node)
+            raise WireError(f"{reply} from {called}")
+        try:
+            check_refusal(reply)
+        except WireError as error:
+            raise WireError(f"{called}: {error}") from error
+        return reply
+
+    def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
+        """The nodes of these clients; waits until one can be reached, or with ``everyone`` all, but not forever."""
+        self._census.look()
+        deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
+        while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:
+            if time.monotonic() > deadline:
+                log(WARNING, "%d of %d clients could be reached in %g s", len(homes), len(names), self._settings.wait)
+                return homes
+            time.sleep(POLL)
+            self._census.look()
+        return homes

@@ -1,0 +1,119 @@
+"""An experiment as a Flower run config, which holds plain values under dotted keys, and back."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from wafl.base.errors import ConfigError
+from wafl.config.experiment import Experiment, Schedule
+from wafl.config.method_keys import MethodTable
+from wafl.config.read import parse_experiment
+from wafl.rounds.admission import Tolerance
+
+OWN = {
+    "task": "train",
+    "folder": "",
+    "output": "runs",
+    "radii": "[0.1, 0.3, 1.0]",
+    "norm": 2.0,
+    "metric": "loss",
+    "confidence": 0.0,
+    "target": "",
+}
+"""What our ServerApp is told in addition to the experiment; see :mod:`wafl.flower.app.server`."""
+
+QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
+"""How a string that holds TOML begins, and what it holds."""
+
+
+def to_run_config(experiment: Experiment) -> dict[str, Any]:
+    """Nested tables of plain values: each method has a table under its name, and lists are strings that hold TOML.
+
+    So are tables among the options of your own methods and parts, and text that could be mistaken for one of these.
+    What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
+    is always written for the same reason.
+    """
+    tolerance = (experiment.tolerance or Tolerance()).remote()
+    experiment = experiment.model_copy(update={"tolerance": tolerance})
+    content = experiment.model_dump(exclude_none=True, exclude={"engine"})
+    methods: dict[str, Any] = {}
+    for table, method in zip(experiment.methods, content.pop("methods"), strict=True):
+        name = table.label
+        key = name.replace(".", "-")  # a dot would begin another table
+        while key in methods:
+            key += "-"
+        methods[key] = method
+    if experiment.engine == "flower-sim":  # simulated nodes have new keys each time
+        content["flower"]["names_by_key"] = False
+    content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
+    return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
+
+
+def from_run_config(values: Mapping[str, Any]) -> Experiment:
+    """The experiment that dotted keys describe, with its clients on nodes."""
+    content: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in OWN or (value == "" and key.startswith("schedule.")):
+            continue
+        *path, last = key.split(".")
+        target = content
+        for part in path:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise ConfigError(f"run config: {key} is set, but a key that it begins with is a value and not a table")
+        target[last] = _read(key, value)
+    tables: Any = content.pop("methods", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise ConfigError("run config: methods must be tables, such as methods.wafl.method = 'WAFL'")
+    # A map that has traveled has lost its order.
+    methods = [_named(name, table) for name, table in sorted(tables.items())]
+    return parse_experiment({"engine": "flower", **content, "methods": methods}, "run config")
+
+
+def _named(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    plain = name == MethodTable.model_construct(method=str(table.get("method", ""))).label
+    return dict(table) if plain or "name" in table else {"name": name, **table}
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _options(value) if key == "options" else _write(value) for key, value in content.items()}
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of any kind. A nested table stays in one piece: its keys may have dots, and it may be empty."""
+    for name in values:
+        if not name.isidentifier():
+            raise ConfigError(
+                f"options: {name!r} is not an argument's name: use letters, digits and '_', and no digit first"
+            )
+    return {name: _inline(value) if isinstance(value, Mapping) else _write(value) for name, value in values.items()}
+
+
+def _write(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list) or (isinstance(value, str) and value.startswith(tuple(QUOTED))):
+        return _inline(value)
+    return value
+
+
+def _inline(value: Any) -> str:
+    """TOML in one line."""
+    import tomlkit
+
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_inline(str(key))} = {_inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return tomlkit.item(value).as_string()
+
+
+def _read(key: str, value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(tuple(QUOTED)):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except ValueError as error:
+        raise ConfigError(f"run config: {key} = {value!r} is not a {QUOTED[value[0]]}: {error}") from error

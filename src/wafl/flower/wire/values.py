@@ -1,0 +1,395 @@
+"""What travels between a server and its nodes: plain values and arrays, no code; all of it is checked on arrival."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import SType
+from torch import Tensor
+
+from wafl.parts.messages import PARAMS, Query, Replies, Reply
+from wafl.rounds.admission import split
+
+FORMAT = 4
+"""Of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
+HEADER = 256
+"""The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+NUMBERS = ("loss", "cost")
+"""What a client reports of each query, in a record of metrics, so that a reply has one record of arrays."""
+LARGEST = 2**62
+LONGEST = 1000
+"""Characters of a refusal."""
+T = TypeVar("T", int, float, str, bool)
+
+
+class WireError(ValueError):
+    """A message that is not what was agreed on; none of it is used."""
+
+
+@dataclass(frozen=True)
+class NodeQuery:
+    """What one node is asked: one query per run, to clients that it holds.
+
+    ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep, and ``names`` says which client
+    each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
+    again. With ``pair``, a lane that is alone is computed next to a copy of itself. ``largest`` is the size of the
+    largest client, None if the method does not need to know it. ``shape`` is that of the ball ``[D, D]``, if it was
+    found from the clients.
+    """
+
+    entry: str
+    runs: tuple[int, ...]
+    queries: tuple[Query, ...]
+    names: Mapping[int, str]
+    num_outputs: int
+    training: str
+    saved: int = -1
+    partial_sums: bool = False
+    pair: bool = False
+    largest: int | None = None
+    shape: Tensor | None = None
+
+
+def encode_query(query: NodeQuery) -> RecordDict:
+    first, scalars, iterates = query.queries[0], sorted(query.queries[0].scalars), sorted(query.queries[0].iterates)
+    content = config_only(
+        "query",
+        entry=query.entry,
+        kind=first.kind,
+        round=first.round,
+        runs=list(query.runs),
+        seeds=[each.seed for each in query.queries],
+        numbers=list(query.names),
+        names=list(query.names.values()),
+        counts=[len(each.clients) for each in query.queries],
+        clients=[client for each in query.queries for client in each.clients],
+        weights=[weight for each in query.queries for weight in each.weights.tolist()],
+        scalars=scalars,
+        values=[float(each.scalars[name]) for each in query.queries for name in scalars],
+        vectors=sorted(first.vectors),
+        iterates=iterates,
+        steps=[each.iterates[name] for each in query.queries for name in iterates],
+        sends=list(first.sends),
+        outputs=query.num_outputs,
+        training=query.training,
+        saved=query.saved,
+        sums=query.partial_sums,
+        pair=query.pair,
+        largest=-1 if query.largest is None else query.largest,
+    )
+    content["params"] = arrays(params=torch.stack([each.params for each in query.queries]))
+    if first.vectors:
+        stacked = {name: torch.stack([each.vectors[name] for each in query.queries]) for name in first.vectors}
+        content["vectors"] = arrays(**stacked)
+    if query.shape is not None:
+        content["shape"] = arrays(matrix=query.shape)
+    return content
+
+
+def num_outputs(content: RecordDict) -> int:
+    """Of the model that a query is about: a node builds it before it reads the parameters, but no larger than these."""
+    sent = content.get("params")
+    params = sent.get(PARAMS) if isinstance(sent, ArrayRecord) else None
+    return Reader(content, "query").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Which runs and clients a node is asked about, and every name in the query: checked before any array is read.
+
+    ``vectors`` travel with the parameters; ``iterates`` and ``sends`` are to be sent back.
+    """
+
+    kind: Literal["train", "loss"]
+    entry: str
+    runs: tuple[int, ...]
+    names: Mapping[int, str]
+    scalars: tuple[str, ...]
+    vectors: tuple[str, ...]
+    iterates: tuple[str, ...]
+    sends: tuple[str, ...]
+
+
+def read_outline(content: RecordDict) -> Outline:
+    """The outline of what :func:`encode_query` wrote; refuses empty and repeated names, and that of the parameters."""
+    check_format(content, "query")
+    read = Reader(content, "query")
+    kind = read.one("kind", str)
+    if kind not in ("train", "loss"):
+        raise WireError(f"kind={short(kind)} must be 'train' or 'loss'")
+    runs = read.many("runs", int, None, 0, LARGEST)
+    if not runs or len(set(runs)) != len(runs):
+        raise WireError(f"runs={short(runs)} must be one or more different numbers")
+    numbers = read.many("numbers", int, None, 0, LARGEST)
+    names = dict(zip(numbers, read.many("names", str, len(numbers)), strict=True))
+    if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
+        raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must all differ")
+    scalars, vectors, iterates, sends = map(read.names, ("scalars", "vectors", "iterates", "sends"))
+    for name, found in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
+        if PARAMS in found or len(set(found)) != len(found):
+            raise WireError(f"{name}={short(found)} must be different names other than {PARAMS!r}")
+    check_arrays(content, "params", (PARAMS,))
+    check_arrays(content, "vectors", vectors)
+    return Outline(kind, read.one("entry", str), tuple(runs), names, scalars, vectors, iterates, sends)
+
+
+def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
+    """What :func:`encode_query` wrote, for a model with parameters ``like`` these."""
+    outline, read = read_outline(content), Reader(content, "query")
+    count, names, number = len(outline.runs), outline.names, read.one("round", int, 0, LARGEST)
+    counts = read.many("counts", int, count, 1, len(names))
+    clients = read.many("clients", int, sum(counts))
+    weights = read.many("weights", float, sum(counts), 0.0)
+    values = read.many("values", float, count * len(outline.scalars))
+    steps = read.many("steps", int, count * len(outline.iterates), 1, LARGEST)
+    seeds = read.many("seeds", int, count, 0, LARGEST)
+    shape = (count, *like.shape)
+    sent = read_arrays(content, "params", (PARAMS,), shape, like.dtype)
+    vectors = read_arrays(content, "vectors", outline.vectors, shape, like.dtype)
+    params = finite(PARAMS, sent[PARAMS]).to(like.device)
+    vectors = {name: finite(name, vector).to(like.device) for name, vector in vectors.items()}
+    queries: list[Query] = []
+    begin = 0
+    for place, size in enumerate(counts):
+        asked = tuple(clients[begin : begin + size])
+        if not set(asked) <= names.keys() or len(set(asked)) != size:
+            raise WireError(f"clients={short(asked)} must be different clients among {short(sorted(names))}")
+        query = Query(
+            outline.kind,
+            number,
+            seeds[place],
+            asked,
+            torch.tensor(weights[begin : begin + size], dtype=torch.float64),
+            params[place],
+            share(outline.scalars, values, place),
+            {name: vector[place] for name, vector in vectors.items()},
+            share(outline.iterates, steps, place),
+            outline.sends,
+        )
+        queries.append(query)
+        begin += size
+    return NodeQuery(
+        outline.entry,
+        outline.runs,
+        tuple(queries),
+        names,
+        num_outputs(content),
+        read.one("training", str),
+        read.one("saved", int, -1, LARGEST),
+        read.one("sums", bool),
+        read.one("pair", bool),
+        None if (largest := read.one("largest", int, -1, 10**9)) < 0 else largest,
+    )
+
+
+def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The metrics of a reply: their names, and one number per client and run each; they may be non-finite."""
+    found = content.get("numbers")
+    values = dict(found) if isinstance(found, MetricRecord) else {}
+    if set(values) != set(NUMBERS):
+        raise WireError(f"numbers holds {short(sorted(values))}, expected {short(sorted(NUMBERS))}")
+    for name, each in values.items():
+        if not isinstance(each, list) or len(each) != count or not all(isinstance(value, float) for value in each):
+            raise WireError(f"{name} must be a list of {count} numbers, got {short(each)}")
+    return {name: torch.tensor(values[name], dtype=torch.float64).to(dtype) for name in NUMBERS}
+
+
+def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]:
+    """One run's values by name."""
+    return dict(zip(names, values[place * len(names) : (place + 1) * len(names)], strict=True))
+
+
+def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
+    """One row per client; with partial sums one per run, the weighted mean of the clients whose numbers are finite."""
+    if query.partial_sums:
+        replies = [_averaged(each, reply) for each, reply in zip(query.queries, replies, strict=True)]
+    content = config_only("reply")
+    content["numbers"] = MetricRecord(
+        {name: [float(value) for reply in replies for value in getattr(reply, name)] for name in NUMBERS}
+    )
+    wanted = query.queries[0].wanted
+    if wanted:
+        content["vectors"] = arrays(**{name: torch.cat([reply.vectors[name] for reply in replies]) for name in wanted})
+    return content
+
+
+def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
+    """One reply per client and run; they may be non-finite, because that is one client's fault and not the node's."""
+    check_format(content, "reply")
+    sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
+    rows = [1] * len(sizes) if query.partial_sums else sizes
+    numbers = _read_numbers(content, sum(sizes), first.params.dtype)
+    shape = (sum(rows), *first.params.shape)
+    found = read_arrays(content, "vectors", first.wanted, shape, first.params.dtype)
+    loss, cost = (numbers[name].split(sizes) for name in NUMBERS)
+    vectors = {
+        name: [part.expand(size, -1) for part, size in zip(whole.split(rows), sizes, strict=True)]
+        for name, whole in found.items()
+    }
+    return [
+        split(Replies(each.clients, loss[i], cost[i], {name: parts[i] for name, parts in vectors.items()}))
+        for i, each in enumerate(query.queries)
+    ]
+
+
+def arrays(**tensors: Tensor) -> ArrayRecord:
+    return ArrayRecord({name: _array(value.detach().cpu().numpy()) for name, value in tensors.items()})
+
+
+def _array(values: np.ndarray[Any, Any]) -> Array:
+    return Array(np.ascontiguousarray(values, values.dtype.newbyteorder("<")))
+
+
+def config_only(record: str, /, **values: Any) -> RecordDict:
+    """A message with one record of plain values and their format; empty lists and None are left out."""
+    filled = {name: value for name, value in values.items() if value is not None and value != []}
+    return RecordDict({record: ConfigRecord({"format": FORMAT, **filled})})
+
+
+def check_format(content: RecordDict, record: str) -> None:
+    """Refuse a message that another version wrote, before anything else of it is read."""
+    read = Reader(content, record)
+    found = read.one("format", int, 0, LARGEST) if read.has("format") else "none"
+    if found != FORMAT:
+        sender, reader = ("server", "node") if record == "query" else ("node", "server")
+        raise WireError(
+            f"the {sender}'s messages have format {found}, this {reader}'s wafl-learn {version('wafl-learn')} has "
+            f"format {FORMAT}: install the same version of wafl-learn on the server and on every node"
+        )
+
+
+def read_arrays(
+    content: RecordDict, record: str, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """All arrays of a record, which must have exactly these names; see :func:`read_array`."""
+    check_arrays(content, record, names)
+    return {name: read_array(content, record, name, shape, dtype) for name in names}
+
+
+def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None:
+    """Refuse a record that does not hold exactly these arrays."""
+    found = content.get(record)
+    sent = set(found) if isinstance(found, ArrayRecord) else set[str]()
+    if sent != set(names):
+        raise WireError(f"{record} holds the arrays {short(sorted(sent))}, expected {short(sorted(names))}")
+
+
+def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An array of exactly this shape, type and size in bytes; nothing is allocated before its header is checked."""
+    found = content.get(record)
+    array = found.get(name) if isinstance(found, ArrayRecord) else None
+    if array is None:
+        raise WireError(f"there is no array {record}.{name}")
+    if dtype not in DTYPES:
+        raise WireError(f"parameters of type {dtype} cannot travel: give the model float32 or float64 parameters")
+    expected = DTYPES[dtype]
+    if array.stype != SType.NUMPY or array.dtype != expected or tuple(array.shape) != shape:
+        raise WireError(
+            f"{name} is {short(array.dtype)} of shape {short(tuple(array.shape))} ({short(array.stype)}), expected "
+            f"{expected} of {shape}"
+        )
+    size, little = math.prod(shape) * dtype.itemsize, np.dtype(expected).newbyteorder("<")
+    begin = _header(array.data[:HEADER], shape, little)
+    if begin is None or len(array.data) != begin + size:
+        raise WireError(f"{name} takes {len(array.data)} bytes, expected a header and {size}")
+    values = np.frombuffer(array.data, little, offset=begin).astype(expected)
+    return torch.from_numpy(values).view(shape)
+
+
+def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | None:
+    """Where the numbers begin, if the header is that of such an array; it is a dict of literals, and nothing is run."""
+    stream = io.BytesIO(data)
+    try:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            return None
+        found = np.lib.format.read_array_header_1_0(stream)
+    except Exception:  # bytes of any kind may raise anything
+        return None
+    return stream.tell() if found == (shape, False, dtype) else None
+
+
+def finite(name: str, values: Tensor) -> Tensor:
+    if not bool(torch.isfinite(values).all()):
+        raise WireError(f"{name} holds NaN or infinity")
+    return values
+
+
+class Reader:
+    """The plain values of a message; names each one that is missing, of the wrong type or out of range."""
+
+    def __init__(self, content: RecordDict, record: str) -> None:
+        found = content.get(record)
+        if not isinstance(found, ConfigRecord):
+            raise WireError(f"there is no record {record!r}")
+        self._values = found
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def one(self, name: str, kind: type[T], low: float | None = None, high: float | None = None) -> T:
+        return self._checked(name, self._values.get(name), kind, low, high)
+
+    def many(
+        self, name: str, kind: type[T], count: int | None = None, low: float | None = None, high: float | None = None
+    ) -> list[T]:
+        values = self._values.get(name, [])
+        if not isinstance(values, list) or (count is not None and len(values) != count):
+            wanted = "values" if count is None else f"{count} values"
+            raise WireError(f"{name} must be a list of {wanted}, got {short(values)}")
+        return [self._checked(name, value, kind, low, high) for value in values]
+
+    def different(self, name: str) -> tuple[str, ...]:
+        """Strings that all differ."""
+        found = self.many(name, str)
+        if len(set(found)) != len(found):
+            raise WireError(f"{name}={short(found)} must all differ")
+        return tuple(found)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Different strings, none of them empty."""
+        found = self.different(name)
+        if "" in found:
+            raise WireError(f"{name}={short(found)} must not have an empty name")
+        return found
+
+    @staticmethod
+    def _checked(name: str, value: Any, kind: type[T], low: float | None, high: float | None) -> T:
+        if type(value) is not kind:
+            raise WireError(f"{name}={short(value)} must be of type {kind.__name__}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise WireError(f"{name}={value} must be finite")
+            if (low is not None and value < low) or (high is not None and value > high):
+                raise WireError(f"{name}={value} must lie in [{low}, {high}]")
+        return cast(T, value)
+
+
+def _averaged(query: Query, replies: Replies) -> Replies:
+    if not replies.vectors:
+        return replies
+    sound = torch.stack([torch.isfinite(part).all(1) for part in replies.vectors.values()]).all(0)
+    sound &= torch.isfinite(replies.loss) & torch.isfinite(replies.cost)
+    weights = torch.where(sound.cpu(), query.weights, 0.0)
+    if not float(weights.sum()) > 0:
+        weights = sound.cpu().double()
+    weights = weights / weights.sum().clamp_min(1e-300)
+
+    def mean(part: Tensor) -> Tensor:
+        return (weights.to(part) @ torch.where(sound[:, None], part, 0.0))[None]
+
+    loss = torch.where(sound, replies.loss, torch.nan)  # which tells the server to leave these clients out
+    return replace(replies, loss=loss, vectors={name: mean(part) for name, part in replies.vectors.items()})
+
+
+def short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:77]}..."

@@ -1,0 +1,202 @@
+"""Contestants do the same work in turns, each time in a new process: what each takes, and whether it did the work."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wafl.lab.contest.shared.handed import Work
+from wafl.lab.contest.work import Size, federation_of, make_model, make_work
+
+SAME = 1e-4
+"""How far parameters may be apart after the same batches."""
+LIKE = 0.02
+"""How far accuracies may be apart after batches of its own."""
+JUDGED = 4096
+"""On how many examples at most: those of a thousand clients would take a CNN longer than its training."""
+OURS = "wafl"
+Clock = Literal["wall", "cpu"]
+CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Its name, the command that does the work, and whether it takes the batches that it is handed."""
+
+    name: str
+    command: tuple[str, ...]
+    kinds: tuple[str, ...] = ("fedavg", "cnn")
+    same_batches: bool = True
+
+
+def at_home(kind: str) -> list[Contestant]:
+    """Those that need nothing but this package."""
+    found = {OURS: "ours", "plain PyTorch": "plain", **({"floor": "floor"} if kind == "fedavg" else {})}
+    python = (sys.executable, "-m")
+    return [Contestant(name, (*python, f"wafl.lab.contest.{module}"), (kind,)) for name, module in found.items()]
+
+
+def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
+    """The peers in a folder whose environments are there, and for the others how to make them."""
+    peers: list[Contestant] = []
+    missing: list[str] = []
+    for script in sorted(folder.glob("*/peer.py")):
+        home = script.parent
+        python, about = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
+        if python.exists():
+            peers.append(
+                Contestant(home.name, (str(python), str(script)), tuple(about["kinds"]), about["same_batches"])
+            )
+        else:
+            made = (
+                f"python3 -m venv {home / '.venv'} && {python.with_name('pip')} install -r {home / 'requirements.txt'}"
+            )
+            missing.append(f"{home.name} is left out. To have it: {made}")
+    if not peers and not missing:
+        raise ValueError(f"{folder} holds no peers: give the folder that has NAME/peer.py, such as benchmarks/peers")
+    return peers, missing
+
+
+def hold(
+    kind: str,
+    size: Size,
+    contestants: Sequence[Contestant],
+    *,
+    repeats: int,
+    threads: int | None = None,
+    clock: Clock = "wall",
+    show: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Let all contestants do the work, in turns.
+
+    Args:
+        kind: ``fedavg`` and ``wafl`` with a linear model, or ``cnn``.
+        size: how large the work is.
+        contestants: who takes part; wafl must.
+        repeats: how often each does the work.
+        threads: on how many processors each may run; by default all.
+        clock: which seconds the ratios are of: those on the wall, or those of the processors.
+        show: called with a line now and then.
+
+    Returns:
+        What each took, by its name: a list per quantity with one value per turn, and ratios to wafl.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        work = make_work(kind, size)
+        place = Path(folder) / "work.npz"
+        work.write(str(place))
+        turns: dict[str, list[dict[str, Any]]] = {each.name: [] for each in contestants}
+        for repeat in range(repeats):
+            for each in contestants:
+                if any("failed" in turn for turn in turns[each.name]):
+                    continue
+                turns[each.name].append(_turn(each, place, threads))
+                show(f"{kind}, turn {repeat + 1} of {repeats}: {each.name}")
+    reference = turns["plain PyTorch"][0].get("params") if "plain PyTorch" in turns else None
+    rows = {each.name: _row(each, turns[each.name], turns[OURS], work, reference, clock) for each in contestants}
+    return {"kind": kind, **asdict(size), "repeats": repeats, "clock": clock, "machine": machine(threads), "rows": rows}
+
+
+def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
+    result = work.with_name("result.npz")
+    result.unlink(missing_ok=True)
+    here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    allowed = sorted(here)[: threads or len(here)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), _own_path(each)])),
+        "OMP_NUM_THREADS": str(len(allowed) or threads or os.cpu_count() or 1),
+        "WAFL_BENCH_BEGAN": str(time.time()),
+    }
+    done = subprocess.run(
+        [*each.command, str(work), str(result)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=(lambda: os.sched_setaffinity(0, allowed)) if allowed else None,
+    )
+    if done.returncode != 0 or not result.exists():
+        said = (done.stderr or done.stdout).strip().splitlines()
+        return {"failed": said[-1] if said else f"exit status {done.returncode}"}
+    with np.load(result) as file:
+        params = {name: file[name] for name in file.files}
+    return {**json.loads(done.stdout.strip().splitlines()[-1]), "params": params}
+
+
+def _own_path(each: Contestant) -> str:
+    """Peers find nothing of ours but what they are handed."""
+    return os.environ.get("PYTHONPATH", "") if each.command[0] == sys.executable else ""
+
+
+def _row(
+    each: Contestant,
+    turns: Sequence[Mapping[str, Any]],
+    ours: Sequence[Mapping[str, Any]],
+    work: Work,
+    reference: Mapping[str, NDArray[Any]] | None,
+    clock: Clock,
+) -> dict[str, Any]:
+    if failed := [turn["failed"] for turn in turns if "failed" in turn]:
+        return {"failed": failed[0]}
+    row: dict[str, Any] = {name: [turn[name] for turn in turns] for name in ("startup", "wall", "cpu", "peak_bytes")}
+    row["clock"] = "wall" if None in row[clock] else clock  # a peer with processes of its own
+    both = zip(turns, ours, strict=True)
+    ratios = [turn[row["clock"]] / mine[row["clock"]] for turn, mine in both if "failed" not in mine]
+    if not ratios:
+        return {**row, "failed": "there is nothing to compare it with: wafl failed"}
+    row["ratio"] = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    row["accuracy"] = _accuracy(work, turns[0]["params"])
+    if reference is not None:
+        row["difference"] = max(
+            float(np.abs(value - reference[name]).max()) for name, value in turns[0]["params"].items()
+        )
+        if each.same_batches and row["difference"] > SAME:
+            row["failed"] = (
+                f"its parameters differ from the plain loop's by {row['difference']:.1e}, more than {SAME:g}"
+            )
+        elif not each.same_batches and _accuracy(work, reference) - row["accuracy"] > LIKE:
+            row["failed"] = f"its accuracy is {row['accuracy']:.3f}, more than {LIKE:g} below the plain loop's"
+    return row
+
+
+def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
+    """The share of training examples that the model classifies as they are labeled."""
+    x, y, offsets = (torch.from_numpy(part) for part in (work.x, work.y, work.offsets))
+    model = make_model(work.about["model"], federation_of(x, y, offsets))
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
+    count = min(JUDGED, len(y))
+    chosen = torch.arange(count) * len(y) // count  # of all clients alike
+    with torch.no_grad():
+        found = torch.cat([model(x[rows]).argmax(1) for rows in chosen.split(256)])
+    return float((found == y[chosen]).double().mean())
+
+
+def machine(threads: int | None) -> dict[str, Any]:
+    """Where it was measured, and when."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "processors": os.cpu_count(),
+        "threads": threads or os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": shlex.join(["wafl", *sys.argv[1:]]),
+    }

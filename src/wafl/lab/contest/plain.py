@@ -1,0 +1,34 @@
+"""The contestant: a plain loop in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from wafl.lab.contest import sequential
+from wafl.lab.contest.shared.handed import Params, Train, Work, compete
+from wafl.lab.contest.work import federation_of, make_model
+
+
+def prepare(work: Work) -> Train:
+    clients = federation_of(*(torch.from_numpy(part) for part in (work.x, work.y, work.offsets)))
+    model, about = make_model(work.about["model"], clients), work.about
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
+    shards = [clients.train.of(client) for client in range(clients.num_clients)]
+    cohorts: list[list[int]] = work.cohorts.tolist()
+
+    def batches(round_: int, client: int) -> Iterator[Tensor]:
+        return map(torch.from_numpy, work.batches(round_, cohorts[round_].index(client)))
+
+    def train(rounds: int) -> Params:
+        settings = about["learning_rate"], about["gamma"], about["steps"]
+        trained = sequential.train(model, shards, cohorts[:rounds], batches, *settings)
+        return {name: value.numpy() for name, value in trained.state_dict().items()}
+
+    return train
+
+
+if __name__ == "__main__":
+    compete(prepare)

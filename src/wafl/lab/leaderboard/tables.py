@@ -1,0 +1,134 @@
+"""The tables of the pages, as Markdown, from numbers alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wafl.lab.diverged import diverged
+from wafl.lab.leaderboard.measure import COLUMNS
+from wafl.lab.statistics import Mean, average_ranks, critical_difference, mean_of, paired
+
+BASE = "FedAvg"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def of_leaderboard(numbers: Mapping[str, Any]) -> str:
+    """Every data set's table, and the average ranks."""
+    results: dict[str, dict[str, Any]] = numbers["results"]
+    parts = [_ranks(results)]
+    for name, methods in results.items():
+        shown = [column for column in COLUMNS if _values(next(iter(methods.values())), column)]
+        rows = [
+            [method, *(str(mean_of(_values(row, column))) for column in shown), _ahead(methods, method)]
+            for method, row in methods.items()
+            if _values(row, "unseen")
+        ]
+        title = f"### {name} ({numbers['what'][name]})"
+        parts.append(f"{title}\n\n{table(['method', *shown, 'unseen, against FedAvg'], rows)}")
+    if numbers["absent"]:
+        missing = ", ".join(f"{name} ({what})" for name, what in numbers["absent"].items())
+        parts.append(f"Not here when this was made: {missing}.")
+    if numbers.get("unfinished"):
+        missing = "; ".join(f"{', '.join(methods)} on {name}" for name, methods in numbers["unfinished"].items())
+        parts.append(f"Not made: {missing}.")
+    return "\n\n".join(parts)
+
+
+def _values(row: Mapping[str, Any], column: str) -> list[float]:
+    return [split[column] for split in row["splits"] if split[column] is not None]
+
+
+def _ahead(methods: Mapping[str, Any], method: str) -> str:
+    """The paired difference to FedAvg on unseen clients, in bold if its interval leaves out 0."""
+    if method == BASE or BASE not in methods:
+        return ""
+    ours, theirs = _values(methods[method], "unseen"), _values(methods[BASE], "unseen")
+    if len(ours) != len(theirs):
+        return "some splits diverged"
+    return signed(paired(ours, theirs))
+
+
+def signed(mean: Mean) -> str:
+    """A difference with its interval, in bold if that leaves out 0.
+
+    >>> signed(Mean(1.5, 0.5, 5)), signed(Mean(-0.2, 0.5, 5))
+    ('**+1.5 ± 0.5**', '-0.2 ± 0.5')
+    """
+    text = f"{mean.value:+.1f}" + ("" if mean.half is None else f" ± {mean.half:.1f}")
+    return f"**{text}**" if mean.half is not None and abs(mean.value) > mean.half else text
+
+
+def _ranks(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Average ranks on unseen clients and on the worst tenth, over the data sets where every method has numbers."""
+    most = max((len(methods) for methods in results.values()), default=0)
+    whole = {
+        name: methods
+        for name, methods in results.items()
+        if len(methods) == most and all(_values(row, "unseen") for row in methods.values())
+    }
+    if len(whole) < 2:
+        return "Ranks need at least two data sets."
+    columns = ("unseen", "worst tenth", "disturbed")
+    ranks = {
+        column: average_ranks(
+            {
+                name: {method: mean_of(_values(row, column)).value for method, row in methods.items()}
+                for name, methods in whole.items()
+            }
+        )
+        for column in columns
+    }
+    order = sorted(ranks["unseen"], key=ranks["unseen"].__getitem__)
+    rows = [[method, *(f"{ranks[column][method]:.1f}" for column in columns)] for method in order]
+    distance = critical_difference(len(order), len(whole))
+    text = f"Average ranks over {len(whole)} data sets; two differ at 5% if they are {distance:.1f} apart (Nemenyi)."
+    return f"{text}\n\n{table(['method', *columns], rows)}"
+
+
+def of_experiment(numbers: Mapping[str, Any]) -> str:
+    """Mean and interval of every method under every test."""
+    if numbers["figure"] == "partition":
+        (row,) = numbers["rows"]
+        return table(
+            list(row), [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()]]
+        )
+    every = numbers["rows"]
+    rows = [row for row in every if "test" in row]
+    tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))
+    heads = [test if share == 0 and len(tests) == 1 else f"{test}, {share:.0%}" for test, share in tests]
+    radius = any(row.get("radius") is not None for row in rows)
+    found: list[list[str]] = []
+    for label in dict.fromkeys(row["label"] for row in every):
+        own = [row for row in rows if row["label"] == label]
+        cells = [
+            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test]))
+            if own
+            else "diverged"
+            for test in tests
+        ]
+        radii = [row["radius"] for row in own if row.get("radius") is not None]
+        found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
+    text = table(["accuracy (%)", *heads, *(["achieved radius"] if radius else [])], found)
+    notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
+    if left := numbers.get("unfinished"):
+        notes.append(f"Not made: {', '.join(left)}.")
+    return "\n\n".join([text, *notes])
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """A page with the tables between ``<!-- table NAME -->`` and ``<!-- end -->`` made again."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"there are no numbers for the table {name!r}")
+        return f"<!-- table {name} -->\n\n{tables[name]}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)

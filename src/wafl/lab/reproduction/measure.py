@@ -1,0 +1,88 @@
+"""Saved runs under several attacks: accuracy and loss of every run, seed by seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wafl.base.files import write_whole
+from wafl.config.experiment import Attack
+from wafl.config.plan import Entry, make_attack
+from wafl.data.federation import Federation
+from wafl.engine.embedded import find_device
+from wafl.evaluation.compare import compare
+from wafl.results.run import Run, load_run
+from wafl.studies.study import Study
+
+LAST = 0.25
+"""The share of the rounds, at the end, over which an achieved radius is averaged."""
+
+
+def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Federation | None) -> list[dict[str, Any]]:
+    """One row per run, test and share: what a finished method gave.
+
+    The clients that are attacked are drawn by the run's seed, so methods are compared on the same ones.
+
+    Args:
+        study: a study in which the method is done.
+        entry: the method.
+        tests: attacks by name, as in an experiment file, each with its shares ``attacked`` (none is clean data),
+            and ``seeds`` if only some of them are tested.
+        target: clients to test on instead of the study's own.
+    """
+    rows: list[dict[str, Any]] = []
+    labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
+    for place, point in enumerate(study.points(entry)):
+        run = load_run(study.run_folder(entry, point), model=study.plan.model)
+        run = run.to(find_device(study.plan.experiment.device))
+        about = {"label": labels[place // seeds], "entry": entry.name, "method": entry.method.name, **point}
+        if run.diverged:
+            rows.append({**about, "diverged": run.diverged})
+            continue
+        about |= {"radius": achieved_radius(run), "rounds": len(run.history)}
+        clients = target or study.plan.federation
+        assert clients is not None
+        kept = study.run_folder(entry, point) / "tested.json"
+        for name, test in tests.items():
+            if point["seed"] not in test.get("seeds", [point["seed"]]):
+                continue
+            rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
+    return rows
+
+
+def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A test of a run, from the file of what is known of it if it was done before: some attacks take minutes."""
+    known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    key = json.dumps([name, test], sort_keys=True)
+    if key not in known:
+        known[key] = _tested(run, clients, name, test)
+        write_whole(kept, json.dumps(known, indent=1).encode())
+    return known[key]
+
+
+def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
+    options = {key: value for key, value in test.items() if key not in ("attacked", "seeds")}
+    attack = make_attack(Attack(**options))
+    attack = None if attack is None else attack.within(clients.bounds)
+    shares = test.get("attacked", [0.0]) if attack is not None else [0.0]
+    seed = run.settings["schedule"]["seed"]
+    table = compare({"run": run}, clients, attacks=attack, attacked=shares, seed=seed)
+    return [
+        {
+            "test": name,
+            "attacked": share,
+            "accuracy": None if row.score.accuracy is None else 100.0 * row.score.accuracy,
+            "loss": row.score.loss,
+            "worst_tenth": 100.0 * row.score.worst_tenth,
+        }
+        for share, row in zip(shares, table.rows, strict=True)
+    ]
+
+
+def achieved_radius(run: Run) -> float | None:
+    """The mean achieved radius of the last rounds; None if the method moves nothing."""
+    radii = [value for value in run.history.column("achieved_radius") if value is not None]
+    last = radii[-max(1, round(LAST * len(radii))) :]
+    return sum(last) / len(last) if last else None

@@ -1,0 +1,38 @@
+"""FedProx: local steps that stay near the server's model.
+
+Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from wafl.base.options import NotNegative, Tunable, check_options, maker
+from wafl.parts.local_step import LocalState, LocalStep
+
+
+@dataclass(frozen=True)
+class Prox(LocalStep):
+    """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent.
+
+    Args:
+        mu: how strongly local models are pulled back to the server's; 0 is plain descent.
+    """
+
+    mu: Annotated[float, NotNegative, Tunable(30.0), "How strongly local models are pulled back to the server's."] = 0.1
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def scalars(self) -> dict[str, float]:
+        return {"mu": self.mu}
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return gradient + state.scalars["mu"] * (state.params - state.start), state.carry
+
+
+prox = maker(Prox)

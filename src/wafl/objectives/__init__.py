@@ -1,0 +1,46 @@
+"""Objectives: what a client descends. Most move each example first; some add to the loss.
+
+One file per objective, in ``ball/``, ``attacked/`` or ``penalties/``; the base class is in ``base.py``.
+"""
+
+from wafl.objectives.attacked.affine import Affine, affine
+from wafl.objectives.attacked.projected import BoundedAscent, ProjectedAscent, fgsm, pgm
+from wafl.objectives.ball.client_shape import client_shape
+from wafl.objectives.ball.resilient import Resilient, resilient
+from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.sinkhorn import Sinkhorn, sinkhorn
+from wafl.objectives.ball.wasserstein import Wasserstein, wasserstein
+from wafl.objectives.base import Move, Objective, ObjectiveState, Term
+from wafl.objectives.penalties.calibrated import Calibrated, calibrated
+from wafl.objectives.penalties.invariant import Invariant, invariant
+from wafl.objectives.penalties.simple_representation import SimpleRepresentation, simple_representation
+from wafl.objectives.penalties.trades import Trades, trades
+
+__all__ = [
+    "Affine",
+    "BoundedAscent",
+    "Calibrated",
+    "Invariant",
+    "Move",
+    "Objective",
+    "ObjectiveState",
+    "ProjectedAscent",
+    "Resilient",
+    "Shape",
+    "SimpleRepresentation",
+    "Sinkhorn",
+    "Term",
+    "Trades",
+    "Wasserstein",
+    "affine",
+    "calibrated",
+    "client_shape",
+    "fgsm",
+    "invariant",
+    "pgm",
+    "resilient",
+    "simple_representation",
+    "sinkhorn",
+    "trades",
+    "wasserstein",
+]

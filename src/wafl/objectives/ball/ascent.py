@@ -1,0 +1,186 @@
+"""The inner maximization: a damped fixed-point iteration for every ground norm.
+
+Linearized at the current point, the inner problem ``max <g, d> - gamma ||d||^p`` has a closed-form
+solution for each norm (``linear_maximizer``). The solver moves part of the way there,
+
+    d <- d + a (linear_maximizer(g(d)) - d),
+
+which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x the full
+step (a = 1) never descends: the linearized objective lies below the true one and touches it at d, and the step goes to
+its maximum. So a linear model needs no line search (``accelerated.py``); otherwise each example finds its own a
+(``backtrack``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.base.capture import everywhere
+from wafl.base.norms import power_norm
+from wafl.objectives.ball.staircase import crossing
+
+
+@dataclass(frozen=True)
+class Room:
+    """How far each coordinate may move down and up before it leaves the bounds."""
+
+    down: Tensor
+    up: Tensor
+
+    @classmethod
+    def within(cls, x: Tensor, bounds: tuple[float, float]) -> Room:
+        """The room of examples inside a box, whose ends may be infinite; the room itself is always finite."""
+        most = torch.finfo(x.dtype).max
+        return cls((x - bounds[0]).clamp_max(most), (bounds[1] - x).clamp_max(most))
+
+    def clip(self, delta: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(delta, self.up), -self.down)
+
+    def along(self, direction: Tensor) -> Tensor:
+        return torch.where(direction >= 0, self.up, self.down)
+
+
+def linear_maximizer(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
+    """``argmax <g, d> - gamma ||d||^power`` over d within ``room``; ``gradient [L, B, D]``, ``gamma [L]``.
+
+    Without a room and with power 2 this is ``(||g||_* / 2 gamma) v``, where v is the unit vector of the norm that
+    maximizes ``<g, v>``. With power 1 it is finite only within a room.
+    """
+    if norm == 2:
+        return _l2_maximizer(gradient, gamma, power, room)
+    size = gradient.abs()
+    if room is None:
+        return gradient.sign() * _free_lengths(size, gamma, norm, power)
+    space = room.along(gradient)
+    if norm == 1:
+        return gradient.sign() * _l1_lengths(size, space, gamma, power)
+    return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power), space)
+
+
+def _free_lengths(size: Tensor, gamma: Tensor, norm: float, power: int) -> Tensor:
+    """Without bounds: a single coordinate for l1, all coordinates alike for l_inf."""
+    if power == 1:
+        raise ValueError("power=1 has no finite linear maximizer without bounds")
+    price = 2.0 * gamma[:, None, None]
+    if norm == math.inf:
+        return size.sum(-1, keepdim=True) / price
+    length, coordinate = size.max(-1, keepdim=True)
+    return torch.zeros_like(size).scatter(-1, coordinate, length / price)
+
+
+def _l2_maximizer(gradient: Tensor, gamma: Tensor, power: int, room: Room | None) -> Tensor:
+    if power == 2:
+        delta = gradient / (2.0 * gamma[:, None, None])
+        return room.clip(delta) if room is not None else delta
+    if room is None:
+        raise ValueError("power=1 has no finite linear maximizer without bounds")
+    # A free coordinate satisfies g = gamma d / ||d||, so d = clip(t g) with t = ||d|| / gamma. Bisection from the
+    # largest useful t down finds the largest fixed point.
+    low = torch.zeros_like(gradient[..., :1])
+    high = power_norm(room.along(gradient), 2, 1)[..., None] / gamma[:, None, None]
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        longer = power_norm(room.clip(middle * gradient), 2, 1)[..., None] / gamma[:, None, None] > middle
+        low, high = torch.where(longer, middle, low), torch.where(longer, high, middle)
+    return room.clip(high * gradient)
+
+
+def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
+    """Spend the total length on the steepest coordinates first, each as far as its space goes.
+
+    The next unit of length gains its coordinate's ``|g|`` and costs ``2 gamma total`` (power 2) or
+    ``gamma`` (power 1); spending stops where the cost reaches the gain.
+    """
+    price = gamma[:, None, None]
+    if power == 1:
+        return torch.where(size > price, space, 0.0)
+    slope = crossing(size, space, lambda total: 2.0 * price * total)
+    full = torch.where(size > slope, space, 0.0)
+    marginal = torch.where(size == slope, space, 0.0)  # one coordinate, or several that are equally steep
+    rest = slope / (2.0 * price) - full.sum(-1, keepdim=True)
+    return full + torch.minimum((rest - (marginal.cumsum(-1) - marginal)).clamp_min(0.0), marginal)
+
+
+def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
+    """Raise all coordinates together; one that reaches its bound stops gaining."""
+    price = gamma[:, None, None]
+    if power == 1:
+        return crossing(space, size, lambda gain: torch.where(gain > price, math.inf, 0.0).to(gain))
+    return crossing(space, size, lambda gain: gain / (2.0 * price))
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where the iteration ended: for each lane and example the point, its objective, and whether it has settled."""
+
+    point: Tensor
+    value: Tensor
+    converged: Tensor
+
+
+def backtrack(
+    evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
+    aim_at: Callable[[Tensor], Tensor],
+    length: Callable[[Tensor], Tensor],
+    start: Tensor,
+    origin: Tensor,
+    steps: int,
+    tolerance: float,
+    feature_dim: int,
+    last_value: Callable[[Tensor], Tensor] | None = None,
+) -> Ascent:
+    """Iterate to the fixed point with a separate damping for each example, halved whenever a step would descend.
+
+    Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
+    what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
+    converged, to within ``tolerance`` of its distance from the origin, is frozen individually. With ``last_value``,
+    which gives the objective alone, an example that climbs in the last step counts as settled, without a look.
+    """
+    point, (value, slope) = start, evaluate(start)
+    damping = torch.ones_like(value)
+    aim = aim_at(slope)
+    settled = torch.zeros_like(value, dtype=torch.bool)
+    at_hand = start.device.type == "cpu"  # elsewhere, asking whether all climb takes longer than choosing among them
+    for step in range(steps):
+        if tolerance > 0:
+            settled = settled | close(length(aim - point), tolerance, length(aim - origin))
+            if everywhere(settled):
+                break
+        trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
+        if last_value is not None and step == steps - 1:
+            trial_value = last_value(trial)
+            climbs = _climbs(trial_value, value) & ~settled
+            if at_hand and bool(climbs.all()):
+                return Ascent(trial, trial_value, climbs)
+            stays = close(length(aim - point), settling(tolerance, value), length(aim - origin))
+            point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
+            return Ascent(point, torch.where(climbs, trial_value, value), settled | climbs | stays)
+        trial_value, slope = evaluate(trial)
+        climbs = _climbs(trial_value, value) & ~settled
+        if at_hand and bool(climbs.all()):
+            point, value, aim = trial, trial_value, aim_at(slope)
+            continue
+        point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
+        value = torch.where(climbs, trial_value, value)
+        aim = torch.where(climbs.unsqueeze(feature_dim), aim_at(slope), aim)
+        damping = torch.where(climbs | settled, damping, damping / 2.0)
+    settled = settled | close(length(aim - point), settling(tolerance, value), length(aim - origin))
+    return Ascent(point, value, settled)
+
+
+def _climbs(trial: Tensor, value: Tensor) -> Tensor:
+    """Near the maximum a step changes the value by less than its rounding error, and must still be taken."""
+    return trial >= value - 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
+
+
+def close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:
+    return (left <= tolerance * whole) & torch.isfinite(whole)
+
+
+def settling(tolerance: float, like: Tensor) -> float:
+    return tolerance if tolerance > 0 else math.sqrt(torch.finfo(like.dtype).eps)

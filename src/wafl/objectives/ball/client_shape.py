@@ -1,0 +1,102 @@
+"""The shape of how clients differ, found from the means of their classes: no example is needed in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.base.cost import check_memory
+from wafl.objectives.ball.shape import CLIENTS, Shape
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """The mean of each class that a client has, for several clients, by class and then by client.
+
+    Args:
+        labels: the class of each mean ``[G]``; targets of a regression count as one class, 0.
+        clients: whose it is ``[G]``.
+        means: the means ``[G, D]``, in double precision.
+        counts: of how many examples each is ``[G]``.
+    """
+
+    labels: Tensor
+    clients: Tensor
+    means: Tensor
+    counts: Tensor
+
+    def sizes(self, num_clients: int) -> list[int]:
+        """How many examples each client has."""
+        return torch.zeros(num_clients, dtype=torch.int64).index_add_(0, self.clients, self.counts).tolist()
+
+
+def class_means(x: Tensor, y: Tensor, owner: Tensor) -> ClassMeans:
+    """The class means of examples ``x [N, ...]`` with labels ``y [N]``, whose clients are ``owner [N]``."""
+    labels = torch.zeros_like(owner) if y.is_floating_point() else y
+    groups, place = torch.stack([labels, owner], dim=1).unique(dim=0, return_inverse=True)
+    counts = torch.bincount(place, minlength=len(groups))
+    return ClassMeans(
+        groups[:, 0], groups[:, 1], _sums(x.flatten(1).double(), place, len(groups)) / counts[:, None], counts
+    )
+
+
+def joined(parts: Sequence[ClassMeans]) -> ClassMeans:
+    """The class means of several groups of clients, in the order of :class:`ClassMeans`."""
+    labels, clients = (torch.cat([getattr(part, name) for part in parts]) for name in ("labels", "clients"))
+    order = torch.stack([labels, clients], dim=1).unique(dim=0, return_inverse=True)[1].argsort()
+    means, counts = (torch.cat([getattr(part, name) for part in parts]) for name in ("means", "counts"))
+    return ClassMeans(labels[order], clients[order], means[order], counts[order])
+
+
+def shape_of_means(found: ClassMeans, shrinkage: float = 0.1) -> Shape:
+    """The root of the covariance of the class means between clients, shrunk toward a round shape.
+
+    ``B = sum_c sum_i n_ic (m_ic - m_c)(m_ic - m_c)^T / sum n_ic``, with ``m_ic`` the mean of the class c at client i,
+    ``n_ic`` how many examples it is of, and ``m_c`` the mean over all clients. Then
+    ``A^2 = (1 - shrinkage) B / b + shrinkage I`` with ``b = trace(B) / D``, so that a move costs on average what it
+    costs in a round ball.
+
+    Args:
+        found: the means of all clients.
+        shrinkage: the part that is round.
+    """
+    means, counts = found.means, found.counts.double()
+    classes, of_class = found.labels.unique(return_inverse=True)
+    totals = torch.zeros(len(classes), dtype=torch.float64).index_add_(0, of_class, counts)
+    centers = _sums(counts[:, None] * means, of_class, len(classes)) / totals[:, None]
+    shares = (counts / counts.sum())[:, None]
+    apart = (means - centers[of_class]) * shares.sqrt()
+    between = apart.T @ apart
+    size = between.trace() / len(between)
+    if not float(size) > 1e-12 * float((shares * means.square()).sum() / len(between)):
+        raise ValueError(f"shape={CLIENTS!r}: the clients' classes have the same means, so there is no shape to find")
+    round_part = torch.eye(len(between), dtype=torch.float64)
+    values, vectors = torch.linalg.eigh((1.0 - shrinkage) * between / size + shrinkage * round_part)
+    return Shape((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
+
+
+def client_shape(x: Tensor, y: Tensor, owner: Tensor, shrinkage: float = 0.1) -> Shape:
+    """The shape of how clients differ, from their examples (see :func:`shape_of_means`).
+
+    Args:
+        x: examples ``[N, ...]``.
+        y: their labels ``[N]``; targets of a regression count as one class.
+        owner: whose each example is, ``[N]``.
+        shrinkage: the part that is round.
+    """
+    return shape_of_means(class_means(x, y, owner), shrinkage)
+
+
+def check_size(input_shape: tuple[int, ...]) -> None:
+    """Refuse examples with so many features that a shape of them does not fit into memory."""
+    features = math.prod(input_shape)
+    remedy = "give one number per feature, or use a round ball"
+    check_memory(f"shape={CLIENTS!r} of {features} features", 24.0 * features**2, remedy)
+
+
+def _sums(values: Tensor, place: Tensor, groups: int) -> Tensor:
+    return values.new_zeros(groups, values.shape[1]).index_add_(0, place, values)

@@ -1,0 +1,132 @@
+"""The ascent on the inputs themselves: any model, norm, power and bounds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wafl.base.bounds import Box, check_inside
+from wafl.base.capture import everywhere
+from wafl.base.norms import power_norm
+from wafl.objectives.ball.ascent import Room, backtrack, close, linear_maximizer, settling
+from wafl.objectives.base import Move
+from wafl.tasks.inputs import Inputs, shared
+from wafl.tasks.problem import Problem
+
+
+class InputSpace:
+    """Points are moves ``[L, B, D]``, priced by ``gamma ||move||^power``."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        x: Inputs,
+        y: Tensor,
+        gamma: Tensor,
+        norm: float,
+        power: int,
+        bounds: Box | None,
+        watched: bool = True,
+    ) -> None:
+        self.problem, self.y, self.gamma = problem, y, gamma
+        self.watched = watched
+        self.norm, self.power, self.bounds = norm, power, bounds
+        self.x = x.dense()
+        self.flat = self.x.flatten(2)
+        self.features = self.flat.shape[-1]
+        check_inside(self.flat, bounds)
+        self.room = None if bounds is None else Room.within(self.flat, bounds)
+        self._last: tuple[Tensor, Inputs] | None = None  # the last move that was valued, and the examples there
+
+    def cost(self, delta: Tensor) -> Tensor:
+        return power_norm(delta, self.norm, self.power)
+
+    def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
+        return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
+
+    def value(self, delta: Tensor) -> Tensor:
+        there = self.problem.forward(self.x + delta.view_as(self.x))
+        self._last = delta, there
+        loss = self.problem.loss(there, self.y)
+        return loss - self.gamma[:, None] * self.cost(delta)
+
+    def aim_at(self, gradient: Tensor) -> Tensor:
+        return linear_maximizer(gradient, self.gamma, self.norm, self.power, self.room)
+
+    def length(self, move: Tensor) -> Tensor:
+        return power_norm(move, self.norm, 1)
+
+    def class_starts(self) -> list[Tensor]:
+        """For each class k, where ``s_k - s_y``, the difference of the losses of two labels, aims."""
+        if self.problem.output_loss.probabilities is None:
+            return []
+        own = self.problem.gradient(self.x, self.y)
+        labels = (torch.full_like(self.y, label) for label in range(num_classes(self.problem, shared(self.x))))
+        return [self.aim_at((own - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
+
+    def random_start(self, draw: Tensor) -> Tensor:
+        """As far away as the first step goes, in a direction that the norm favors."""
+        gradient = self.evaluate(torch.zeros_like(self.flat))[1]
+        return self.aim_at(draw * power_norm(gradient, 2, 1)[..., None])
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        origin = torch.zeros_like(self.flat)
+        begin = origin if start is None else start
+        last_value = None if self.watched else self.value
+        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value)
+        return Move(self.moved(ascent.point), self.y, ascent.value, self.cost(ascent.point), ascent.converged)
+
+    def moved(self, delta: Tensor) -> Tensor | Inputs:
+        """The examples after a move, with their forward pass if the last one was made there."""
+        last = self._last
+        there = last[1] if last is not None and last[0] is delta else shared(self.x + delta.view_as(self.x))
+        if self.bounds is None:
+            return there
+        inside = there.base.clamp(*self.bounds)
+        return there if there.passed and everywhere(inside == there.base) else inside
+
+
+def num_classes(problem: Problem, x: Inputs) -> int:
+    if problem.linear is not None:
+        return problem.linear[0].shape[1]
+    return problem.outputs(x).shape[-1]
+
+
+class LinearSpace(InputSpace):
+    """The same for a linear model with a loss convex in its outputs: the full step never descends.
+
+    The loss must have bounded slopes, so that no step overflows.
+    """
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        assert self.problem.linear is not None
+        weight, loss = self.problem.linear[0], self.problem.output_loss
+        at_rest = self.problem.outputs(self.x).mT
+
+        def outputs_at(delta: Tensor) -> Tensor:
+            return torch.baddbmm(at_rest, weight, delta.mT).mT
+
+        delta, outputs = (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start, outputs_at(start))
+        settled = torch.zeros_like(self.y, dtype=torch.bool)
+        for step in range(steps + 1):
+            aim = self.aim_at(torch.bmm(loss.gradient(outputs, self.y), weight))
+            enough = settling(tolerance, aim)
+            if tolerance > 0 or step == steps:
+                settled = settled | close(self.length(aim - delta), enough, self.length(aim))
+            if step == steps or (tolerance > 0 and everywhere(settled)):
+                break
+            delta = torch.where(settled[..., None], delta, aim) if tolerance > 0 else aim
+            outputs = outputs_at(delta)
+        cost = self.cost(delta)
+        value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
+        settled = settled & (value > -torch.inf)  # a move whose cost overflows is no maximum
+        climbed = value >= rest  # always, except for rounding and where a start was worse
+        if not everywhere(climbed):
+            delta, cost = torch.where(climbed[..., None], delta, 0.0), torch.where(climbed, cost, 0.0)
+            outputs = torch.where(climbed[..., None], outputs, at_rest.mT)
+        x_adv = self.x + delta.view_as(self.x)
+        if self.bounds is not None:
+            x_adv = x_adv.clamp_(*self.bounds)
+        inputs = Inputs(x_adv, len(x_adv), outputs=outputs.mT)
+        return Move(inputs, self.y, torch.maximum(value, rest), cost, settled)

@@ -1,0 +1,133 @@
+"""The W_1 ball without bounds, for a linear model with cross-entropy: what is descended if a radius is given.
+
+Let L be the largest ``||w_j - w_k||_*`` of two classes and kappa the label cost. The dual of the worst expected loss is
+
+    inf over gamma >= L of  gamma radius + E max over k of [loss(x, k) - gamma kappa 1(k != y)],
+
+because below L the supremum over x is infinite, and from L on no move of x pays (for two classes: Shafieezadeh-Abadeh,
+Mohajerin Esfahani and Kuhn, "Distributionally robust logistic regression", NeurIPS 2015). The budget that labels leave
+is spent by a little mass that goes ever farther along the steepest direction: it adds
+``L (radius - cost of the labels)``. With fixed labels this is ``E[loss] + L radius``.
+
+With ``gamma = L + excess``, an excess that all clients share, the gradient in the parameters is a mean over examples,
+
+    E[gradient of loss(x, k*)] + (radius - E[cost of k*]) gradient of L,
+
+so it is as federated as any other. The excess falls while labels cost less than the radius in the mean over a round's
+local steps, and rises while they cost more, by a factor in proportion. One step alone does not tell: which labels pay
+changes from one to the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from wafl.base.norms import dual, power_norm, steepest
+from wafl.objectives.base import Move, ObjectiveState, Term
+from wafl.tasks.inputs import Inputs
+from wafl.tasks.problem import Problem
+
+FIRST_EXCESS, FIRST_PACE = 1.0, -1.0
+LEAST_EXCESS = 1e-4
+"""An excess below this part of L becomes 0, and one that is needed again starts from it."""
+LEAST_PACE, MOST_PACE = 0.05, 1.0
+
+
+def next_excess(excess: float, pace: float, slope: float, cost: float, radius: float) -> tuple[float, float]:
+    """The excess after a round, and the pace at which it changed.
+
+    Its logarithm changes by the pace times as much as labels cost more than the radius, relatively. The pace is halved
+    whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
+
+    Args:
+        excess: that of the round.
+        pace: that of the last change.
+        slope: the L of the new model; 0 if it is unknown.
+        cost: the mean cost of the round's labels.
+        radius: the size of the ball in that round.
+
+    >>> next_excess(1.0, -1.0, 2.0, cost=0.3, radius=0.3)
+    (1.0, -1.0)
+    """
+    least = LEAST_EXCESS * (slope or 1.0)
+    above = min(1.0, max(-1.0, cost / radius - 1.0))
+    if above == 0.0:
+        return excess, pace
+    turns = (above > 0.0) != (pace > 0.0)
+    size = min(max(abs(pace) * (0.5 if turns else 1.2), LEAST_PACE), MOST_PACE)
+    changed = max(excess, least) * math.exp(size * above)
+    return (changed if changed > least else 0.0), math.copysign(size, above)
+
+
+def known_slopes(problem: Problem, norm: float, shape: Tensor | None = None) -> Tensor:
+    """For each label how steep the loss can be, ``[L, C]``, in a ball of this shape."""
+    loss, slopes = problem.output_loss, None
+    if problem.linear is not None and loss.convex:
+        weight = problem.linear[0]
+        slopes = loss.slopes(weight if shape is None else weight @ shape, norm)
+    if slopes is None:
+        raise ValueError(
+            "power=1 without bounds is known only for a linear model with cross-entropy; "
+            "elsewhere the supremum may be infinite: give bounds=(low, high)"
+        )
+    return slopes
+
+
+def descend_dual(
+    problem: Problem,
+    x: Inputs,
+    y: Tensor,
+    state: ObjectiveState,
+    radius: Tensor,
+    excess: Tensor,
+    norm: float,
+    label_cost: float,
+) -> Move:
+    """The labels that pay, and what the model descends; ``radius`` and ``excess`` are ``[L]``."""
+    slope = known_slopes(problem, norm).amax(-1)
+    outputs = problem.outputs(x)
+    value, y_adv, toll = _labels_that_pay(problem, outputs, y, slope + excess, label_cost)
+    ones = torch.ones_like(value)
+    weight = ones if state.weight is None else state.weight
+    paid = (weight * toll).sum(1) / weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
+    escapes = torch.where(excess > 0, 0.0, (radius - paid).clamp_min(0.0))
+    terms = (
+        Term(x, problem.output_loss.gradient(outputs, y_adv)),
+        *_steeper(problem, x, radius[:, None] - toll, norm),
+    )
+    return Move(x, y_adv, value, toll + escapes[:, None], ones.bool(), state=state, terms=terms)
+
+
+def _labels_that_pay(
+    problem: Problem, outputs: Tensor, y: Tensor, gamma: Tensor, label_cost: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``max over k of loss(x, k) - gamma label_cost 1(k != y)``, its k, and what that label costs: each ``[L, B]``."""
+    loss = problem.output_loss.value(outputs, y)
+    if math.isinf(label_cost):
+        return loss, y, torch.zeros_like(loss)
+    every = torch.stack([problem.output_loss.value(outputs, torch.full_like(y, k)) for k in range(outputs.shape[-1])])
+    best, label = (every - (gamma * label_cost)[:, None]).max(0)
+    pays = best > loss
+    return torch.where(pays, best, loss), torch.where(pays, label, y), label_cost * pays.to(loss)
+
+
+def _steeper(problem: Problem, x: Inputs, factor: Tensor, norm: float) -> tuple[Term, Term]:
+    """``factor [L, B]`` times the gradient of L, as ``s_j - s_k`` at v less the same at 0: biases cancel.
+
+    Classes j and k are the farthest apart, and v is the unit move along which they part the fastest.
+    """
+    assert problem.linear is not None
+    weight, lanes = problem.linear[0], torch.arange(x.lanes, device=factor.device)
+    classes = weight.shape[1]
+    apart = torch.stack([power_norm(weight - weight[:, [k]], dual(norm), 1) for k in range(classes)], dim=1)
+    farthest = apart.flatten(1).argmax(1)
+    j, k = farthest // classes, farthest % classes
+    v = steepest(weight[lanes, j] - weight[lanes, k], norm)
+    at_rest = weight.new_zeros(()).expand(x.lanes, *x.base.shape[1:])
+    moved = v.view(x.lanes, 1, *x.base.shape[2:]).expand_as(at_rest)
+    every = torch.eye(classes, dtype=weight.dtype, device=weight.device)
+    slopes = factor[..., None] * (every[j] - every[k])[:, None]
+    return Term(moved, slopes), Term(at_rest, -slopes)

@@ -1,0 +1,86 @@
+"""The gamma at which a batch moves a given distance: what keeps training by radius from tearing a model apart.
+
+A gamma that is learned from round to round lags behind the model. So a batch that would move much farther than the
+radius gets a gamma of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from wafl.base.norms import dual, power_norm
+from wafl.objectives.ball.ascent import Room, linear_maximizer
+from wafl.tasks.inputs import Inputs
+from wafl.tasks.problem import Problem
+
+STEPS = 4
+"""How often the loss is linearized; the first time tells how far the batch moves at least, if the loss is convex."""
+
+
+def gamma_of_reach(
+    problem: Problem,
+    x: Inputs,
+    y: Tensor,
+    weight: Tensor | None,
+    reach: Tensor,
+    norm: float,
+    bounds: tuple[float, float] | None,
+) -> Tensor:
+    """About the gamma ``[L]`` at which ``sqrt(mean ||d||^2) = reach [L]`` for the squared cost, over a batch's moves d.
+
+    The linearized loss moves by ``||g||_* / (2 gamma)``, so ``gamma = rms ||g||_* / (2 reach)``, where g is the
+    gradient at the last move of that length.
+    """
+    share = reach.new_full(y.shape[:2], 1.0 / y.shape[1]) if weight is None else weight
+
+    def rms(squares: Tensor) -> Tensor:
+        return (share * squares).sum(1).sqrt()
+
+    if norm == 2 and bounds is None and problem.linear is not None:
+        return _by_outputs(problem, x, y, problem.linear[0], rms, reach)
+    return _by_inputs(problem, x.dense(), y, rms, reach, norm, bounds)
+
+
+def _by_outputs(
+    problem: Problem, x: Inputs, y: Tensor, weight: Tensor, rms: Callable[[Tensor], Tensor], reach: Tensor
+) -> Tensor:
+    """For a linear model: with v the gradient in the outputs and ``G = W W^T``, ``||g||^2 = v^T G v``."""
+    gram = torch.bmm(weight, weight.mT)
+    at_rest = outputs = problem.task.outputs(problem.params, x)
+    gamma = reach
+    for _ in range(STEPS):
+        pull = problem.output_loss.gradient(outputs, y)
+        change = torch.bmm(pull, gram)
+        gamma = _positive(rms((pull * change).sum(-1).clamp_min(0.0)) / (2.0 * reach))
+        outputs = at_rest + change / (2.0 * gamma[:, None, None])
+    return gamma
+
+
+def _by_inputs(
+    problem: Problem,
+    x: Tensor,
+    y: Tensor,
+    rms: Callable[[Tensor], Tensor],
+    reach: Tensor,
+    norm: float,
+    bounds: tuple[float, float] | None,
+) -> Tensor:
+    """For any model; ``kept`` is the part of gamma that is left when bounds cut moves short."""
+    flat = x.flatten(2)
+    room = None if bounds is None else Room.within(flat, bounds)
+    gamma, kept, delta = reach, torch.ones_like(reach), torch.zeros_like(flat)
+    for _ in range(STEPS):
+        gradient = problem.gradient(x + delta.view_as(x), y).flatten(2)
+        gamma = _positive(kept * rms(power_norm(gradient, dual(norm), 2)) / (2.0 * reach))
+        delta = linear_maximizer(gradient, gamma, norm, 2, room)
+        if room is not None:
+            kept = kept * rms(power_norm(delta, norm, 2)) / reach
+    return gamma
+
+
+def _positive(gamma: Tensor) -> Tensor:
+    """A flat loss has gamma 0, by which nothing can be divided."""
+    return gamma.clamp_min(torch.finfo(gamma.dtype).tiny)

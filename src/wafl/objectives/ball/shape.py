@@ -1,0 +1,160 @@
+"""The shape of a ball: a ground cost ``||A^-1 (x' - x)||`` instead of ``||x' - x||``, so that some moves are cheaper.
+
+With ``x' = x + A v`` the cost is ``||v||``: a shaped ball is a round one in another space. There, a linear model has
+the weights ``W A``, and its Gram matrix is ``W A A^T W^T``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wafl.base.fingerprint import tensors_digest
+from wafl.tasks.inputs import Inputs, Shifted, dense, shared
+from wafl.tasks.losses import OutputLoss
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Moved
+
+CLIENTS: Final = "clients"
+WAYS = f"{CLIENTS!r}, a square matrix, or one number per feature"
+
+
+class Shape:
+    """The matrix A ``[D, D]``; shapes are equal if their numbers are."""
+
+    def __init__(self, values: Any) -> None:
+        """``values`` is a matrix, or D numbers for a diagonal one: how far each feature goes at the same cost."""
+        try:
+            given = torch.as_tensor(np.asarray(values, dtype=np.float64).copy())
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"shape must be {WAYS}: {error}") from error
+        square = given.ndim == 2 and len(given) == given.shape[1] and len(given) > 0
+        if not square and not (given.ndim == 1 and len(given) > 0):
+            raise ValueError(f"shape has the form {tuple(given.shape)}: it must be {WAYS}")
+        if not bool(torch.isfinite(given).all()):
+            raise ValueError("shape holds NaN or infinity: give finite numbers")
+        if given.ndim == 1 and bool((given <= 0).any()):
+            raise ValueError(f"shape holds {float(given.min()):g}: how far a feature may move must be positive")
+        if square and int(torch.linalg.matrix_rank(given)) < len(given):
+            raise ValueError("shape is singular, so some moves would cost infinitely much: add a small multiple of I")
+        self.matrix = given.diag() if given.ndim == 1 else given
+        self.digest = tensors_digest([self.matrix])
+        self._copies: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def like(self, x: Tensor) -> Tensor:
+        """A with the type and on the device of x."""
+        kind = (x.dtype, x.device)
+        if kind not in self._copies:
+            self._copies[kind] = self.matrix.to(x)
+        return self._copies[kind]
+
+    def check_fits(self, features: int) -> None:
+        if len(self.matrix) != features:
+            raise ValueError(f"shape is for {len(self.matrix)} features, and an example has {features}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Shape({len(self.matrix)} features, {self.digest[:12]})"
+
+
+Shaping = Shape | str | None
+"""A shape, ``"clients"`` for one that is found from how clients differ, or None for a round ball."""
+
+
+def check_shaping(value: Any) -> Shaping:
+    """A shape from what a user gives."""
+    if value is None or isinstance(value, Shape):
+        return value
+    if isinstance(value, str):
+        if value == CLIENTS:
+            return value
+        raise ValueError(f"shape={value!r} must be {WAYS}")
+    return Shape(value)
+
+
+def read_shape(text: str) -> str | list[float]:
+    """What a word of a command stands for: clients, or one number per feature."""
+    try:
+        return text if text == CLIENTS else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"shape={text!r} must be {CLIENTS}, or one number per feature with commas") from None
+
+
+@dataclass(frozen=True)
+class ShapedProblem(Problem):
+    """A problem in the space where the ball is round: an input u stands for ``x + A (u - x)``."""
+
+    _: KW_ONLY
+    inner: Problem
+    x: Inputs
+    shape: Shape
+
+    @cached_property
+    def factor(self) -> Tensor:
+        return self.shape.like(self.params)
+
+    @cached_property
+    def _at_rest(self) -> Tensor:
+        return self.x.dense()
+
+    def real(self, u: Tensor | Inputs) -> Moved:
+        """The example that u stands for; without writing a pixel if u is where a linear model's ascent ended."""
+        if isinstance(u, Inputs) and u.shift is None and u.base is self.x.base:
+            return u
+        if isinstance(u, Inputs) and u.shift is not None and u.weight is not None and u.outputs is not None:
+            return u.shifted(u.weight @ self.factor.T, u.shift, u.outputs)
+        x = self._at_rest
+        moved = x + ((dense(u) - x).flatten(2) @ self.factor.T).view_as(x)
+        known = u.outputs if isinstance(u, Inputs) else None
+        return moved if known is None else Inputs(moved, len(moved), outputs=known)
+
+    def forward(self, x: Tensor) -> Inputs:
+        return shared(x)
+
+    def outputs(self, x: Moved) -> Tensor:
+        return self.inner.outputs(x if isinstance(x, Shifted) else self.real(x))
+
+    def loss(self, x: Moved, y: Tensor) -> Tensor:
+        return self.output_loss.value(self.outputs(x), y)
+
+    def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = self.inner.loss_and_gradient(cast(Tensor, self.real(x)), y)
+        return loss, (gradient.flatten(2) @ self.factor).view_as(x)
+
+    @property
+    def output_loss(self) -> OutputLoss:
+        return self.inner.output_loss
+
+    @cached_property
+    def linear(self) -> tuple[Tensor, Tensor] | None:
+        found = self.inner.linear
+        return None if found is None else (found[0] @ self.factor, found[1])
+
+    @cached_property
+    def curvature(self) -> Tensor | None:
+        return shaped_curvature(self.inner, self.shape)
+
+
+def shaped_curvature(problem: Problem, shape: Shape | None) -> Tensor | None:
+    """L_zz in the space where the ball is round, ``[L]``; None if it is unknown."""
+    if shape is None:
+        return problem.curvature
+    if problem.linear is None:
+        return None
+    return problem.output_loss.curvature(problem.linear[0] @ shape.like(problem.params))
+
+
+def shaped(problem: Problem, x: Inputs, shape: Shape) -> ShapedProblem:
+    """The problem of an objective whose ball has this shape."""
+    shape.check_fits(x.base.flatten(2).shape[-1])
+    return ShapedProblem(problem.task, problem.params, problem.masks, inner=problem, x=x, shape=shape)

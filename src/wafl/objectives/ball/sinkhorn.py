@@ -1,0 +1,93 @@
+"""The Sinkhorn ball: optimal transport with entropy, whose worst case is spread out instead of a single point.
+
+Wang, Gao and Xie, "Sinkhorn distributionally robust optimization" (2109.11926, Operations Research 2025), with the
+squared l2 cost and the Gaussian that it makes of each example.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.norms import typical_price
+from wafl.base.options import Count, Positive, Range, Tunable, check_options, maker
+from wafl.base.random import normal
+from wafl.objectives.ball.wasserstein import Wasserstein
+from wafl.objectives.base import Move, Objective, ObjectiveState, Term, example_draws, lane_key, lane_scalar
+from wafl.tasks.inputs import Inputs, dense
+from wafl.tasks.problem import Problem
+
+
+@dataclass(frozen=True)
+class Sinkhorn(Objective):
+    """Descend ``gamma eps log E exp(loss(x + d) / (gamma eps))`` over Gaussian moves d, with ``eps = 2 noise^2``.
+
+    As the noise falls, this tends to WAFL's ``sup over d of loss(x + d) - gamma ||d||^2``. The mean is estimated by
+    importance sampling: moves are drawn around that supremum, because hardly any draw around the example itself reaches
+    it if the noise is small. An estimate from few samples lies below the mean, by less the more there are.
+
+    Moved examples may leave the bounds of the data, as the Gaussian does.
+
+    Args:
+        gamma: the price of transport; a smaller gamma is a larger ball.
+        noise: the standard deviation of the moves without a loss, in the units of the data.
+        samples: how many moves are drawn per example.
+        steps: the most steps of the ascent to the point that moves are drawn around.
+        tolerance: how close to its fixed point an example stops.
+    """
+
+    gamma: Annotated[
+        float, Positive(": a smaller gamma is a larger ball"), Tunable(30.0, "high", typical_price),
+        "The price of transport; smaller is a larger ball.",
+    ] = 0.5  # fmt: skip
+    noise: Annotated[float, Positive("; without noise use WAFL"), Tunable(), "The standard deviation of the moves."] = (
+        0.1
+    )
+    samples: Annotated[int, Count(), "How many moves are drawn per example."] = 4
+    steps: Annotated[int, Count(), "The most steps of the inner ascent."] = 15
+    tolerance: Annotated[
+        float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
+    ] = 1e-3
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": self.gamma, "noise": self.noise}
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        gamma, noise = (
+            lane_scalar(state, name, value, problem.params)[:, None] for name, value in self.scalars().items()
+        )
+        peak = Wasserstein(self.gamma, steps=self.steps, tolerance=self.tolerance, bounds=None)
+        move = peak(problem, x, y, state)
+        x, top = dense(x), move.x_adv
+        count = math.prod(x.shape[2:])
+        draws = example_draws(normal, lane_key(state, x), y.shape[1], self.samples * count).to(x)
+        shifts = [
+            noise.view(-1, *[1] * (x.ndim - 1)) * draw.reshape(-1, *x.shape[1:]).expand_as(x)
+            for draw in draws.unflatten(-1, (self.samples, count)).unbind(2)
+        ]
+        points = [top + shift for shift in shifts]
+        outputs = [problem.outputs(point) for point in points]
+        losses = torch.stack([problem.output_loss.value(output, y) for output in outputs])
+        # Dividing by the density of the draws turns ||shift||^2 of the exponent into ||d||^2, d the whole move.
+        away = (top - x).flatten(2)
+        farther = torch.stack([(away * (away + 2.0 * shift.flatten(2))).sum(-1) for shift in shifts])
+        scale = 2.0 * gamma * noise.square()
+        exponents = (losses - gamma * farther) / scale
+        shares = exponents.softmax(0)
+        terms = tuple(
+            Term(point, share[..., None] * problem.output_loss.gradient(output, y))
+            for point, share, output in zip(points, shares, outputs, strict=True)
+        )
+        value = scale * (exponents.logsumexp(0) - math.log(self.samples))
+        cost = (shares * torch.stack([(away + shift.flatten(2)).square().sum(-1) for shift in shifts])).sum(0)
+        return replace(move, inputs=points[0], y_adv=y, value=value, cost=cost, terms=terms)
+
+
+sinkhorn = maker(Sinkhorn)

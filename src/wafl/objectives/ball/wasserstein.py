@@ -1,0 +1,392 @@
+"""WAFL's objective: ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``.
+
+Nguyen et al., "On the Generalization of Wasserstein Robust Federated Learning" (2022), section 3.3;
+after Sinha et al., "Certifying some distributional robustness with principled adversarial training"
+(ICLR 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
+
+import torch
+from torch import Tensor
+
+from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, is_finite
+from wafl.base.checks import check_space
+from wafl.base.norms import typical_length, typical_price
+from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options, maker
+from wafl.base.random import normal
+from wafl.objectives.ball.box_space import BoxSpace
+from wafl.objectives.ball.class_space import ClassSpace
+from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
+from wafl.objectives.ball.order_one import FIRST_EXCESS, FIRST_PACE, descend_dual, known_slopes, next_excess
+from wafl.objectives.ball.reach import gamma_of_reach
+from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping, shaped, shaped_curvature
+from wafl.objectives.base import (
+    Move,
+    Objective,
+    ObjectiveState,
+    better,
+    example_draws,
+    lane_key,
+    lane_scalar,
+    move_at_layer,
+)
+from wafl.tasks.inputs import Inputs, Shifted, shared
+from wafl.tasks.problem import Problem
+
+FIRST_GAMMA = {1: 1.0, 2: 1e6}
+"""Where the search for the gamma of a radius starts, by power.
+
+With power 2 it starts so high that examples move in proportion to ``1 / gamma``: one such move tells the gamma of any
+radius. With power 1 examples do not move at all if gamma is high.
+"""
+
+BATCH_REACH = 1.25
+"""How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
+
+FIRST_BALL = 0.1
+"""The part of the radius that training by radius starts with."""
+
+LONGEST_WARM_UP = 30
+"""How many rounds the ball takes at most to grow to the radius that was asked for."""
+
+AUTO = "auto"
+"""The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
+
+
+@dataclass(frozen=True)
+class Wasserstein(Objective):
+    """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
+
+    Give ``gamma``, the price of transport, or ``radius``, the size of the ball, from which training finds gamma.
+    If you give neither, gamma is 0.5, the paper's choice for MNIST. Training starts with a tenth of the radius, and the
+    ball grows over the first third of the rounds, or 30 of them if that is fewer: a model that has learned nothing yet
+    would otherwise become constant in a large ball.
+
+    Args:
+        gamma: the price of transport; a smaller gamma is a larger ball.
+        radius: the size of the ball, instead of gamma; ``"auto"`` lets :func:`wafl.fit` choose it by leaving clients
+            out, at the cost of two more runs.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2. Without bounds, 1 is for linear models with cross-entropy:
+            with a radius, ``E[loss] + radius max ||w_j - w_k||_*`` is descended (``order_one.py``).
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself, and for the cross-entropy also one toward each
+            class: below the concavity limit, an example the model is sure of may have its maximum far away.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
+        strict: keep a learned gamma above the concavity limit.
+        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
+        shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A:
+            how far it goes at the same cost. ``"clients"`` finds A from how the class means of clients differ, which
+            they tell the server. None is the round ball. With a shape, examples may leave the bounds of the data.
+
+    >>> wasserstein(gamma=0.5).norm
+    2
+    """
+
+    gamma: Annotated[
+        float | None,
+        Positive(": a smaller gamma is a larger ball"),
+        Tunable(30.0, "high", typical_price),
+        "The price of transport; smaller is a larger ball.",
+    ] = None
+    radius: Annotated[
+        float | Literal["auto"] | None,
+        Positive("; without a ball use FedAvg", word=AUTO),
+        Tunable(comparable=typical_length),
+        "The size of the ball, instead of gamma; 'auto' chooses it by leaving clients out.",
+    ] = None
+    norm: Annotated[float, Norm, Tunable(), "The ground norm: 1, 2 or inf."] = 2
+    power: Annotated[int, Choice((1, 2)), "The order of the transport cost: 1 or 2."] = 2
+    label_cost: Annotated[
+        float, Positive("; inf keeps labels where they are", infinite=True), "The price of changing a label."
+    ] = math.inf
+    steps: Annotated[int, Count(), "The most steps of the inner ascent."] = 15
+    tolerance: Annotated[
+        float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
+    ] = 1e-3
+    restarts: Annotated[int, Count(0), "Random starts in addition to the example itself."] = 0
+    bounds: Annotated[
+        Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
+    ] = DATA
+    strict: Annotated[bool, "Keep a learned gamma above the concavity limit."] = False
+    space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
+    shape: Annotated[
+        Any, Shaped(), "Which moves are cheap: 'clients' (as clients differ), one number per feature, or a matrix."
+    ] = None
+    server_side: ClassVar = frozenset({"strict"})
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.gamma is not None and self.radius is not None:
+            raise ValueError(
+                f"give gamma or radius, not both (gamma={self.gamma}, radius={self.radius}): each determines the other"
+            )
+        if self.gamma is None and self.radius is None:
+            object.__setattr__(self, "gamma", 0.5)
+        check_space(self.space, self.bounds)
+        object.__setattr__(self, "shape", check_shaping(self.shape))
+        if self.shape is not None and self.bounds not in (None, DATA):
+            raise ValueError(f"bounds={self.bounds} are for a round ball, and shape= makes another: leave one out")
+        if self.radius == AUTO and (self.space is not None or self.shape is not None):
+            raise ValueError("radius='auto' is for a round ball around the inputs: with space or shape, give a number")
+        if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
+            raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        if self.power == 1 and self.box is not None and not is_finite(self.box):
+            raise ValueError(f"bounds={self.bounds} must be finite with power=1, or the supremum may be infinite")
+
+    def changed(self, **options: Any) -> Self:
+        """The same objective with other options; a new gamma replaces a radius, and a new radius a gamma."""
+        if "gamma" in options and options.get("radius") is None:
+            options["radius"] = None
+        elif options.get("radius") is not None and "gamma" not in options:
+            options["gamma"] = None
+        return replace(self, **options)
+
+    @property
+    def box(self) -> tuple[float, float] | None:
+        return box_of(self.bounds)
+
+    @property
+    def first_gamma(self) -> float:
+        """The gamma, or where the search for the gamma of a radius starts."""
+        return FIRST_GAMMA[self.power] if self.gamma is None else self.gamma
+
+    def scalars(self) -> dict[str, float]:
+        """Gamma, and the radius that gamma is found from, if one is given; see ``order_one.py``."""
+        radius = self.target_radius
+        excess = {"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.averages_cost else {}
+        return {"gamma": self.first_gamma, **({} if radius is None else {"radius": radius}), **excess}
+
+    @property
+    def target_radius(self) -> float | None:
+        """The radius as a number, if it is given; an error if it is still to be chosen."""
+        if self.radius is None or not isinstance(self.radius, str):
+            return self.radius
+        raise ValueError("radius='auto' is chosen by wafl.fit, wafl.sweep and wafl run: give a number here")
+
+    @property
+    def undecided(self) -> bool:
+        return self.radius == AUTO
+
+    @property
+    def asks_shape(self) -> bool:
+        return self.shape == CLIENTS
+
+    @property
+    def unfenced(self) -> bool:
+        return self.box is None
+
+    @property
+    def endless(self) -> bool:
+        return self.radius is not None and self.power == 1 and self.box is None
+
+    @property
+    def averages_cost(self) -> bool:
+        return self.endless and math.isfinite(self.label_cost)
+
+    @property
+    def learns(self) -> bool:
+        return self.radius is not None
+
+    def warm_up(self, rounds: int) -> int:
+        """Over how many of so many rounds the ball grows."""
+        return min(LONGEST_WARM_UP, rounds // 3)
+
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
+        ball = FIRST_BALL if self.warm_up(rounds) else 1.0
+        gamma = lowest + scalars.get("excess", 0.0) if self.endless else max(scalars["gamma"], lowest)
+        return {**scalars, "gamma": gamma, "radius": ball * scalars["radius"]}
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        size = self.target_radius
+        assert size is not None
+        now = grown = scalars["radius"]
+        if now < size:
+            grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), size)
+        if self.endless:
+            if "excess" not in scalars:
+                return {**scalars, "gamma": lowest, "radius": grown}
+            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost, now)
+            return {**scalars, "gamma": lowest + excess, "radius": grown, "excess": excess, "pace": pace}
+        gamma = self.next_gamma(scalars["gamma"], cost, now)
+        gamma *= now / grown if self.power == 2 else 1.0
+        return {**scalars, "gamma": max(gamma, lowest), "radius": grown}
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        if self.space is not None:
+            return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
+        x, state = shared(x), state or ObjectiveState()
+        if self.shape is not None:
+            return self._move_shaped(problem, x, y, state)
+        if self.target_radius is not None and self.endless:
+            radius, excess = (
+                lane_scalar(state, name, value, problem.params)
+                for name, value in (("radius", self.target_radius), ("excess", 0.0))
+            )
+            return descend_dual(problem, x, y, state, radius, excess, self.norm, self.label_cost)
+        gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
+        if self.target_radius is not None and self.power == 2:
+            reach = BATCH_REACH * lane_scalar(state, "radius", self.target_radius, problem.params)
+            least = gamma_of_reach(problem, x, y, state.weight, reach, self.norm, self.box)
+            gamma = torch.maximum(gamma, least)
+        if math.isinf(self.label_cost):
+            move = self._move_inputs(problem, x, y, gamma, state)
+        elif y.is_floating_point():
+            move = self._move_targets(problem, x, y, gamma, state)
+        else:
+            move = self._move_classes(problem, x, y, gamma, state)
+        return replace(move, state=state)
+
+    def _move_shaped(self, problem: Problem, x: Inputs, y: Tensor, state: ObjectiveState) -> Move:
+        """A round ball in the space of ``A^-1 x``."""
+        if not isinstance(self.shape, Shape):
+            raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
+        there = shaped(problem, x, self.shape)
+        move = replace(self, shape=None, bounds=None)(there, x, y, state)
+        assert not isinstance(move.inputs, Shifted)
+        terms = tuple(replace(term, inputs=there.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
+        return replace(move, inputs=there.real(move.inputs), terms=terms)
+
+    def next_gamma(self, gamma: float, cost: float, radius: float | None = None) -> float:
+        """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
+
+        The dual's derivative in gamma is ``radius^p - cost``. Far above the limit the achieved radius is proportional
+        to ``1 / gamma`` (power 2), so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Upward it is taken
+        whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
+        achieved. Gamma at most doubles.
+        """
+        wanted = self.target_radius if radius is None else radius
+        assert wanted is not None
+        ratio = cost ** (1.0 / self.power) / wanted
+        if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by
+            return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
+        if ratio == 0.0:  # a flat model does not move, at any gamma
+            return gamma
+        return gamma * min(max(ratio, math.sqrt(ratio)), 2.0 * ratio, 2.0)
+
+    def check_model(self, problem: Problem) -> None:
+        if self.strict and self.curvature(problem) is None:
+            raise ValueError(
+                "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
+            )
+
+    def lowest_gamma(self, problem: Problem) -> float:
+        """What keeps losses finite and, if strict, the concavity limit."""
+        if self.endless:
+            return self.slope(problem)
+        targets = 1.05 * (problem.output_loss.quadratic or 0.0) / self.label_cost
+        limit = self.concavity_limit(problem) if self.strict else None
+        return max(targets, limit or 0.0)
+
+    def concavity_limit(self, problem: Problem) -> float | None:
+        """The gamma above which the inner problem with the squared l2 cost is concave.
+
+        If the targets of a loss ``quadratic (f - t)^2`` move too (:meth:`_move_targets`), the problem is concave for
+        ``gamma - quadratic / label_cost > L_zz / 2``.
+        """
+        curvature = self.curvature(problem)
+        if curvature is None or self.norm != 2 or self.power != 2:
+            return None
+        return float(curvature[0]) / 2.0 + (problem.output_loss.quadratic or 0.0) / self.label_cost
+
+    def curvature(self, problem: Problem) -> Tensor | None:
+        """L_zz of the loss in the space where the ball is round, per lane; None if it is unknown."""
+        return shaped_curvature(problem, self.shape if isinstance(self.shape, Shape) else None)
+
+    def slope(self, problem: Problem) -> float:
+        """L_z of a linear model with cross-entropy in the space where the ball is round, of the first lane."""
+        shape = self.shape.like(problem.params) if isinstance(self.shape, Shape) else None
+        return float(known_slopes(problem, self.norm, shape)[0].max())
+
+    def concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
+        """Whether the maximizer is known to be unique, per lane; None if that is unknown."""
+        if self.norm != 2 or self.power != 2:
+            return torch.zeros_like(gamma, dtype=torch.bool)
+        curvature, targets = self.curvature(problem), (problem.output_loss.quadratic or 0.0) / self.label_cost
+        return None if curvature is None else 2.0 * (gamma - targets) > curvature
+
+    def _move_inputs(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
+        if self.power == 1 and self.box is None:
+            return _stay_or_escape(problem, x, y, gamma, self.norm)
+        space = self._space(problem, x, y, gamma, state.watched)
+        best = space.ascend(None, self.steps, self.tolerance)
+        if self.restarts:
+            for start in space.class_starts():
+                best = better(best, space.ascend(start, self.steps, self.tolerance))
+            draws = example_draws(normal, lane_key(state, gamma), y.shape[1], self.restarts * space.features).to(gamma)
+            starts = draws.unflatten(-1, (self.restarts, space.features)).expand(len(gamma), -1, -1, -1)
+            for draw in starts.unbind(2):
+                best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
+        return best
+
+    def _space(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, watched: bool) -> ClassSpace | InputSpace:
+        if self.norm == 2 and self.power == 2 and problem.linear is not None:
+            if self.box is None:
+                return ClassSpace(problem, x, y, gamma)
+            if problem.output_loss.convex:
+                return BoxSpace(problem, x, y, gamma, self.box)
+        loss = problem.output_loss
+        tame = problem.linear is not None and loss.convex and loss.probabilities is not None
+        kind = LinearSpace if tame else InputSpace
+        return kind(problem, x, y, gamma, self.norm, self.power, self.box, watched)
+
+    def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
+        """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""
+
+        def as_label(label: int) -> Move:
+            move = self._move_inputs(problem, x, torch.full_like(y, label), gamma, state)
+            toll = self.label_cost * (y != label).to(gamma)
+            return replace(move, value=move.value - gamma[:, None] * toll, cost=move.cost + toll)
+
+        return reduce(better, map(as_label, range(num_classes(problem, x))))
+
+    def _move_targets(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
+        """Regression with a quadratic loss ``a (f - t)^2``: the best target t of an input has a closed form.
+
+        If ``gamma k > a``, where k is the label cost, ``sup over t of a (f - t)^2 - gamma k (t - y)^2`` is
+        ``c a (f - y)^2`` with ``c = gamma k / (gamma k - a)``, attained at ``t = y - a (f - y) / (gamma k - a)``;
+        otherwise it is infinite. So the input ascends ``c`` times the loss, which is ascending the loss itself at
+        ``gamma / c``.
+        """
+        factor = problem.output_loss.quadratic
+        if factor is None:
+            raise ValueError(f"label_cost needs classes or loss='squared_error', not loss={problem.output_loss.name!r}")
+        price = gamma * self.label_cost
+        if bool((price <= factor).any()):
+            raise ValueError(
+                f"gamma * label_cost = {float(price.min()):g} must exceed {factor:g}, or moving the target alone "
+                "makes the loss infinite: raise label_cost"
+            )
+        scale = price / (price - factor)
+        move = self._move_inputs(problem, x, y, gamma / scale, state)
+        outputs = problem.outputs(move.inputs)
+        gap = outputs - (y if y.ndim == outputs.ndim else y[..., None])
+        shift = (factor * gap / (factor - price[:, None, None])).view_as(y)
+        toll = self.label_cost * shift.square().view(*move.cost.shape, -1).sum(-1)
+        return replace(move, y_adv=y + shift, value=move.value * scale[:, None], cost=move.cost + toll)
+
+
+def _stay_or_escape(problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, norm: float) -> Move:
+    """``sup of loss - gamma ||d||`` without bounds: the loss at rest, or infinity.
+
+    Along the best unit vector, the convex loss of a linear model grows at most at its slope, and in the limit exactly:
+    for the cross-entropy this is the largest ``||w_j - w_y||_*``. So if gamma is at least the slope no move pays, and
+    otherwise the supremum is infinite.
+    """
+    slopes = known_slopes(problem, norm)
+    stays = gamma[:, None] >= slopes.gather(1, y)
+    value = torch.where(stays, problem.loss(x, y), math.inf)
+    return Move(x, y, value, torch.where(stays, 0.0, math.inf).to(value), stays)
+
+
+wasserstein = maker(Wasserstein)

@@ -1,0 +1,260 @@
+"""What an objective is: a value that decides what each client descends, often by moving each example first."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property, reduce
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from wafl.base.mover import Mover
+from wafl.base.options import Part
+from wafl.base.random import Key, Purpose
+from wafl.tasks.inputs import Inputs, dense
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Moved
+
+Draw = Callable[[Key, Purpose, int], Tensor]
+
+
+@dataclass(frozen=True)
+class ObjectiveState:
+    """What an objective is given in addition to the examples.
+
+    Args:
+        scalars: its hyperparameters, one value per lane; a learned gamma is one of them.
+        key: its source of randomness, ``[L]``, or ``[1, B]`` if each example has its own key.
+        weight: each example's share of its batch, ``[L, B]``; 0 for padding.
+        memory: what each client keeps between steps, ``[L, M]``, such as FedRobust's map.
+        label_counts: how many examples of each class the client has, ``[L, K]``, if the objective's ``counts_labels``
+            is True and the labels are classes.
+        watched: whether anyone looks at the ``converged`` of the move; otherwise, an example that has moved may count
+            as converged without a look.
+    """
+
+    scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    key: Key | None = None
+    weight: Tensor | None = None
+    memory: Tensor | None = None
+    label_counts: Tensor | None = None
+    watched: bool = True
+
+
+@dataclass(frozen=True)
+class Term:
+    """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed.
+
+    Args:
+        inputs: examples, moved or not.
+        slopes: the derivative of what is minimized in the outputs at these, ``[L, B, C]``.
+        layer: the name of the layer whose outputs are meant, at examples that are not moved; None means the model's.
+    """
+
+    inputs: Moved
+    slopes: Tensor
+    layer: str | None = None
+
+    def descent(self, problem: Problem, share: Tensor) -> Tensor:
+        """Its gradient in the parameters ``[L, P]``."""
+        slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
+        return (
+            problem.push(self.inputs, slopes)
+            if self.layer is None
+            else problem.push_at(self.layer, self.inputs, slopes)
+        )
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where an objective moved the examples of every lane.
+
+    Args:
+        inputs: the moved examples; :attr:`x_adv` is the same as a plain tensor.
+        y_adv: their labels ``[L, B]``, which may have moved too.
+        value: what the objective maximized, per example ``[L, B]``; for WAFL this is phi_gamma, the robust loss.
+        cost: the transport cost it paid per example, ``d^p(z_adv, z)`` without gamma.
+        converged: whether each example's ascent reached its fixed point.
+        state: what the objective keeps for the next step.
+        terms: what the model descends, if that is not the loss at the moved examples.
+    """
+
+    inputs: Moved
+    y_adv: Tensor
+    value: Tensor
+    cost: Tensor
+    converged: Tensor
+    state: ObjectiveState = field(default_factory=ObjectiveState)
+    terms: tuple[Term, ...] = ()
+
+    def descent(self, problem: Problem, share: Tensor) -> Tensor:
+        """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
+        if not self.terms:
+            return problem.descent(self.inputs, self.y_adv, share)
+        return sum_of([term.descent(problem, share) for term in self.terms])
+
+    @cached_property
+    def x_adv(self) -> Tensor:
+        """The moved examples ``[L, B, ...]``; if the ball is at a layer, its moved outputs."""
+        return dense(self.inputs)
+
+
+class Objective(Part, Mover, ABC):
+    """What a client descends: derive from it, write ``__call__``, and override the defaults that do not fit."""
+
+    slot = "objective"
+    moves: ClassVar[bool] = True
+    """Whether it moves examples; False if it only changes the loss."""
+    counts_labels: ClassVar[bool] = False
+    """Whether it must know how many examples of each class a client has."""
+    server_side: ClassVar[frozenset[str]] = frozenset()
+    """The names of options that only the server uses, which may differ between lanes of one batched run."""
+
+    norm: float = 2
+    """The norm in which moves are measured."""
+    power: int = 2
+    """The power of a move's length that is its cost."""
+    label_cost: float = math.inf
+    """The price of changing a label; inf keeps labels fixed."""
+
+    @abstractmethod
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Move the examples of every lane.
+
+        Args:
+            problem: the models, one per lane: their losses, gradients and structure.
+            x: the examples ``[L, B, ...]``; :func:`wafl.tasks.inputs.dense` turns them into a plain tensor.
+            y: their labels ``[L, B]``, or regression targets.
+            state: the lanes' hyperparameters, randomness and memory; None uses the objective's own.
+        """
+
+    def scalars(self) -> dict[str, float]:
+        """The hyperparameters that may differ between lanes of one batched run."""
+        return {}
+
+    def initial_memory(self, problem: Problem, x: Tensor) -> Tensor | None:
+        """What a client holds before it first takes part, for a model and a blank example ``[1, 1, ...]``."""
+        return None
+
+    @property
+    def brief(self) -> Self:
+        """The same objective with one step, which shows as well as a thousand whether it fits a model."""
+        return self.changed(steps=1) if self.steps > 1 and is_dataclass(self) else self
+
+    def check_model(self, problem: Problem) -> None:
+        """Refuse a model that these options do not fit."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the radius is still to be chosen, by leaving clients out."""
+        return False
+
+    @property
+    def asks_shape(self) -> bool:
+        """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
+        return False
+
+    @property
+    def unfenced(self) -> bool:
+        """Whether only a price keeps examples from moving any distance, where bounds could."""
+        return False
+
+    @property
+    def endless(self) -> bool:
+        """Whether the ball has distributions with a little mass as far away as you like."""
+        return False
+
+    @property
+    def averages_cost(self) -> bool:
+        """Whether clients report the mean cost of all local steps instead of that of the first."""
+        return False
+
+    @property
+    def target_radius(self) -> float | None:
+        """The root mean cost that training is to achieve, if there is one."""
+        return None
+
+    @property
+    def learns(self) -> bool:
+        """Whether scalars change with the cost of the moves: WAFL's gamma, if a radius is given."""
+        return False
+
+    def warm_up(self, rounds: int) -> int:
+        """After how many of so many rounds what is learned no longer depends on how many there are."""
+        return 0
+
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
+        """The scalars of the first of so many rounds; ``lowest`` is the :meth:`lowest_gamma` of the first model."""
+        return dict(scalars)
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        """The scalars after a round whose moves cost ``cost`` on average."""
+        return dict(scalars)
+
+    def lowest_gamma(self, problem: Problem) -> float:
+        """What a gamma that is learned must not fall below for the model of the first lane."""
+        return 0.0
+
+    def concavity_limit(self, problem: Problem) -> float | None:
+        """The gamma above which the moves of the first lane are certain to be the best; None if none is known."""
+        return None
+
+
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.add, tensors)
+
+
+def move_at_layer(
+    objective: Objective, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None
+) -> Move:
+    """What an objective does if the ball lives in the space of a layer's output."""
+    behind = problem.behind(layer, x)
+    move = objective(behind, behind.at_rest, y, state)
+    return replace(move, inputs=behind.shifted(move.x_adv))
+
+
+def lane_scalar(state: ObjectiveState | None, name: str, value: float, like: Tensor) -> Tensor:
+    """A hyperparameter with one value per lane ``[L]``: from the state, or otherwise the objective's own ``value``."""
+    if state is not None and name in state.scalars:
+        return state.scalars[name].to(like)
+    return like.new_full((len(like),), value)
+
+
+def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
+    """The state's key, or otherwise one that differs only between lanes."""
+    if state is not None and state.key is not None:
+        return state.key
+    lanes = torch.arange(len(like), device=like.device)
+    zero = torch.zeros_like(lanes)
+    return Key(zero, zero, lanes, zero)
+
+
+def example_draws(draw: Draw, key: Key, batch: int, count: int) -> Tensor:
+    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from one key per lane or per example.
+
+    With one key per lane, draws go example by example, so padding at the end of a batch changes none of them.
+    """
+    if key.seed.ndim == 2:
+        return draw(key, Purpose.START, count)
+    return draw(key, Purpose.START, batch * count).view(-1, batch, count)
+
+
+def better(one: Move, other: Move) -> Move:
+    """The move with the larger value, example by example."""
+    wins = other.value > one.value
+
+    def pick(old: Tensor, new: Tensor) -> Tensor:
+        return torch.where(wins.view(*wins.shape, *(1,) * (old.ndim - 2)), new, old)
+
+    return replace(
+        one,
+        inputs=pick(one.x_adv, other.x_adv),
+        y_adv=pick(one.y_adv, other.y_adv),
+        value=pick(one.value, other.value),
+        cost=pick(one.cost, other.cost),
+        converged=pick(one.converged, other.converged),
+    )

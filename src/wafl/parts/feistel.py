@@ -1,0 +1,61 @@
+"""A random order of many, of which a few cost only themselves.
+
+A generalized Feistel cipher with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
+2002). The places ``0 .. total-1`` lie in a grid of ``rows x columns``, just large enough. A turn moves each place along
+its column by a random amount that depends on the column alone, the next turn along its row; each turn can be undone, so
+all of them together are a permutation of the grid. A place that leaves ``0 .. total-1`` walks on until it is back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafl.base.random import Purpose, philox_array
+
+Integers = NDArray[np.int64]
+
+TURNS = 16
+"""Two turns make each place uniform, and two more bring pairs closer to uniform by a factor of ``rows * columns``.
+
+Six would do for many clients. The other ten are for the smallest grids, where walking slows this down to a factor of
+two: with 16 turns, what is drawn of up to 6 clients is within 0.0005 of uniform (total variation, over all keys).
+"""
+
+TABLE = 1024
+"""Up to this many rows, one call draws the amounts of all turns; otherwise each turn draws those it meets."""
+
+
+def first(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
+    """The first ``count`` of a random order of ``0 .. total-1``; the work is bounded whatever ``total`` is."""
+    rows = math.isqrt(total - 1) + 1
+    columns = -(-total // rows)
+    amounts = _amounts(seed, purpose, round, rows)
+    places = _permuted(np.arange(count), rows, columns, amounts)
+    while (outside := places >= total).any():
+        places[outside] = _permuted(places[outside], rows, columns, amounts)
+    return places.tolist()
+
+
+def _permuted(places: Integers, rows: int, columns: int, amounts: Callable[[int, Integers], Integers]) -> Integers:
+    row, column = np.divmod(places, columns)
+    for turn in range(0, TURNS, 2):
+        row = (row + amounts(turn, column)) % rows
+        column = (column + amounts(turn + 1, row)) % columns
+    return row * columns + column
+
+
+def _amounts(seed: int, purpose: Purpose, round: int, largest: int) -> Callable[[int, Integers], Integers]:
+    """Random words, one for each turn and each row or column."""
+    key, (at, client) = (seed, int(purpose)), (np.array([round]), np.array([0]))
+
+    def draw(turn: Integers, line: Integers) -> Integers:
+        return philox_array((line, turn, at, client), key)[0]
+
+    if largest > TABLE:
+        return lambda turn, line: draw(np.array([turn]), line)
+    table = draw(np.arange(TURNS)[:, None], np.arange(largest))
+    return lambda turn, line: table[turn, line]

@@ -1,0 +1,41 @@
+"""How long updates are, and shortening those that are far longer than most: norm clipping to the median length.
+
+Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?" (2019) clip to a given length; the
+median of the round's own lengths needs no tuning.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from wafl.parts.columns import by_columns
+
+
+def lengths_of(start: Tensor, models: Tensor) -> Tensor:
+    """The l2 length of each update, ``models [n, P]`` minus ``start``, in double precision, which does not overflow."""
+    squares = by_columns(lambda part, begin: (part.double() - begin.double()).square().sum(1), models, start)
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def longest_of(lengths: Tensor, multiple: float) -> float:
+    """``multiple`` times the median length, above which an update is too long; infinity if nobody can be compared.
+
+    Every client has one vote, whatever it claims to weigh. Of an even number of lengths the median is the lower middle
+    one, so of two updates the longer is compared with the shorter. Clients that did not move have no vote.
+    """
+    moved = lengths[lengths > 0]
+    return multiple * float(moved.median()) if len(moved) > 1 else math.inf  # torch's median is the lower one
+
+
+def shortened(start: Tensor, models: Tensor, lengths: Tensor, longest: float) -> Tensor:
+    """The models with updates of at most this length; if none is longer, the same bits."""
+    long = lengths > longest
+    if not bool(long.any()):
+        return models
+    share = (longest / lengths[long]).to(models)[:, None]
+    models = models.clone()
+    models[long] = start + share * (models[long] - start)
+    return models

@@ -1,0 +1,113 @@
+"""What a local step is: the base class of what clients do with a gradient, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from wafl.base.options import Part
+from wafl.parts.client_weights import ClientWeights
+from wafl.parts.messages import Query, Replies, Vectors
+
+
+def _outside(params: Tensor) -> Tensor:
+    raise ValueError("gradient_at() can be called only in direction(), where there is a batch")
+
+
+@dataclass(frozen=True)
+class LocalState:
+    """What a local step is given, for all lanes at once.
+
+    Args:
+        start: the parameters that the server sent, ``[L, P]``.
+        params: the parameters now, ``[L, P]``.
+        scalars: the hyperparameters, each ``[L, 1]``.
+        vectors: what the server sent with the parameters, each ``[L, P]``.
+        memory: what each client kept from its last round, ``[L, M]``.
+        carry: what the step keeps within this round, one row per lane.
+        gradient_at: the gradient ``[L, P]`` of the same batch at other parameters ``[L, P]``, where its examples are
+            moved anew; for a step that declares more than one of :attr:`LocalStep.gradients`, in ``direction`` alone.
+    """
+
+    start: Tensor
+    params: Tensor
+    scalars: Mapping[str, Tensor]
+    vectors: Vectors
+    memory: Tensor | None = None
+    carry: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    gradient_at: Callable[[Tensor], Tensor] = _outside
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a client's round ends.
+
+    Args:
+        memory: what the client keeps until its next round, ``[L, M]``.
+        vectors: what it sends in addition to its parameters, each ``[L, P]``.
+    """
+
+    memory: Tensor | None = None
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+
+
+class LocalStep(Part):
+    """A rule for local steps, by default plain descent without memory or vectors: derive, and override what differs.
+
+    Clients call begin, direction and end; the server calls check, initial_vectors, tell_reports and tell.
+    """
+
+    slot = "local"
+    gradients: ClassVar[int] = 1
+    """How many gradients one step takes: the one that :meth:`direction` is given, and those that it asks for."""
+    sends: ClassVar[tuple[str, ...]] = ()
+    """The names of the vectors that :meth:`end` sends."""
+    reports: ClassVar[tuple[str, ...]] = ()
+    """The names of the vectors that clients send with a loss that is asked for before training."""
+
+    def check(self, client_weights: ClientWeights) -> None:
+        """Refuse a rule for the client weights that it cannot work with."""
+        if self.reports and not client_weights.asks_first:
+            raise ValueError(
+                f"local={self} needs client weights that ask for losses before a round trains, not "
+                f"client_weights={client_weights}: use wafl.ScaffPD(), or wafl.weights.primal_dual(), cvar(), kl() or "
+                "term()"
+            )
+
+    def scalars(self) -> dict[str, float]:
+        """The hyperparameters that may differ between lanes of one batched run."""
+        return {}
+
+    def initial_memory(self, params: Tensor) -> Tensor | None:
+        """What a client holds before it first takes part, as one vector; None for a step without memory."""
+        return None
+
+    def begin(self, state: LocalState) -> Mapping[str, Tensor]:
+        """The carry before the first step, each tensor with one row per lane."""
+        return {}
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """What to descend along instead of the gradient ``[L, P]``, and the new carry.
+
+        There is no need to look out for lanes that have finished: the caller keeps their parameters and carry.
+        """
+        return gradient, state.carry
+
+    def end(self, state: LocalState, steps: Tensor) -> Outcome:
+        """What to keep and to send after the last step; ``steps [L, 1]`` is how many each lane took."""
+        return Outcome(state.memory)
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        """What the server remembers for this rule, and sends with the parameters."""
+        return {}
+
+    def tell_reports(self, vectors: Vectors, replies: Replies, client_weights: Tensor) -> Vectors:
+        """The server's vectors once clients have reported; ``client_weights`` are those that the losses led to."""
+        return vectors
+
+    def tell(self, vectors: Vectors, query: Query, replies: Replies, client_weights: Tensor) -> Vectors:
+        """The server's vectors after a round; ``client_weights`` are those of the clients that replied."""
+        return vectors

@@ -1,0 +1,124 @@
+"""What server and clients send each other, and what the server remembers: plain data with named vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+PARAMS = "params"
+"""The vector that every client sends back after training: where its parameters ended."""
+GRADIENT = "gradient"
+"""A vector that clients may send with the loss that they report before training: the gradient on all their examples."""
+Vectors = Mapping[str, Tensor]
+"""Vectors as long as the parameters, by name."""
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a server remembers between queries: plain data, so a checkpoint is the state.
+
+    Args:
+        round: the round that comes next, or is under way.
+        params: the model, one vector ``[P]``.
+        client_weights: lambda, one weight per client.
+        scalars: the objective's hyperparameters, among them a learned gamma.
+        vectors: what the server and the local step remember, and a snapshot until its losses are known.
+    """
+
+    round: int
+    params: Tensor
+    client_weights: Tensor
+    scalars: Mapping[str, float] = field(default_factory=dict[str, float])
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+
+
+@dataclass(frozen=True)
+class Query:
+    """Work asked of clients: to train from ``params``, or to report their loss there.
+
+    Args:
+        kind: ``"train"`` or ``"loss"``.
+        round: the number of the round.
+        seed: the seed of the run.
+        clients: the clients that are asked.
+        weights: how much each client's reply will count.
+        params: where clients start, or report their loss.
+        scalars: the hyperparameters of a round: learning rate, gamma, ...
+        vectors: what a local step needs in addition to the parameters.
+        iterates: iterates to send back, by name: each is taken after that many local steps.
+        sends: the names of the further vectors that the local step sends back, with its model or with its loss.
+    """
+
+    kind: Literal["train", "loss"]
+    round: int
+    seed: int
+    clients: tuple[int, ...]
+    weights: Tensor
+    params: Tensor
+    scalars: Mapping[str, float]
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    iterates: Mapping[str, int] = field(default_factory=dict[str, int])
+    sends: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The names of the vectors in each reply."""
+        return (PARAMS, *self.iterates, *self.sends) if self.kind == "train" else self.sends
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What clients send back: one row per client.
+
+    The means are over a client's first batch if it trains, and over all its examples if it reports its loss.
+
+    Args:
+        clients: the clients that replied, in the order of the rows.
+        loss: the mean of what each client minimizes, at the parameters it was sent.
+        cost: the mean transport cost that its objective paid there.
+        vectors: the vectors that the query wanted, each ``[clients, P]``.
+    """
+
+    clients: tuple[int, ...]
+    loss: Tensor
+    cost: Tensor
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+
+    @property
+    def params(self) -> Tensor:
+        return self.vectors[PARAMS]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client sends back; see :class:`Replies`."""
+
+    client: int
+    loss: Tensor
+    cost: Tensor
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+
+
+def weighted_mean(weights: Tensor, rows: Tensor) -> Tensor:
+    """``sum_i w_i row_i / sum_i w_i``."""
+    return (weights / weights.sum()).to(rows) @ rows
+
+
+def mean_reply(query: Query, values: Tensor) -> float:
+    """The mean of one number per client, weighted like the replies, or equally if no reply has any weight."""
+    weights = query.weights if float(query.weights.sum()) > 0 else torch.ones_like(query.weights)
+    return float((weights / weights.sum()) @ values.to(weights))
+
+
+def named(owner: str, vectors: Vectors) -> dict[str, Tensor]:
+    """Vectors under names that say which part of the method they belong to."""
+    return {f"{owner}.{name}": value for name, value in vectors.items()}
+
+
+def owned(owner: str, vectors: Vectors) -> dict[str, Tensor]:
+    """The vectors of one part of the method, under the names that the part gave them."""
+    return {name.removeprefix(f"{owner}."): value for name, value in vectors.items() if name.startswith(f"{owner}.")}

@@ -1,0 +1,102 @@
+"""How clients work together: rounds, cohort, local work, learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from wafl.base.checks import check_positive
+from wafl.base.options import Choice, Count, EachRound, NotNegative, Positive, Range, Seed, Tunable, check_options
+from wafl.tasks.gpu.precision import BFLOAT16, FLOAT32, TF32
+from wafl.tasks.modes.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
+
+LearningRate = float | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client does in a round: a number of steps, or of epochs; ``batch_size=None`` takes all its examples."""
+
+    local_steps: int | None
+    local_epochs: int | None
+    batch_size: int | None
+    statistics: str = FROZEN
+    precision: str = FLOAT32
+
+    def num_steps(self, num_examples: Sequence[int]) -> list[int]:
+        """The number of local steps of each client."""
+        if self.local_steps is not None:
+            return [self.local_steps] * len(num_examples)
+        assert self.local_epochs is not None
+        return [self.local_epochs * self.steps_per_epoch(count) for count in num_examples]
+
+    def steps_per_epoch(self, count: int) -> int:
+        """The number of batches that a client with ``count`` examples cuts them into."""
+        return 1 if self.batch_size is None else math.ceil(count / self.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How clients work together."""
+
+    rounds: Annotated[int, Count(), "The number of rounds."]
+    cohort: Annotated[int | None, Count(), "Clients per round; by default all of them."] = None
+    local_steps: Annotated[int | None, Count(), "Steps per client and round; give these or local_epochs."] = None
+    local_epochs: Annotated[int | None, Count(), "Passes of each client over its examples per round."] = None
+    batch_size: Annotated[int | None, Count(), "Examples per step; in Python, None takes all of a client's."] = 64
+    learning_rate: Annotated[
+        LearningRate,
+        EachRound(Positive()),
+        Tunable(),
+        "The learning rate of the clients' steps; in Python, it may be a function of the round.",
+    ] = 0.01
+    momentum: Annotated[float, Range(0, 1, high_open=True), "The momentum of the clients' steps, within a round."] = 0.0
+    weight_decay: Annotated[float, NotNegative, "The weight decay of the clients' steps."] = 0.0
+    server_learning_rate: Annotated[
+        float | None, Positive(), "Shorthand for the method's server, an sgd with this rate."
+    ] = None
+    seed: Annotated[int, Seed(), "Determines every random choice."] = 0
+    clip_norm: Annotated[
+        float | None, Positive(), "The longest update that counts in full; a longer one is shortened to this length."
+    ] = None
+    statistics: Annotated[
+        str,
+        Choice((FROZEN, AVERAGED, PER_CLIENT, FEDBN)),
+        "What becomes of the running statistics of BatchNorm layers in training mode: averaged like the parameters, "
+        "kept by each client, kept with the scale and offset of these layers (fedbn), or frozen, for which these "
+        "layers must be in eval().",
+    ] = FROZEN
+    precision: Annotated[
+        str,
+        Choice((FLOAT32, TF32, BFLOAT16)),
+        "What the layers of a network are computed with: float32, or, to be faster on a GPU, tf32 or bfloat16; "
+        "everything else stays float32.",
+    ] = FLOAT32
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if (self.local_steps is None) == (self.local_epochs is None):
+            raise ValueError(
+                "give local_steps or local_epochs, exactly one of them "
+                f"(local_steps={self.local_steps}, local_epochs={self.local_epochs})"
+            )
+
+    @property
+    def local_work(self) -> LocalWork:
+        return LocalWork(self.local_steps, self.local_epochs, self.batch_size, self.statistics, self.precision)
+
+    def scalars(self, round: int) -> dict[str, float]:
+        """The numbers that clients are sent for a round."""
+        clip = {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
+        decay = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {"learning_rate": self.rate(round), **decay, **clip}
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round."""
+        if not callable(self.learning_rate):
+            return self.learning_rate
+        rate = self.learning_rate(round)
+        check_positive(f"round {round}: learning_rate", rate)
+        return rate

@@ -1,0 +1,55 @@
+"""Signatures of bytes: Ed25519, with keys as ``openssl genpkey -algorithm ed25519`` or ``ssh-keygen`` writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wafl.base.extras import require
+
+ALGORITHM = "Ed25519"
+
+
+def sign(content: bytes, key: str | os.PathLike[str]) -> str:
+    """The signature in hexadecimal digits; ``key`` is the file of a private key without a password."""
+    return _read(Path(key), private=True).sign(content).hex()
+
+
+def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) -> bool:
+    """Whether the owner of the public key in this file has signed exactly these bytes."""
+    public = _read(Path(key), private=False)
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.verify(bytes.fromhex(signature), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _read(path: Path, *, private: bool) -> Any:
+    """A key in PEM or in the format of OpenSSH; a clear error for any other file."""
+    require("cryptography", extra="sign", what="a signature")
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as library
+
+    data, kind = path.read_bytes(), "private" if private else "public"
+    readers: dict[bool, tuple[Callable[[bytes], Any], ...]] = {
+        True: (
+            lambda data: library.load_pem_private_key(data, password=None),
+            lambda data: library.load_ssh_private_key(data, password=None),
+        ),
+        False: (library.load_pem_public_key, library.load_ssh_public_key),
+    }
+    for reader in readers[private]:
+        try:
+            key = reader(data)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            continue
+        if type(key).__name__ == f"{ALGORITHM}{kind.capitalize()}Key":
+            return key
+        raise ValueError(f"{path} is not an {ALGORITHM} key: make one with openssl genpkey -algorithm ed25519")
+    make = "genpkey -algorithm ed25519 -out key.pem" if private else "pkey -in key.pem -pubout -out public.pem"
+    raise ValueError(f"{path} holds no {kind} key without a password: openssl {make} makes one")

@@ -1,0 +1,326 @@
+"""Figures: arrays in, a matplotlib figure out; no display is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from wafl.base.norms import norm_name
+from wafl.methods import METHODS as NAMED
+
+# Okabe and Ito's palette, whose colors stay distinct under the common kinds of color blindness.
+COLORS = ("#D55E00", "#000000", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7")
+PALETTE = (
+    "#D55E00", "#000000", "#B6992D", "#A0522D", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#44AA99",
+    "#117733", "#DDCC77", "#AA4499", "#661100", "#6699CC", "#17BECF", "#BCBD22", "#9467BD", "#7F9C6C", "#F28E8E",
+    "#4E79A7", "#C49C94", "#882255", "#999933", "#888888", "#332288", "#8C564B", "#F1CE63", "#86BCB6", "#D37295",
+    "#79706E", "#5778A4",
+)  # fmt: skip
+"""The colors of the named methods, by their places; the last ones are for methods to come."""
+METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in NAMED.items()}
+"""The color of each method, in every figure."""
+MARKERS = ("o", "s", "^", "v", "D", "P", "X")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line looks: its color and its marker."""
+
+    color: Any
+    marker: str
+
+
+def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[Style]:
+    """One style per line: the color of its method, or a sequence of it, light to dark, for several lines of one method.
+
+    ``methods`` are the methods' names; without them, labels begin with the name, as in ``wafl-gamma=1.0``.
+    """
+    families = [_family(name) for name in methods or labels]
+    spare = [color for color in COLORS if color not in {METHODS.get(family) for family in families}] or list(COLORS)
+    others = [family for family in dict.fromkeys(families) if family not in METHODS]
+    base = {**METHODS, **{family: spare[place % len(spare)] for place, family in enumerate(others)}}
+    order = list(dict.fromkeys(families))
+    found: list[Style] = []
+    for place, family in enumerate(families):
+        mates = families.count(family)
+        shade = base[family] if mates == 1 else sequence(base[family], mates)[families[:place].count(family)]
+        found.append(Style(shade, MARKERS[order.index(family) % len(MARKERS)]))
+    return found
+
+
+def sequence(color: str, count: int) -> list[Any]:
+    """``count`` shades of a color, the last of which is the color itself."""
+    from matplotlib.colors import to_rgb
+
+    full = to_rgb(color)
+    parts = [0.35 + 0.65 * place / max(count - 1, 1) for place in range(count)]
+    return [tuple(1.0 - part * (1.0 - value) for value in full) for part in parts]
+
+
+def _family(label: str) -> str:
+    name = re.split(r"[-\s(]", label.lower(), maxsplit=1)[0]
+    return name if name in METHODS else label
+
+
+@dataclass(frozen=True)
+class Line:
+    """A mean by x, and its standard deviation over seeds; None if there is one seed."""
+
+    x: Sequence[float]
+    mean: Sequence[float]
+    std: Sequence[float] | None = None
+
+
+def measure_against_attacked(
+    lines: Mapping[str, Line], measure: str, title: str, path: Path | None = None, methods: Sequence[str] | None = None
+) -> Any:
+    """The paper's comparison: accuracy (or loss) of each method against the share of attacked clients, in percent."""
+    figure, axes = _figure()
+    looks = styles(list(lines), methods)
+    for place, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
+        axes.errorbar(
+            [share + (0.35 * (place - len(lines) / 2) if line.std is not None else 0.0) for share in line.x],
+            line.mean,
+            yerr=line.std,
+            label=name,
+            color=style.color,
+            marker=style.marker,
+            markersize=5,
+            linewidth=2.2 if place == 0 and style.color in METHODS.values() else 1.2,
+            capsize=2,
+        )
+    axes.set_xlabel("attacked clients (%)")
+    axes.set_ylabel(measure)
+    axes.set_title(title, fontsize=10)
+    return _outside_legend(figure, axes, path)
+
+
+def measure_against_parameter(
+    panels: Mapping[str, Mapping[str, Line]], parameter: str, measure: str, path: Path | None = None
+) -> Any:
+    """Accuracy (or loss) against a swept parameter: one panel per method, one line per test, a band over seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5.5, 4.2 * len(panels)) + 1.5, 4.2), layout="constrained")
+    row = cast(Any, figure.subplots(1, len(panels), squeeze=False, sharey=True))[0]
+    for axes, (method, lines) in zip(row, panels.items(), strict=True):
+        color = METHODS.get(_family(method), COLORS[2])
+        for (label, line), shade in zip(lines.items(), reversed(sequence(color, len(lines))), strict=True):
+            axes.plot(line.x, line.mean, color=shade, marker="o", markersize=4, label=label)
+            if line.std is not None:
+                low, high = ([m + sign * d for m, d in zip(line.mean, line.std, strict=True)] for sign in (-1, 1))
+                axes.fill_between(line.x, low, high, color=shade, alpha=0.2, linewidth=0)
+        every = [x for line in lines.values() for x in line.x]
+        if min(every) > 0 and max(every) >= 20 * min(every):
+            axes.set_xscale("log")
+        axes.set_xlabel(parameter)
+        axes.set_title(method, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    row[0].set_ylabel(measure)
+    row[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, method: str = "wafl") -> Any:
+    """One panel per quantity, such as the loss and the achieved radius, and in it one line per run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0 * len(lines) + 1.0, 3.6), layout="constrained")
+    row = cast(Any, figure.subplots(1, len(lines), squeeze=False))[0]
+    for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
+        for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
+            axes.plot(line.x, line.mean, color=style.color, linewidth=1.5, label=label)
+        axes.set_xlabel("round")
+        axes.set_ylabel(quantity)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    if len(next(iter(lines.values()))) > 1:
+        row[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def measure_by_client(
+    names: Sequence[str],
+    values: Sequence[float],
+    attacked: Sequence[bool],
+    measure: str,
+    pooled: float,
+    path: Path | None = None,
+) -> Any:
+    """One bar per client, attacked ones in another color; the dashed line is the value over all examples."""
+    figure, axes = _figure()
+    places = range(len(names))
+    for group, color in ((False, COLORS[2]), (True, COLORS[0])):
+        own = [place for place in places if attacked[place] == group]
+        if own:
+            label = "attacked" if group else "not attacked"
+            axes.bar(own, [values[place] for place in own], color=color, label=label if any(attacked) else None)
+    axes.axhline(pooled, color="black", linewidth=1.0, linestyle="--", label="all examples")
+    if len(names) <= 40:
+        axes.set_xticks(places, names, rotation=90)
+    else:
+        axes.set_xlabel(f"{len(names)} clients")
+    axes.set_ylabel(measure)
+    return _outside_legend(figure, axes, path)
+
+
+def generalization(results: Mapping[str, Any], path: Path) -> Path:
+    """Accuracy (or loss) of each method on training, test and unseen data, with the intervals over clients.
+
+    Hollow marks are the worst tenth of the clients.
+    """
+    from matplotlib.figure import Figure
+
+    rows = {name: row["generalization"] for name, row in results["methods"].items()}
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    parts = ("train", "test", "unseen")
+    for (place, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
+        means = [row[part]["mean"] for part in parts]
+        lows, highs = zip(*(row[part]["interval"] for part in parts), strict=True)
+        # A bootstrap interval need not hold the mean of a few clients.
+        errors = [
+            [max(mean - low, 0.0) for mean, low in zip(means, lows, strict=True)],
+            [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
+        ]
+        across = [spot + min(0.06, 0.6 / len(rows)) * (place - (len(rows) - 1) / 2) for spot in range(len(parts))]
+        color, marker = style.color, style.marker
+        axes.errorbar(
+            across, means, yerr=errors, label=name, color=color, marker=marker, markersize=5, linewidth=1.2, capsize=2
+        )
+        worst = [row[part]["worst_tenth"]["mean"] for part in parts]
+        axes.plot(across, worst, color=color, marker=marker, markersize=5, markerfacecolor="none", linestyle="none")
+    axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
+    axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
+    figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=150)
+    return path
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's certified worst-case loss by radius, in ascending order, and what an objective reaches there.
+
+    ``reached`` is None if that was not measured; ``proven`` says whether ``certified`` is a bound or an estimate.
+    """
+
+    radii: Sequence[float]
+    certified: Sequence[float]
+    reached: Sequence[float] | None
+    proven: bool
+    loss: float
+
+
+def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: str, path: Path | None = None) -> Any:
+    """Each run's certified worst-case loss against the radius, and below it what an objective reaches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
+        color = style.color
+        label = name if curve.proven else f"{name} (estimate)"
+        axes.plot(curve.radii, curve.certified, color=color, linewidth=2.0, label=label)
+        if curve.reached is not None:
+            axes.plot(curve.radii, curve.reached, color=color, linewidth=1.2, linestyle="--")
+            axes.fill_between(curve.radii, curve.reached, curve.certified, color=color, alpha=0.12, linewidth=0)
+    axes.set_xlabel(f"radius of the {norm_name(norm)} ball ({unit})")
+    axes.set_ylabel("expected loss")
+    axes.set_title("worst case inside the ball: certified (solid), reached (dashed)", fontsize=10)
+    if min(curve.loss for curve in runs.values()) >= 0.0:
+        axes.set_ylim(bottom=0.0)
+    return _finish(figure, axes, path)
+
+
+def radius_against_gamma(
+    gammas: Sequence[float], radii: Sequence[float], norm: float, unit: str, path: Path | None = None
+) -> Any:
+    """The paper's first figure: the achieved radius falls as gamma rises."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=4)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("gamma")
+    axes.set_ylabel(f"achieved radius, {norm_name(norm)} ({unit})")
+    return _finish(figure, axes, path)
+
+
+def weights_and_distances(
+    names: Sequence[str],
+    squares: Sequence[float],
+    standard_errors: Sequence[float],
+    weights: Mapping[str, Sequence[float]],
+    target: str | None,
+    unit: str,
+    path: Path,
+) -> Path:
+    """How far each source is, and next to it the weight that each rule gives it.
+
+    ``squares`` are squared distances with their ``standard_errors``; the keys of ``weights`` name the rules.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 1.6 + 0.45 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    places = list(range(len(names)))
+    lengths = [max(square, 0.0) ** 0.5 for square in squares]
+    errors = [
+        error / (2.0 * max(w, 1e-12)) if error == error else 0.0
+        for w, error in zip(lengths, standard_errors, strict=True)
+    ]
+    left.barh(places, lengths, xerr=errors, color=COLORS[3], capsize=2)
+    left.set_yticks(places, names)
+    left.invert_yaxis()
+    left.set_xlabel(f"W_2 to {target} ({unit})" if target else f"W_2 from the mixture ({unit})")
+    height = 0.8 / len(weights)
+    for place, (label, values) in enumerate(weights.items()):
+        shifts = [row - 0.4 + (place + 0.5) * height for row in places]
+        right.barh(shifts, values, height=height, color=COLORS[(2, 0)[place % 2]], label=label)
+    right.set_xlabel("client weight")
+    right.set_xlim(0.0, 1.0)
+    right.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for axes in (left, right):
+        axes.grid(alpha=0.3, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _figure() -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    return figure, cast(Any, figure.subplots())
+
+
+def _outside_legend(figure: Any, axes: Any, path: Path | None) -> Any:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def _saved(figure: Any, path: Path | None) -> Any:
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure
+
+
+def _finish(figure: Any, axes: Any, path: Path | None) -> Any:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure

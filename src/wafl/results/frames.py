@@ -1,0 +1,35 @@
+"""Rows of plain values as a pandas frame, or as a table for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from wafl.base.extras import require
+
+
+def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A ``pandas.DataFrame``; pandas is an optional package."""
+    return require("pandas", extra="pandas", what="to_pandas").DataFrame(list(rows))
+
+
+def to_html(title: str, rows: Sequence[Mapping[str, Any]], shown: int = 20) -> str:
+    """The first rows as an HTML table below a title; the rest is counted.
+
+    >>> to_html("Two <rounds>", [{"round": 0, "loss": 1.23456}])
+    '<p>Two &lt;rounds&gt;</p><table><tr><th>round</th><th>loss</th></tr><tr><td>0</td><td>1.235</td></tr></table>'
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_text(row.get(name)))}</td>" for name in names) + "</tr>" for row in rows[:shown]
+    )
+    more = f"<p>and {len(rows) - shown} more rows</p>" if len(rows) > shown else ""
+    return f"<p>{escape(title)}</p><table><tr>{head}</tr>{body}</table>{more}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

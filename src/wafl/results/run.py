@@ -1,0 +1,426 @@
+"""A trained model with its history; on disk it is safetensors and JSON."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from wafl import models
+from wafl.base.files import sealed, unsealed, write_whole
+from wafl.base.json_types import check_types, parsed_table
+from wafl.data.bring.intake import Intake
+from wafl.results.frames import to_frame, to_html
+from wafl.results.history import History, plot_histories
+from wafl.tasks.fitness import takes_integers
+from wafl.tasks.layout import Layout
+from wafl.tasks.task import Loss, sharing_tensors
+
+FORMAT = 1
+
+SAVED: dict[str, Any] = {
+    "method": str,
+    "model": dict[str, Any] | None,
+    "num_classes": int | None,
+    "intake?": {"classes": list[str] | None, "columns": list[str] | None, "prepare": dict[str, Any]},
+    "trained": list[str],
+    "statistics?": list[str],
+    "buffers?": list[str],
+    "loss": str | None,
+    "settings": {
+        "method?": {"objective?": dict[str, Any] | None},
+        "schedule?": {
+            "rounds": int,
+            "cohort": int | None,
+            "local_steps": int | None,
+            "local_epochs": int | None,
+            "batch_size": int | None,
+            "learning_rate": float | str,
+            "momentum": float,
+            "weight_decay": float,
+            "server_learning_rate": float | None,
+            "seed": int,
+            "clip_norm?": float | None,
+            "statistics?": str,
+            "precision?": str,
+        },
+        "sweep?": dict[str, Any] | None,
+        "data?": dict[str, Any] | None,
+        "unit?": str,
+        "scalars?": dict[str, float],
+    },
+    "client_weights": list[float],
+    "history": list[dict[str, Any]],
+    "sha256": str,
+}
+"""What ``run.json`` holds (:func:`wafl.base.json_types.check_types`)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What :func:`wafl.fit` returns.
+
+    Args:
+        method: the name of the method.
+        params: the trained parameters, by name.
+        module: what the run computes with: a copy of the given module that holds the trained parameters. Yours, to do
+            with as you like, is :attr:`model`.
+        layout: what a flat vector of the parameters holds, and in what order.
+        history: what happened, round by round.
+        client_weights: the final weight of each client.
+        settings: all settings of the training, as plain values.
+        num_classes: the number of classes; None for a regression.
+        loss: what clients minimized.
+        intake: how the clients' examples came in, and what their classes are called.
+    """
+
+    method: str
+    params: dict[str, Tensor]
+    module: nn.Module
+    layout: Layout
+    history: History
+    client_weights: Tensor
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    num_classes: int | None = None
+    loss: Loss = "cross_entropy"
+    intake: Intake = field(default_factory=Intake)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model in evaluation mode: a copy that is yours, and the same one whenever you ask for it.
+
+        You may call it, train it or move it to a device: nothing in the run changes (:meth:`to` moves a run), and what
+        the run does changes nothing in it.
+        """
+        return copy.deepcopy(self.module).eval()
+
+    @cached_property
+    def _at_rest(self) -> nn.Module:
+        return sharing_tensors(self.module).eval()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, if they have any."""
+        return self.intake.classes
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """What varied in the sweep that the run belongs to, by name; empty if it was trained by itself."""
+        return dict(self.settings.get("sweep") or {})
+
+    @property
+    def diverged(self) -> str | None:
+        """Why training ended early, if it diverged; the parameters are those of the last good round."""
+        return self.history.diverged
+
+    def outputs(self, x: Any) -> Tensor:
+        """The model's outputs (logits, if there are classes).
+
+        Args:
+            x: the examples ``[N, ...]``: an array or nested lists, a data frame, a data set or a ``DataLoader``; labels
+                are ignored. Bytes are prepared as in training; other numbers are taken as they are.
+        """
+        examples = self.intake.read(x, next(iter(self.params.values())))
+        try:
+            with torch.no_grad():
+                integers = takes_integers(self._at_rest, examples[:1])
+                return self._at_rest(examples.long() if integers else examples)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(
+                f"the model does not take examples of shape {tuple(examples.shape[1:])}: {error}"
+            ) from error
+
+    def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
+        """The predicted classes, by name if they have names, or the outputs themselves for a regression.
+
+        Args:
+            x: the examples ``[N, ...]``, as in :meth:`outputs`.
+        """
+        outputs = self.outputs(x)
+        return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
+
+    def to(self, device: torch.device | str) -> Run:
+        """The same run on a device, where it predicts and is evaluated; this one stays where it is.
+
+        Args:
+            device: such as ``"cuda"``.
+        """
+        params = {name: value.to(device) for name, value in self.params.items()}
+        return replace(self, params=params, module=copy.deepcopy(self.module).to(device))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``params.safetensors`` and ``run.json``, from which :func:`wafl.load_run` restores the run.
+
+        Args:
+            path: the folder to write; it is created if it does not exist.
+
+        Returns:
+            The folder.
+        """
+        from safetensors.torch import save
+
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = buffers(self.module)
+        about = {
+            "format": FORMAT,
+            "method": self.method,
+            "model": models.spec(self.module),
+            "num_classes": self.num_classes,
+            "intake": self.intake.to_json(),
+            "trained": list(self.params),
+            "statistics": list(self.layout.statistics),
+            "buffers": list(kept),
+            "loss": self.loss if isinstance(self.loss, str) else None,
+            "settings": self.settings,
+            "client_weights": self.client_weights.tolist(),
+            "history": self.history.to_json(),
+        }
+        named = {**dict(self.module.named_parameters()), **kept}
+        content = save({name: value.detach().cpu().contiguous() for name, value in named.items()})
+        description = sealed({**about, "sha256": sha256(content).hexdigest()})
+        write_whole(folder / "params.safetensors", content)
+        write_whole(folder / "run.json", description)
+        return folder
+
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page of what the run itself knows: its rounds, client weights and settings.
+
+        :func:`wafl.write_report` adds what the model does on its clients' data. Needs ``wafl-learn[report]``.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file.
+        """
+        return Runs([self]).report(path)
+
+    def __repr__(self) -> str:
+        return f"Run({self.method}, {self.history!r})"
+
+
+class Runs(list[Run]):
+    """What :func:`wafl.sweep` returns: a list of runs that knows what varies between them."""
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """What varies, by name, one combination per run."""
+        return [run.point for run in self]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per run: what varies, its seed, and how its training ended."""
+        return [
+            {
+                "method": run.method,
+                **run.point,
+                "seed": run.settings["schedule"]["seed"],
+                "rounds": len(run.history),
+                **{f"final_{name}": value for name, value in _last_numbers(run).items()},
+                "diverged": run.diverged,
+            }
+            for run in self
+        ]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``)."""
+        return to_frame(self.rows())
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the loss, and the achieved radius if there is one, by round: one line per run, light to dark.
+
+        Args:
+            path: where to save the figure.
+
+        Returns:
+            The matplotlib figure.
+        """
+        named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
+        return plot_histories(named, path, self[0].method if self else "WAFL")
+
+    def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
+        """Write a page of what the runs themselves know, as :meth:`Run.report` does for one.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The file.
+        """
+        from wafl.report import Page, Study, write_page
+
+        if not self:
+            raise ValueError("there are no runs to report")
+        study = Study(self[0].method if len(self) == 1 else repr(self), self.sections())
+        return write_page(Page("WAFL report", [study]), Path(path))
+
+    def sections(self) -> list[Any]:
+        """What a page shows of the runs: their rounds, weights and settings."""
+        import json
+
+        from wafl.report import Section, sections
+        from wafl.report.charts import Curve
+
+        labels = [", ".join([run.method, *(f"{name}={value}" for name, value in run.point.items())]) for run in self]
+        methods = {label: run.method for label, run in zip(labels, self, strict=True)}
+        quantities: dict[str, list[Curve]] = {}
+        for label, run in zip(labels, self, strict=True):
+            for key, name in (("loss", "training loss"), ("achieved_radius", "achieved radius")):
+                values = run.history.column(key)
+                if values and None not in values:
+                    curve = Curve(label, [number + 1 for number in run.history.column("round")], values)
+                    quantities.setdefault(name, []).append(curve)
+        weights = {label: run.client_weights.tolist() for label, run in zip(labels, self, strict=True)}
+        names = [f"client {place}" for place in range(len(self[0].client_weights))]
+        shown = sections.weights(weights, names, methods)
+        settings = json.dumps(self[0].settings, indent=1, default=str)
+        found = [
+            sections.rounds(quantities, methods),
+            None if shown is None else Section("Client weights", "Whose examples count how much.", [shown]),
+            sections.setup("", "", settings, {}),
+        ]
+        return [section for section in found if section is not None]
+
+    def _repr_html_(self) -> str:
+        return to_html(repr(self), self.rows())
+
+    def __repr__(self) -> str:
+        values: dict[str, dict[str, None]] = {}
+        for name, value in ((name, value) for point in self.points for name, value in point.items()):
+            values.setdefault(name, {})[str(value)] = None
+        varied = "; ".join(f"{name}={', '.join(found)}" for name, found in values.items())
+        return f"Runs({len(self)} of {self[0].method}: {varied})" if self else "Runs(0)"
+
+
+def _last_numbers(run: Run) -> dict[str, float]:
+    """The numbers of the last round, without its time."""
+    return (
+        {name: value for name, value in run.history[-1].numbers().items() if name != "seconds"} if run.history else {}
+    )
+
+
+def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
+    """Read a folder written by :meth:`Run.save`.
+
+    Args:
+        path: the folder.
+        model: the module, if it is your own; a model from :mod:`wafl.models` is built from the folder.
+        loss: the loss, if it is your own.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    folder = Path(path)
+    for name in ("run.json", "params.safetensors"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
+    try:
+        written = (folder / "run.json").read_bytes()
+        if (found := parsed_table(written).get("format")) != FORMAT:
+            raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
+        about = unsealed(written)
+        check_types(about, SAVED)
+        content = (folder / "params.safetensors").read_bytes()
+        if sha256(content).hexdigest() != about["sha256"]:
+            raise ValueError("params.safetensors is not the file that run.json was written with")
+        saved = load(content)
+        history = History.from_json(about["history"])
+        weights = torch.tensor(about["client_weights"], dtype=torch.float64)
+        method, settings, num_classes = about["method"], about["settings"], about["num_classes"]
+        architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
+        params = {name: saved[name] for name in trained}
+        kept = {name: saved.pop(name) for name in about.get("buffers", ())}
+        statistics = {name: kept[name].shape for name in about.get("statistics", ())}
+        intake = Intake.from_json(about.get("intake"))
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+    if model is None:
+        if architecture is None:
+            raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
+        try:
+            model = models.build(architecture)
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise ValueError(f"{folder} is damaged: it describes no model that wafl builds: {error}") from error
+    loss = loss if loss is not None else own_loss
+    if loss is None:
+        raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
+    model = with_params(model, saved)
+    if "buffers" in about:  # an earlier version saved none
+        _restore_buffers(model, kept)
+    if "statistics" in about:
+        layout = Layout({name: value.shape for name, value in params.items()}, statistics)
+        for name, value in model.named_parameters():
+            value.requires_grad_(name in params)
+    else:  # an earlier version left it to the model
+        layout = Layout.of(model)
+    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake)
+
+
+def has_own_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
+    try:
+        return unsealed((Path(path) / "run.json").read_bytes()).get("model") is None
+    except (OSError, ValueError):
+        return False  # load_run will say what is wrong
+
+
+def saved_history(path: str | os.PathLike[str]) -> History:
+    """The history of a saved run; its files are checked, but its model is not built."""
+    folder = Path(path)
+    try:
+        about = unsealed((folder / "run.json").read_bytes())
+        check_types(about, {"sha256": str, "history": list[Any]})
+        if sha256((folder / "params.safetensors").read_bytes()).hexdigest() != about["sha256"]:
+            raise ValueError("params.safetensors is not the file that run.json was written with")
+        return History.from_json(about["history"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    """What a model holds in addition to its parameters, such as the statistics of BatchNorm, and saves."""
+    saved = model.state_dict()
+    return {name: value for name, value in model.named_buffers() if name in saved}
+
+
+def with_params(
+    model: nn.Module, params: Mapping[str, Tensor], statistics: Mapping[str, Tensor] | None = None
+) -> nn.Module:
+    """A copy of the model that holds these parameters, which must be exactly those of the model, and statistics."""
+    model = copy.deepcopy(model)
+    own = dict(model.named_parameters())
+    _check_names("parameter", own, params)
+    for name, value in params.items():
+        own[name].data = value.detach().clone()
+    for name, value in (statistics or {}).items():
+        model.get_buffer(name).data = value.detach().clone()
+    return model
+
+
+def _restore_buffers(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    own = buffers(model)
+    _check_names("buffer", own, saved)
+    for name, value in saved.items():
+        own[name].data = value.to(own[name].device)
+
+
+def _check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    for name in own.keys() ^ saved.keys():
+        raise ValueError(
+            f"{kind} {name} is only in {'the model' if name in own else 'the file'}: pass the model that was saved"
+        )
+    for name, value in saved.items():
+        if own[name].shape != value.shape:
+            raise ValueError(
+                f"{kind} {name} has shape {tuple(value.shape)} in the file and {tuple(own[name].shape)} in the model"
+            )

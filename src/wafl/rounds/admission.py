@@ -1,0 +1,194 @@
+"""Which replies count: those that arrived, are complete and finite, within the caps, and not outsized.
+
+Updates that are merely long count too, but are shortened (:mod:`wafl.parts.lengths`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
+
+import torch
+
+from wafl.base.options import Count, Range, check_options, documented
+from wafl.parts.lengths import lengths_of, longest_of, shortened
+from wafl.parts.messages import PARAMS, Query, Replies, Reply
+from wafl.rounds.caps import Caps
+
+NOT_FINITE = "with NaN or infinity"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A client that was asked but does not count in this round, and why."""
+
+    client: int
+    reason: str
+
+
+REMOTE_CLIP = 3.0
+"""How many times the median length an update may have where clients are on other machines, unless told otherwise."""
+
+
+@documented
+@dataclass(frozen=True)
+class Tolerance:
+    """How many clients may fail before a round does, and how far one may stray from the others."""
+
+    min_replies: Annotated[
+        float,
+        Range(0, 1, ": it is a share of the clients asked"),
+        "The share of the clients asked, and at least one client, that must reply for a round to count.",
+    ] = 0.5
+    attempts: Annotated[int, Count(), "How often a round is tried in total before training stops."] = 3
+    outsized: Annotated[
+        float,
+        Range(1, hint=": it is a multiple of the median length", low_open=True, infinite=True),
+        "An update more than this many times as long as the round's median is left out, and so is a loss more than "
+        "this many times the median loss, or 1 if that is larger; both need three replies to compare.",
+    ] = 100.0
+    clip: Annotated[
+        float | None,
+        Range(1, hint=": it is a multiple of the median length", infinite=True),
+        "An update more than this many times as long as the round's median is shortened to that length; by default 3 "
+        "where clients are on other machines, and inf, which shortens none, elsewhere.",
+    ] = None
+    diverged: Annotated[
+        float,
+        Range(1, hint=": it is a multiple of the first round's loss", low_open=True, infinite=True),
+        "Training stops when the mean loss of three rounds is more than this many times that of the first round; by "
+        "default it goes on, with a warning.",
+    ] = math.inf
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def multiple(self) -> float:
+        """How many times as long as the round's median an update may be before it is shortened."""
+        return math.inf if self.clip is None else self.clip
+
+    def remote(self) -> Tolerance:
+        """The same where clients are on other machines: there, by default, long updates are shortened."""
+        return replace(self, clip=REMOTE_CLIP) if self.clip is None else self
+
+    def enough(self, replies: int, asked: int) -> bool:
+        """Whether that many usable replies make a round."""
+        return replies >= max(1, self.min_replies * asked)
+
+
+class Admission(NamedTuple):
+    """The query as if only the clients whose replies count had been asked, their replies, and who was left out.
+
+    ``shortened`` has, by client, the share of its update's length that was kept.
+    """
+
+    query: Query
+    replies: Replies | None
+    excluded: list[Exclusion]
+    shortened: dict[int, float]
+
+
+def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admission:
+    """The replies that count; the clients' weights stay as they were.
+
+    Every algorithm takes means relative to the weights of the clients that count.
+    """
+    sound, excluded = _without(received, [_fault(query, reply, caps or Caps()) for reply in received])
+    sound, outsized = _without(sound, _outsized(query, sound, tolerance.outsized))
+    order = {client: place for place, client in enumerate(query.clients)}
+    kept = sorted(sound, key=lambda reply: order[reply.client])
+    places = [order[reply.client] for reply in kept]
+    counted = replace(query, clients=tuple(reply.client for reply in kept), weights=query.weights[places])
+    if not kept:
+        return Admission(counted, None, [*excluded, *outsized], {})
+    replies, short = _shorten(query, _stack(kept, query.wanted), tolerance.multiple)
+    return Admission(counted, replies, [*excluded, *outsized], short)
+
+
+def not_finite(excluded: Exclusion) -> bool:
+    """Whether a reply was left out because it held NaN or infinity."""
+    return excluded.reason.endswith(NOT_FINITE)
+
+
+def split(replies: Replies) -> list[Reply]:
+    """One reply per client."""
+    return [
+        Reply(client, replies.loss[i], replies.cost[i], {name: rows[i] for name, rows in replies.vectors.items()})
+        for i, client in enumerate(replies.clients)
+    ]
+
+
+def _without(replies: Sequence[Reply], faults: Sequence[str | None]) -> tuple[list[Reply], list[Exclusion]]:
+    """The replies without a fault, and why the others do not count."""
+    pairs = list(zip(replies, faults, strict=True))
+    return [reply for reply, fault in pairs if fault is None], [
+        Exclusion(reply.client, fault) for reply, fault in pairs if fault is not None
+    ]
+
+
+def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[str | None]:
+    """Why a reply is too far from the others, if there are at least three and it is."""
+    if len(replies) < 3:
+        return [None] * len(replies)
+    losses = [abs(float(reply.loss)) for reply in replies]
+    highest = outsized * max(statistics.median_low(losses), 1.0)
+    lengths, longest = [0.0] * len(replies), math.inf
+    if PARAMS in query.wanted:
+        found = lengths_of(query.params, torch.stack([reply.vectors[PARAMS] for reply in replies]))
+        longest = longest_of(found, outsized) if int((found > 0).sum()) > 2 else math.inf
+        lengths = found.tolist()
+    return [
+        f"an update of length {length:.3g}, above {longest:.3g}"
+        if length > longest
+        else f"a loss of {loss:.3g}, above {highest:.3g}"
+        if loss > highest
+        else None
+        for length, loss in zip(lengths, losses, strict=True)
+    ]
+
+
+def _shorten(query: Query, replies: Replies, clip: float) -> tuple[Replies, dict[int, float]]:
+    """The replies with models that are not too far from where they started, and the share of each length that is kept.
+
+    What a local step sends in addition is not a model, and stays as it is.
+    """
+    models, shares = dict(replies.vectors), dict[int, float]()
+    for name in (PARAMS, *query.iterates) if PARAMS in models else ():
+        lengths = lengths_of(query.params, models[name])
+        longest = longest_of(lengths, clip)
+        models[name] = shortened(query.params, models[name], lengths, longest)
+        if name == PARAMS:
+            pairs = zip(replies.clients, lengths.tolist(), strict=True)
+            shares = {client: longest / length for client, length in pairs if length > longest}
+    return replace(replies, vectors=models), shares
+
+
+def _fault(query: Query, reply: Reply, caps: Caps) -> str | None:
+    """Why a reply cannot be used, if it cannot."""
+    for wanted in query.wanted:
+        name, vector = "update" if wanted == PARAMS else wanted, reply.vectors.get(wanted)
+        if vector is None:
+            return f"no {name}"
+        if vector.shape != query.params.shape:
+            return f"{name} of shape {tuple(vector.shape)}, asked for {tuple(query.params.shape)}"
+        if not bool(torch.isfinite(vector).all()):
+            return f"{name} {NOT_FINITE}"
+    for name, number in (("loss", reply.loss), ("cost", reply.cost)):
+        if number.shape != ():
+            return f"{name} of shape {tuple(number.shape)}, asked for a number"
+        if not bool(torch.isfinite(number)):
+            return f"{name} {NOT_FINITE}"
+    return caps.fault_of_numbers(float(reply.loss), float(reply.cost))
+
+
+def _stack(kept: Sequence[Reply], wanted: Sequence[str]) -> Replies:
+    return Replies(
+        tuple(reply.client for reply in kept),
+        torch.stack([reply.loss for reply in kept]),
+        torch.stack([reply.cost for reply in kept]),
+        {name: torch.stack([reply.vectors[name] for reply in kept]) for name in wanted},
+    )

@@ -1,0 +1,148 @@
+"""The server's side of the paper's Algorithm 1, for every method: FedAvg on the surrogate loss.
+
+An algorithm asks for client work and is told the replies; it never knows where clients live::
+
+    state = algorithm.init(params)
+    while (query := algorithm.ask(state)) is not None:
+        state = algorithm.tell(state, query, engine.run(query))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wafl.objectives import Objective
+from wafl.parts.local_step import LocalStep
+from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
+from wafl.parts.schedule import Schedule
+from wafl.parts.server import Server
+from wafl.rounds.reported_losses import (
+    SNAPSHOT,
+    after_losses,
+    damped,
+    ended,
+    held_losses,
+    place_to_report,
+    with_learned_weights,
+)
+from wafl.weights import ClientWeights, Round
+
+
+class Parts(Protocol):
+    """What a method is made of."""
+
+    @property
+    def objective(self) -> Objective | None: ...
+    @property
+    def client_weights(self) -> ClientWeights: ...
+    @property
+    def server(self) -> Server: ...
+    @property
+    def local(self) -> LocalStep: ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Draw a cohort, let its clients train, let the server combine their models, and let gamma and the weights learn.
+
+    Args:
+        method: the objective, the client weights, the server and the local step.
+        schedule: rounds, cohort, local work and learning rate.
+        num_examples: the number of training examples of each client.
+        lowest_gamma: what a learned gamma must not fall below, as a function of the parameters.
+        num_statistics: how many numbers at the end of the parameters are statistics. Their next value is the server's
+            aggregate of the clients' values, whatever its optimizer does with the rest.
+    """
+
+    method: Parts
+    schedule: Schedule
+    num_examples: Sequence[int]
+    lowest_gamma: Callable[[Tensor], float]
+    num_statistics: int = 0
+
+    def __post_init__(self) -> None:
+        method, objective = self.method, self.method.objective
+        method.client_weights.check(self.schedule, len(self.num_examples))
+        method.server.check(self.schedule.cohort or len(self.num_examples))
+        method.local.check(method.client_weights)
+        others = {**method.local.scalars(), **self.schedule.scalars(0)}
+        for name in others.keys() & ({} if objective is None else objective.scalars()):
+            raise ValueError(
+                f"the objective's scalar {name!r} is also one of the local step or the schedule: rename it"
+            )
+
+    def init(self, params: Tensor) -> State:
+        """The state before the first round."""
+        method, objective = self.method, self.method.objective
+        scalars = {} if objective is None else {name: float(value) for name, value in objective.scalars().items()}
+        if objective is not None and objective.learns:
+            scalars = objective.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
+        weights = method.client_weights.initial(self.num_examples)
+        server, local = method.server.initial_vectors(params), method.local.initial_vectors(params)
+        return State(0, params, weights, scalars, {**named("server", server), **named("local", local)})
+
+    def ask(self, state: State) -> Query | None:
+        """The next query: to train, or to report losses before or after that; None after the last round."""
+        if state.round == self.schedule.rounds:
+            return None
+        method, now = self.method, self._round(state)
+        here = state.round, self.schedule.seed
+        scalars = {**state.scalars, **method.local.scalars(), **self.schedule.scalars(state.round)}
+        asked = method.client_weights.loss_query(now)
+        place = place_to_report(state, asked)
+        if asked is not None and place is not None:
+            equal = torch.ones(len(asked.clients), dtype=torch.float64)
+            sends = () if asked.step else method.local.reports
+            return Query("loss", *here, asked.clients, equal, place, scalars, sends=sends)
+        cohort = method.client_weights.draw(state.client_weights, now)
+        train = Query("train", *here, cohort.clients, cohort.weights, state.params, scalars)
+        iterates = {SNAPSHOT: asked.step} if asked is not None and asked.step else {}
+        return replace(train, vectors=owned("local", state.vectors), iterates=iterates, sends=method.local.sends)
+
+    def tell(self, state: State, query: Query, replies: Replies) -> State:
+        """The state after the replies to a query."""
+        rule, now = self.method.client_weights, self._round(state)
+        if query.kind == "loss":
+            return after_losses(rule, self.method.local, state, replies, now)
+        counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
+        told = self._trained(state, query, replies) if counts else state
+        if SNAPSHOT in told.vectors:
+            return told  # the round ends with the losses there
+        if rule.loss_query(now) is None:  # the losses came with the models
+            told = with_learned_weights(rule, told, replies, now)
+        return ended(rule, told)
+
+    def _trained(self, state: State, query: Query, replies: Replies) -> State:
+        """The state after clients have trained: the server combines their models."""
+        method, old, weights = self.method, state.vectors, query.weights
+        aggregate = partial(method.server.aggregate, state.params, weights)
+        params, server = method.server.step(state.params, weights, replies, owned("server", old))
+        params = damped(method.client_weights, state, query, replies, params, self.num_statistics)
+        if self.num_statistics:
+            params = torch.cat([params[: -self.num_statistics], aggregate(replies.params)[-self.num_statistics :]])
+        local = method.local.tell(owned("local", old), query, replies, state.client_weights[list(replies.clients)])
+        scalars = self._learned_scalars(state, params, mean_reply(query, replies.cost))
+        iterates = {name: aggregate(replies.vectors[name]) for name in query.iterates}
+        vectors = {**named("server", server), **named("local", local), **iterates, **held_losses(state)}
+        return replace(state, params=params, scalars=scalars, vectors=vectors)
+
+    def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
+        objective = self.method.objective
+        if objective is None or not objective.learns:
+            return state.scalars
+        return objective.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
+
+    def _round(self, state: State) -> Round:
+        schedule, total = self.schedule, len(self.num_examples)
+        return Round(state.round, schedule.seed, total, schedule.cohort or total, self._most_steps, self.num_examples)
+
+    @cached_property
+    def _most_steps(self) -> int:
+        """The local steps of the largest client: found once, because there may be a million clients."""
+        return max(self.schedule.local_work.num_steps([max(self.num_examples)]))

@@ -1,1 +1,0 @@
-"""Runs that survive, and that others can repeat."""

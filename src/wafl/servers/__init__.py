@@ -1,0 +1,33 @@
+"""Servers and their optimizers: what becomes of the clients' models, one file each.
+
+A new one is a file here and a line in the lists below.
+"""
+
+from wafl.parts.server import Optimizer, Server
+from wafl.servers.adam import Adam, adam
+from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Averaging, averaging
+from wafl.servers.clipped import Clipped, clipped
+from wafl.servers.geometric_median import GeometricMedian, geometric_median
+from wafl.servers.krum import Krum, MultiKrum, krum, multi_krum
+from wafl.servers.masked import Masked, masked
+from wafl.servers.median import Median, median
+from wafl.servers.momentum import Momentum, momentum
+from wafl.servers.sgd import SGD, sgd
+from wafl.servers.trimmed_mean import TrimmedMean, trimmed_mean
+from wafl.servers.yogi import Yogi, yogi
+
+__all__ = [
+    "SGD", "Adam", "Aggregating", "Averaging", "Clipped", "GeometricMedian", "Krum", "Masked", "Median", "Momentum",
+    "MultiKrum", "Optimizer", "Server", "TrimmedMean", "Yogi", "adam", "averaging", "clipped", "geometric_median",
+    "krum", "masked", "median", "momentum", "multi_krum", "sgd", "trimmed_mean", "yogi",
+]  # fmt: skip
+
+OPTIMIZERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam, "yogi": Yogi}
+"""Optimizers of the server that an experiment file can name; as a server, each is given the clients' mean."""
+
+AGGREGATES = {
+    "clipped": Clipped, "median": Median, "trimmed_mean": TrimmedMean, "krum": Krum, "multi_krum": MultiKrum,
+    "geometric_median": GeometricMedian, "masked": Masked,
+}  # fmt: skip
+"""Robust servers that an experiment file can name; each may have one of the optimizers."""

@@ -1,0 +1,57 @@
+"""FedAdam: the server's step adapted to each parameter.
+
+Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import Positive, Range, Tunable, check_options, maker
+from wafl.parts.messages import Vectors
+from wafl.parts.server import Optimizer
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """``params <- params + rate m / (sqrt(v) + tau)``, where m and v are running means of d and of its square.
+
+    ``m <- beta1 m + (1 - beta1) d`` and ``v <- beta2 v + (1 - beta2) d^2``, with the direction ``d = mean - params``.
+    As in the paper, v starts at ``tau^2`` and there is no bias correction.
+
+    Args:
+        rate: the server's learning rate.
+        beta1: the share of the last mean direction that is kept.
+        beta2: the share of the last mean square that is kept.
+        tau: added to the root mean square; the larger it is, the less the step adapts.
+    """
+
+    rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 0.01
+    beta1: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean direction that is kept."] = 0.9
+    beta2: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean square that is kept."] = 0.99
+    tau: Annotated[float, Positive(), Tunable(gentle="high"), "Added to the root mean square: larger adapts less."] = (
+        1e-3
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {"mean": torch.zeros_like(params), "square": torch.full_like(params, self.tau**2)}
+
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        direction = mean - params
+        first = self.beta1 * vectors["mean"] + (1.0 - self.beta1) * direction
+        second = self.next_square(vectors["square"], direction.square())
+        return params + self.rate * first / (second.sqrt() + self.tau), {"mean": first, "square": second}
+
+    def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
+        """The running mean of squares after the latest square."""
+        return self.beta2 * square + (1.0 - self.beta2) * latest
+
+
+adam = maker(Adam)

@@ -1,0 +1,39 @@
+"""What most servers have in common: one model is made from those of the clients, and an optimizer steps towards it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from torch import Tensor
+
+from wafl.parts.messages import Replies, Vectors
+from wafl.parts.server import Optimizer, Server
+from wafl.servers.sgd import SGD
+
+Stepping = Annotated[Optimizer, "What is made of the aggregate (wafl.servers); by default the next model."]
+
+
+@dataclass(frozen=True)
+class Aggregating(Server):
+    """A server that hands one model, its aggregate of the clients' models, to an optimizer.
+
+    Args:
+        optimizer: what is made of the aggregate; by default it is the next model.
+    """
+
+    optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @abstractmethod
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        """One model ``[P]`` from those of the clients: see :meth:`Server.aggregate`."""
+
+    def at_rate(self, rate: float) -> Server | None:
+        return self.changed(optimizer=SGD(rate)) if self.optimizer == SGD() else None
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return self.optimizer.initial_vectors(params)
+
+    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        return self.optimizer.apply(params, self.aggregate(params, weights, replies.params), vectors)

@@ -1,0 +1,37 @@
+"""The server of FedAvg and of the paper's Algorithm 1: the mean of the clients' models, weighted by lambda.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from wafl.base.options import maker
+from wafl.parts.messages import weighted_mean
+from wafl.parts.server import Optimizer
+from wafl.servers.aggregating import Aggregating
+from wafl.servers.sgd import SGD
+
+
+@dataclass(frozen=True)
+class Averaging(Aggregating):
+    """The weighted mean of the clients' models, handed to an optimizer.
+
+    Args:
+        optimizer: what is made of the mean; by default it is the next model.
+    """
+
+    optimizer: Optimizer = field(default_factory=SGD)
+
+    @property
+    def averages(self) -> bool:
+        return type(self) is Averaging  # one that derives from it may look at each model
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        return weighted_mean(weights, models)
+
+
+averaging = maker(Averaging)

@@ -1,0 +1,92 @@
+"""Krum and multi-Krum: the client models that lie closest to most others.
+
+Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with objectives: Byzantine tolerant gradient descent"
+(NeurIPS 2017).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import Count, check_options, maker
+from wafl.parts.columns import gram
+from wafl.parts.messages import weighted_mean
+from wafl.servers.aggregating import Aggregating
+
+
+@dataclass(frozen=True)
+class Krum(Aggregating):
+    """The model whose ``n - liars - 2`` nearest others are the nearest, in the sum of squared distances.
+
+    Distances know no weights; a client without weight takes no part. The chosen client's model is the aggregate, so
+    what only the other clients' data could teach is lost.
+
+    Args:
+        liars: how many clients per round may lie; there must be at least ``2 liars + 3`` clients per round.
+        optimizer: what is made of the model; by default it is the next model.
+    """
+
+    liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 2 liars + 3 clients."] = 1
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def check(self, num_clients: int) -> None:
+        if num_clients < 2 * self.liars + 3:
+            raise ValueError(
+                f"liars={self.liars} needs at least {2 * self.liars + 3} clients per round, and there are "
+                f"{num_clients}: lower liars, or use another of wafl.servers, such as median()"
+            )
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        present = weights.nonzero().flatten()
+        chosen = present[self.scores(params, models[present.to(models.device)]).argsort(stable=True)]
+        return self.of_best(weights, models, chosen)
+
+    def of_best(self, weights: Tensor, models: Tensor, chosen: Tensor) -> Tensor:
+        """The aggregate, given the clients that take part in the order of their scores."""
+        return models[chosen[0]]
+
+    def scores(self, params: Tensor, models: Tensor) -> Tensor:
+        """Each model's sum of squared distances to its nearest others."""
+        products = gram(models, params)
+        squares = products.diagonal()
+        distances = (squares[:, None] + squares[None, :] - 2.0 * products).clamp(min=0).cpu()
+        distances.fill_diagonal_(torch.inf)
+        nearest = max(1, len(models) - self.liars - 2)  # fewer may have replied than were asked
+        return distances.sort(1).values[:, :nearest].sum(1)
+
+
+krum = maker(Krum)
+
+
+@dataclass(frozen=True)
+class MultiKrum(Krum):
+    """The mean of the ``kept`` models with the best scores of :class:`Krum`, weighted by lambda.
+
+    Args:
+        liars: how many clients per round may lie; there must be at least ``2 liars + 3`` clients per round.
+        kept: how many models count; by default ``n - liars - 2``.
+        optimizer: what is made of the mean; by default it is the next model.
+    """
+
+    kept: Annotated[int | None, Count(), "How many models count; by default all but liars + 2 of a round."] = None
+
+    def check(self, num_clients: int) -> None:
+        super().check(num_clients)
+        if self.kept is not None and self.kept > num_clients - self.liars:
+            raise ValueError(
+                f"kept={self.kept} of {num_clients} clients per round would count some of the liars={self.liars}: "
+                f"keep at most {num_clients - self.liars}"
+            )
+
+    def of_best(self, weights: Tensor, models: Tensor, chosen: Tensor) -> Tensor:
+        best = chosen[: self.kept or max(1, len(chosen) - self.liars - 2)].sort().values
+        return weighted_mean(weights[best], models[best.to(models.device)])
+
+
+multi_krum = maker(MultiKrum)

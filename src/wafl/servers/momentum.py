@@ -1,0 +1,43 @@
+"""FedAvgM: momentum on the server.
+
+Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual classification"
+(2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import Positive, Range, Tunable, check_options, maker
+from wafl.parts.messages import Vectors
+from wafl.parts.server import Optimizer
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    """``v <- beta v + (mean - params)``, ``params <- params + rate v``.
+
+    Args:
+        rate: the server's learning rate.
+        beta: the share of the last velocity that is kept.
+    """
+
+    rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
+    beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {"velocity": torch.zeros_like(params)}
+
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        velocity = self.beta * vectors["velocity"] + (mean - params)
+        return params + self.rate * velocity, {"velocity": velocity}
+
+
+momentum = maker(Momentum)

@@ -1,0 +1,56 @@
+"""The coordinate-wise trimmed mean of the clients' models.
+
+Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates" (ICML
+2018), algorithm 1, option II.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import Range, check_options, maker
+from wafl.parts.columns import by_columns
+from wafl.servers.aggregating import Aggregating
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Aggregating):
+    """Each parameter is the mean of the clients' values without the lowest and the highest, by weight.
+
+    ``trim`` is the share of the weight that is cut off at either end; a client that is cut only in part counts with the
+    rest of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are cut. It
+    holds against liars that have at most this share of the weight.
+
+    Args:
+        trim: the share of the weight that is cut off at either end.
+        optimizer: what is made of the mean; by default it is the next model.
+    """
+
+    trim: Annotated[
+        float,
+        Range(0, 0.5, high_open=True, hint=": it is cut off at both ends"),
+        "The share of the weight that is cut off at either end of a parameter's values.",
+    ] = 0.2
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        shares = (weights.double() / weights.sum()).to(models.device)
+        low, high = self.trim, 1.0 - self.trim
+
+        def mean(part: Tensor) -> Tensor:
+            values, order = part.sort(0)
+            width = shares[order]
+            top = width.cumsum(0)
+            kept = (top.clamp(max=high) - (top - width).clamp(min=low)).clamp(min=0)
+            return ((kept * values).sum(0) / kept.sum(0)).to(part)
+
+        return torch.cat(by_columns(mean, models))
+
+
+trimmed_mean = maker(TrimmedMean)

@@ -1,0 +1,123 @@
+"""What all shifts share: a severity, a box to stay in, and random draws that depend on one example alone."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from wafl.attacks.base import Attack, Population
+from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.base.checks import check_seed
+from wafl.base.random import Key, Purpose
+from wafl.tasks.problem import Problem
+
+PURPOSE = Purpose.SHIFT
+_CHUNK = 2**20
+
+
+class Draw(IntEnum):
+    """The step of a key, so that different shifts draw independently; it starts at 1, as 0 is for drawing clients."""
+
+    AFFINE = 1
+    GAUSSIAN = 2
+    SHOT = 3
+    LABELS = 4
+    OCCLUSION = 5
+    PLACEMENT = 6
+
+
+@dataclass(frozen=True)
+class Shift(Attack):
+    """``severity`` 0 is exactly the identity; moved examples are clipped to ``bounds``, if there are any."""
+
+    severity: float
+    bounds: Bounds = DATA
+
+    highest: ClassVar[float] = math.inf
+    needs_bounds: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_severity(self.severity, self.highest)
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        if self.bounds != DATA:
+            self._check_box()
+
+    @property
+    def box(self) -> tuple[float, float] | None:
+        return box_of(self.bounds)
+
+    def _check_box(self) -> None:
+        if self.needs_bounds and not is_finite(self.box):
+            raise ValueError(
+                f"bounds={self.box}: {type(self).__name__} needs the darkest and the brightest possible value: "
+                "give bounds=(low, high), two finite numbers"
+            )
+
+    def apply(self, x: Any, seed: int = 0, rows: Tensor | None = None) -> Tensor:
+        """The moved ``x [N, ...]``: each result depends only on the example, its number in ``rows`` and the seed.
+
+        Without ``rows``, examples are numbered from 0.
+
+        >>> from wafl import shifts
+        >>> shifts.inversion(severity=1.0, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
+        tensor([[1.0000, 0.7500]])
+        """
+        seed = check_seed(seed)
+        x = torch.as_tensor(x)
+        if not x.is_floating_point() or x.ndim < 2:
+            raise ValueError(
+                f"x holds {x.dtype} of shape {tuple(x.shape)}: give floating-point numbers, [N, C, H, W] or [N, D]"
+            )
+        if self.severity == 0:
+            return x
+        self._check_box()
+        moved = self._shifted(x, seed, torch.arange(len(x), device=x.device) if rows is None else rows.to(x.device))
+        return moved if self.box is None else moved.clamp(*self.box)
+
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        return self.apply(population.x[0], seed, population.rows)[None]
+
+    def describe(self, unit: str) -> str:
+        return f"{self._label(unit)}, {in_words(self.bounds)}"
+
+    @abstractmethod
+    def _label(self, unit: str) -> str:
+        """The shift in words, without its bounds."""
+
+    @abstractmethod
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        """The moved ``x [N, ...]`` at a severity above 0, not yet clipped."""
+
+
+def check_severity(severity: float, highest: float = math.inf) -> None:
+    if not (0 <= severity <= highest and math.isfinite(severity)):
+        wanted = "must be finite and at least 0" if highest == math.inf else f"must lie in [0, {highest:g}]"
+        raise ValueError(f"severity={severity} {wanted}: 0 leaves the data as they are, more moves them further")
+
+
+def check_images(x: Tensor, name: str) -> None:
+    if x.ndim < 3:
+        raise ValueError(
+            f"{name} moves images [N, C, H, W], not examples of shape {tuple(x.shape[1:])}: reshape them, "
+            "or use a shift of values (affine, gaussian_noise, shot_noise, inversion)"
+        )
+
+
+def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
+    """``make(places, keys)`` for all ``rows``, some at a time; each row is as wide as those of ``like``.
+
+    The key is made from the row's number, so that what is drawn for it depends on no other row.
+    """
+    places = torch.arange(len(rows), device=like.device)
+
+    def key(part: Tensor) -> Key:
+        return Key(torch.full_like(part, seed), torch.zeros_like(part), part, torch.full_like(part, int(kind)))
+
+    return [make(part, key(rows[part])) for part in places.split(max(1, _CHUNK // max(1, like.shape[1])))]

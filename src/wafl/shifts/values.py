@@ -1,0 +1,206 @@
+"""Shifts of the values themselves: affine maps, Gaussian and shot noise, inversion; for images and plain vectors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from wafl.base.bounds import DATA, Bounds
+from wafl.base.random import Key, normal, uniform
+from wafl.shifts.shift import PURPOSE, Draw, Shift, each_row
+
+_DARK = 30.0
+
+
+@dataclass(frozen=True)
+class Affine(Shift):
+    """See :func:`affine`."""
+
+    contrast: float = -0.5
+    brightness: float = 0.2
+    linear: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("contrast", "brightness", "linear"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)} must be finite; 0 leaves it out")
+
+    def _label(self, unit: str) -> str:
+        contrast, brightness, linear = (self.severity * part for part in (self.contrast, self.brightness, self.linear))
+        return f"affine shift, contrast {contrast:+g}, brightness {brightness:+g} ({unit}), linear map {linear:g}"
+
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        change = self.contrast * (flat - flat.mean(1, keepdim=True)) + self.brightness
+        if self.linear != 0:
+            change = change + self.linear * self._mapped(flat, seed)
+        return (flat + self.severity * change).view_as(x)
+
+    def _mapped(self, flat: Tensor, seed: int) -> Tensor:
+        """``G x``, some rows of G at a time: a color image's whole G would not fit into memory."""
+        features = flat.shape[1]
+
+        def products(rows: Tensor, key: Key) -> Tensor:
+            return flat @ (normal(key, PURPOSE, features) / math.sqrt(features)).to(flat).mT
+
+        return torch.cat(each_row(torch.arange(features, device=flat.device), flat, seed, Draw.AFFINE, products), dim=1)
+
+
+def affine(
+    *,
+    severity: float,
+    contrast: float = -0.5,
+    brightness: float = 0.2,
+    linear: float = 0.2,
+    bounds: Bounds = DATA,
+) -> Affine:
+    """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
+
+    ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term
+    changes an example's differences from its own mean; G has independent normal entries of variance ``1 / D``,
+    drawn from the seed, so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data.
+    ``||A - I||`` and ``||b||`` are thus proportional to the severity.
+
+    Args:
+        severity: the size of the shift; 0 is the identity.
+        contrast: how much differences from the mean grow; negative values shrink them.
+        brightness: what is added to every value.
+        linear: the size of the random linear map.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
+
+    Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
+
+    >>> affine(severity=1.0, linear=0.0).apply([[0.0, 1.0]])
+    tensor([[0.4500, 0.9500]])
+    """
+    return Affine(severity, bounds, contrast, brightness, linear)
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Shift):
+    """See :func:`gaussian_noise`."""
+
+    def _label(self, unit: str) -> str:
+        return f"Gaussian noise, std {self.severity:g} ({unit})"
+
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        flat = x.flatten(1)
+
+        def noisy(places: Tensor, key: Key) -> Tensor:
+            return flat[places] + self.severity * normal(key, PURPOSE, flat.shape[1]).to(flat)
+
+        return torch.cat(each_row(rows, flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
+
+
+def gaussian_noise(*, severity: float, bounds: Bounds = DATA) -> GaussianNoise:
+    """``x + severity n`` with n standard normal: the severity is the noise's std in the units of the data.
+
+    Args:
+        severity: the std; 0 is the identity.
+        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
+
+    >>> moved = gaussian_noise(severity=0.1).apply(torch.zeros(100, 100))
+    >>> round(float(moved.std()), 2)
+    0.1
+    """
+    return GaussianNoise(severity, bounds)
+
+
+@dataclass(frozen=True)
+class ShotNoise(Shift):
+    """See :func:`shot_noise`."""
+
+    needs_bounds: ClassVar[bool] = True
+
+    def _label(self, unit: str) -> str:
+        return f"shot noise, std {self.severity:g} of the range where it is brightest"
+
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        assert self.box is not None
+        low, high = self.box
+        flat = x.flatten(1)
+
+        def counted(places: Tensor, key: Key) -> Tensor:
+            light = (flat[places].double() - low).clamp_min(0.0) / (high - low)
+            u = uniform(key, PURPOSE, flat.shape[1]) + 2.0**-25  # the middle of its interval, which may start at 0
+            return (low + (high - low) * _shot(light, self.severity, u)).to(flat)
+
+        return torch.cat(each_row(rows, flat, seed, Draw.SHOT, counted)).view_as(x)
+
+
+def shot_noise(*, severity: float, bounds: Bounds = DATA) -> ShotNoise:
+    """Count light in photons: ``v -> severity^2 Poisson(v / severity^2)``, where v in [0, 1] is the place in the box.
+
+    The brightest value is ``1 / severity^2`` photons on average and has the std ``severity``, as a fraction of the
+    range ``high - low``; a darker one has ``severity sqrt(v)``, and the darkest has no noise.
+
+    Args:
+        severity: the std at the brightest value, as a fraction of the range; 0 is the identity.
+        bounds: the darkest and the brightest value, both finite; ``"data"``: what the data declare.
+
+    >>> shot_noise(severity=0.5, bounds=(0.0, 1.0)).apply(torch.zeros(1, 3))
+    tensor([[0., 0., 0.]])
+    """
+    return ShotNoise(severity, bounds)
+
+
+def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
+    """``severity^2`` times the u-quantile of ``Poisson(light / severity^2)``.
+
+    Up to 30 photons are counted; beyond that, ``rate + sqrt(rate) z + (z^2 - 1) / 6`` with the normal quantile z
+    (Cornish and Fisher's expansion) is within one photon.
+    """
+    z = torch.special.ndtri(u)
+    noisy = light + severity * light.sqrt() * z + severity**2 * (z.square() - 1.0) / 6.0
+    dark = light <= _DARK * severity**2
+    if bool(dark.any()):
+        rate = light[dark] / max(severity**2, 1e-300)
+        noisy[dark] = severity**2 * poisson_quantile(rate, u[dark])
+    return noisy
+
+
+def poisson_quantile(rate: Tensor, u: Tensor) -> Tensor:
+    """The least k with ``P(K <= k) > u`` for K ~ Poisson(rate), by summing probabilities."""
+    count = torch.zeros_like(rate)
+    probability = torch.exp(-rate)
+    total = probability
+    k = 0
+    while bool((above := u >= total).any()):
+        k += 1
+        count = count + above
+        probability = probability * rate / k
+        total = total + probability
+    return count
+
+
+@dataclass(frozen=True)
+class Inversion(Shift):
+    """See :func:`inversion`."""
+
+    highest: ClassVar[float] = 1.0
+    needs_bounds: ClassVar[bool] = True
+
+    def _label(self, unit: str) -> str:
+        return f"inversion by {100.0 * self.severity:g}%"
+
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        assert self.box is not None
+        return (1.0 - self.severity) * x + self.severity * (sum(self.box) - x)
+
+
+def inversion(*, severity: float = 1.0, bounds: Bounds = DATA) -> Inversion:
+    """``x -> (1 - severity) x + severity (low + high - x)``: all gray at 1/2, the negative at 1.
+
+    Args:
+        severity: from 0, the identity, to 1, the negative.
+        bounds: the darkest and the brightest value, both finite; ``"data"``: what the data declare.
+
+    >>> inversion(severity=0.5, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
+    tensor([[0.5000, 0.5000]])
+    """
+    return Inversion(severity, bounds)

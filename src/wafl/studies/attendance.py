@@ -1,0 +1,55 @@
+"""Who took part: which clients were left out of how many rounds and why, and what was spent of their privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wafl.base.describe import some
+from wafl.results.history import Record
+from wafl.results.run import Run
+
+
+def left_out(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By client, in how many rounds of all runs it was asked and did not count, and the first reason."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in (record for run in runs for record in run.history):
+        for client, why in dict(_absent(record)).items():
+            about = found.setdefault(names[client], {"rounds": 0, "why": why})
+            about["rounds"] += 1
+    return dict(sorted(found.items()))
+
+
+def _absent(record: Record) -> list[tuple[int, str]]:
+    taking_part = set(record.participants)
+    return [(client, why) for client, why in record.excluded if client not in taking_part]
+
+
+def absences(results: Mapping[str, Any]) -> list[str]:
+    """One line per method that did without some of its clients, in training or in the test."""
+    lines: list[str] = []
+    for label, row in results.get("methods", {}).items():
+        absent = [
+            f"{name} ({_rounds(about['rounds'])}: {about['why']})" for name, about in row.get("left_out", {}).items()
+        ]
+        if absent:
+            lines.append(f"{label}: without {some(absent)}")
+        if row.get("untested"):
+            lines.append(f"{label}: not tested: {some(row['untested'])}")
+    return lines
+
+
+def privacies(results: Mapping[str, Any]) -> list[str]:
+    """One line per method with differential privacy: what a client has spent."""
+    lines: list[str] = []
+    for label, row in results.get("methods", {}).items():
+        if "privacy" in row:
+            spent = row["privacy"]
+            line = f"{label}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} for the model of one seed"
+            more = f", {spent['epsilon_of_all_seeds']:.3g} for those of all seeds"
+            lines.append(line + (more if spent["epsilon_of_all_seeds"] > spent["epsilon"] else ""))
+    return lines
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"

@@ -1,0 +1,233 @@
+"""A trained model as one file for other programs: raw examples in, outputs out.
+
+The preprocessing is part of the model. What is exported is
+
+``outputs = model((raw - shift) / scale)``
+
+for any number of raw examples as the data set holds them (say, pixels from 0 to 255, as floats).
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from wafl import models
+from wafl.base.describe import describe
+from wafl.base.extras import require
+from wafl.base.files import write_whole
+from wafl.data.preprocessing import Preprocessing
+from wafl.results.run import Run
+
+Format = Literal["safetensors", "pt2", "onnx"]
+FORMATS: tuple[str, ...] = get_args(Format)
+ABOUT = "wafl"
+TOLERANCE = 1e-5
+"""How far an exported model's outputs may be from the run's, relative and absolute."""
+
+
+class RawModel(nn.Module):
+    """``model((raw - shift) / scale)``, with the shift and scale of a preprocessing."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, model: nn.Module, preprocessing: Preprocessing, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.model = model
+        for name, value, neutral in (("shift", preprocessing.shift, 0.0), ("scale", preprocessing.scale, 1.0)):
+            self.register_buffer(name, torch.tensor(neutral, dtype=dtype) if value is None else value.to("cpu", dtype))
+
+    def forward(self, raw: Tensor) -> Tensor:
+        return self.model((raw - self.shift) / self.scale)
+
+
+def export_model(
+    run: Run,
+    path: str | os.PathLike[str],
+    format: Format,
+    preprocessing: Preprocessing,
+    input_shape: Sequence[int],
+) -> Path:
+    """Write a run's model to a new file.
+
+    ``pt2`` is torch's own format, a program that needs only torch; ``onnx`` (the extra ``onnx``) is for ONNX Runtime
+    and others; ``safetensors`` holds the numbers: the model's state under ``model.``, ``shift`` and ``scale``, and,
+    in the metadata under ``wafl``, what is needed to use them.
+
+    Args:
+        run: the run whose model is exported.
+        path: the new file.
+        format: ``"safetensors"``, ``"pt2"`` or ``"onnx"``.
+        preprocessing: that of the training examples, ``clients.train.prepare``.
+        input_shape: the shape of one example, ``clients.input_shape``.
+
+    Returns:
+        The path.
+
+    >>> import json, tempfile, torch, wafl
+    >>> from safetensors import safe_open
+    >>> from wafl.studies.export import export_model
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, preprocess="zscore")
+    >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_epochs=1)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = f"{folder.name}/model.safetensors"
+    >>> _ = export_model(run, path, "safetensors", clients.train.prepare, clients.input_shape)
+
+    >>> with safe_open(path, "pt") as file:
+    ...     about = json.loads(file.metadata()["wafl"])
+    ...     tensors = {name: file.get_tensor(name) for name in file.keys()}
+    >>> model = wafl.models.build(about["model"])  # or your own module
+    >>> shift, scale = tensors.pop("shift"), tensors.pop("scale")
+    >>> _ = model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items()})
+    >>> raw = clients.test.raw.float()
+    >>> torch.equal(model((raw - shift) / scale), run.outputs(clients.test.x))
+    True
+    >>> folder.cleanup()
+
+    ``pt2`` and ``onnx`` are used like this:
+
+        torch.export.load("model.pt2").module()(raw)
+        onnxruntime.InferenceSession("model.onnx").run(["outputs"], {"raw": raw.numpy()})
+    """
+    path, shape = Path(path), tuple(input_shape)
+    if format not in FORMATS:
+        raise ValueError(f"format={format!r} is unknown: use one of {', '.join(FORMATS)}")
+    refuse_existing(path)
+    if format == "onnx":
+        require("onnxscript", extra="onnx", what="format='onnx'")
+    export = _Export.of(run, preprocessing, shape)
+    about = json.dumps(
+        {
+            "method": run.method,
+            "model": models.spec(run.module),
+            "num_classes": run.num_classes,
+            "input_shape": list(shape),
+            "dtype": str(export.module.shift.dtype).removeprefix("torch."),
+            "preprocessing": preprocessing.name,
+            "unit": run.settings.get("unit", preprocessing.unit),
+            "bounds": describe(preprocessing.bounds),
+        }
+    )
+    encode = {"safetensors": export.safetensors, "pt2": export.pt2, "onnx": export.onnx}[format]
+    content = encode(about)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return path
+
+
+def refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(f"{path} exists already: choose another file, or remove it")
+
+
+@dataclass(frozen=True)
+class _Export:
+    """A copy of a run's model with the preprocessing in front, and what it is compared with."""
+
+    module: RawModel
+    run: Run
+    preprocessing: Preprocessing
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, run: Run, preprocessing: Preprocessing, shape: tuple[int, ...]) -> _Export:
+        for name, value in (("shift", preprocessing.shift), ("scale", preprocessing.scale)):
+            if value is not None and not _spreads(tuple(value.shape), shape):
+                raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")
+        dtype = next(iter(run.params.values())).dtype
+        module = RawModel(copy.deepcopy(run.module).cpu(), preprocessing, dtype).eval().requires_grad_(False)
+        export = cls(module, run, preprocessing, shape)
+        try:
+            export.check(module)
+        except (RuntimeError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError(f"the model does not take examples of input_shape={shape}: {error}") from error
+        return export
+
+    def safetensors(self, about: str) -> bytes:
+        from safetensors.torch import save
+
+        # Copies, because a model may have two names for one tensor, which the format refuses.
+        tensors = {name: value.clone().contiguous() for name, value in self.module.state_dict().items()}
+        return save(tensors, {ABOUT: about})
+
+    def pt2(self, about: str) -> bytes:
+        program, buffer = self.program(), io.BytesIO()
+        torch.export.save(program, buffer, extra_files={f"{ABOUT}.json": about})
+        return buffer.getvalue()
+
+    def onnx(self, about: str) -> bytes:
+        program = self.program()
+        with _quiet():
+            made: Any = torch.onnx.export(
+                program, dynamo=True, input_names=["raw"], output_names=["outputs"], verbose=False
+            )
+        made.model.metadata_props[ABOUT] = about
+        return made.model_proto.SerializeToString()
+
+    def program(self) -> Any:
+        """The model as torch.export traces it, for any number of examples."""
+        try:
+            program = torch.export.export(
+                self.module, (self.probe(2),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+            )
+        except Exception as error:  # of many types, most of them private to torch
+            raise ValueError(
+                f"torch.export cannot trace this model for any number of examples; format='safetensors' needs no "
+                f"tracing. {error}"
+            ) from error
+        self.check(program.module())
+        return program
+
+    def check(self, exported: Callable[[Tensor], Tensor]) -> None:
+        """Refuse a model that does not give the run's own outputs, for one example and for several."""
+        for count in (1, 3):
+            raw = self.probe(count)
+            got, expected = exported(raw), self.run.outputs(self.preprocessing(raw, raw.dtype))
+            if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
+                raise ValueError(
+                    "the exported model gives other outputs than the run: what it gives for an example must not depend "
+                    "on the other examples"
+                )
+
+    def probe(self, count: int) -> Tensor:
+        """Raw examples whose prepared values lie between -1 and 1."""
+        shape, module = (count, *self.shape), self.module
+        prepared = torch.arange(math.prod(shape), dtype=module.shift.dtype).sin().view(shape)
+        return prepared * module.scale + module.shift
+
+
+def _spreads(small: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether one number, or one per channel or pixel, broadcasts to every value of an example."""
+    try:
+        return tuple(torch.broadcast_shapes(small, shape)) == shape
+    except RuntimeError:
+        return False
+
+
+@contextmanager
+def _quiet() -> Generator[None, None, None]:
+    """Silence the exporter, which uses what torch deprecates and reports that torchvision is missing."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        log.setLevel(level)

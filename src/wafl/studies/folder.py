@@ -1,0 +1,303 @@
+"""A study is a folder: what is in it, who may write to it, and how far it has come.
+
+config.toml      the experiment with every value in force
+about.json       package versions, digests of data, model and code, git commit, machine, start time
+metrics.jsonl    one line per round and run, appended
+checkpoint/      progress of the method in training, and where the finished ones ended
+results.json     what the finished methods gave
+<method>/        their runs, as wafl.Run.save writes them
+figures/
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from wafl.base.errors import FolderError
+from wafl.base.files import is_locked, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
+from wafl.base.json_types import check_types, parsed
+from wafl.config.experiment import Experiment
+from wafl.config.read import read_experiment
+from wafl.studies.saved_types import ABOUT, check_results
+
+FORMAT = 2
+"""Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
+PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
+LARGEST = 2**28
+"""The most bytes of ``about.json`` and ``results.json``, which have one row per method."""
+PATIENCE = 0.5
+"""Seconds that a writer waits for those who only look whether somebody writes."""
+
+SOUND = "Runs that are sound load in Python with wafl.load_run"
+
+Status = Literal["finished", "running", "interrupted"]
+
+
+class StudyFolder:
+    """The files of one study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.about = path / "about.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint"
+        self.results = path / "results.json"
+        self.figures = path / "figures"
+        self._lock = path / ".lock"
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        experiment: Experiment,
+        source: Path | None = None,
+        fingerprint: Mapping[str, str] | None = None,
+        *,
+        numbered: bool = False,
+    ) -> StudyFolder:
+        """A new folder, which describes itself from its first moment.
+
+        Args:
+            path: the folder, which must not exist.
+            experiment: what it will hold.
+            source: where your own modules are.
+            fingerprint: digests of data, model and code, by what they are of.
+            numbered: if it exists, take the first of folder-2, folder-3, ... that does not.
+        """
+        text = to_toml(experiment).encode()
+        what = {"config": sha256(text).hexdigest(), "source": _folder(source), "fingerprint": dict(fingerprint or {})}
+        about = sealed({**provenance(), **what})
+        for place in _folders(path) if numbered else [path]:
+            if place.exists():
+                continue
+            try:
+                with whole_folder(place) as new:
+                    write_whole(new / "config.toml", text)
+                    write_whole(new / "about.json", about)
+            except FileExistsError:  # somebody was faster
+                continue
+            return cls(place)
+        raise FolderError(f"{path} exists already: choose another --name, or remove it")
+
+    @classmethod
+    def existing(cls, path: Path) -> StudyFolder:
+        """The folder of a study that was begun; refused if it is damaged or from a newer version."""
+        folder = cls(path)
+        if (path / "run.json").is_file():
+            raise FolderError(f"{path} is a run, not a study: give the folder that it is in, such as {path.parent}")
+        refuse_links(path)
+        for file in (folder.config, folder.about):
+            if not file.is_file():
+                raise FolderError(f"{path} is not a study: it has no {file.name}")
+        about = folder.read_about()
+        if about.get("format", 0) > FORMAT:
+            raise FolderError(f"{path} has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
+        if sha256(folder.config.read_bytes()).hexdigest() not in (about.get("config"), about.get("config_before")):
+            raise FolderError(
+                f"{folder.config} is not the file that the study was started with, and cannot be made again: put it "
+                f"back, or start a new study with wafl run. {SOUND}. Nothing was changed"
+            )
+        return folder
+
+    @classmethod
+    def is_in(cls, path: Path) -> bool:
+        """Whether a folder holds a study, damaged or not."""
+        return cls(path).config.is_file() and cls(path).about.is_file()
+
+    def refuse_older(self) -> None:
+        """An error if what is still to be trained would have other cohorts than what is there."""
+        found = self.read_about().get("format", 0)
+        if found < FORMAT:
+            raise FolderError(
+                f"{self.path} was begun by an earlier version (format {found}, this one writes {FORMAT}), which draws "
+                f"other cohorts: finish it with that version, or start again with wafl run {self.config}"
+            )
+
+    def experiment(self) -> Experiment:
+        return read_experiment(self.config)
+
+    def read_about(self) -> dict[str, Any]:
+        remedy = f"It cannot be made again: put it back, or start a new study with wafl run {self.config}. {SOUND}"
+        return _read_json(self.about, lambda about: check_types(about, ABOUT), remedy)
+
+    def read_results(self) -> dict[str, Any]:
+        """What the finished methods gave; empty if there are none yet."""
+        remedy = f"wafl repair {self.path} makes it again from the saved runs"
+        return _read_json(self.results, check_results, remedy) if self.results.exists() else {}
+
+    def unfinished(self) -> list[str]:
+        """The methods that are not done yet, by name."""
+        done = self.read_results().get("done", [])
+        return [method.label for method in self.experiment().methods if method.label not in done]
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All rounds of all runs, one dictionary each; those of a finished study are checked."""
+        return [parsed(line) for line in self.check_metrics().splitlines()]
+
+    def check_metrics(self) -> bytes:
+        """The metrics as they are; an error if those of a finished study are not what it ended with."""
+        data, wanted = self.metrics.read_bytes() if self.metrics.exists() else b"", self.read_results().get("metrics")
+        if wanted is not None and sha256(data).hexdigest() != wanted:
+            raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} restores it from the saved runs")
+        return data
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        write_whole(self.results, sealed(results))
+
+    def extend(self, experiment: Experiment) -> None:
+        """Ask for more rounds, so that the study is no longer finished.
+
+        A crash in between leaves the study as it was or as it will be, and in both cases one that can be resumed.
+        """
+        about, text, before = self.read_about(), to_toml(experiment).encode(), self.config.read_bytes()
+        about["config"] = sha256(text).hexdigest()
+        self.results.unlink(missing_ok=True)
+        sync(self.path)
+        shutil.rmtree(self.figures, ignore_errors=True)
+        write_whole(self.about, sealed({**about, "config_before": sha256(before).hexdigest()}))
+        write_whole(self.config, text)
+        about.pop("config_before", None)
+        write_whole(self.about, sealed(about))
+
+    @contextmanager
+    def locked(self) -> Generator[None, None, None]:
+        """Only one process at a time writes here; the lock ends with the process, however it ends."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self._lock)
+        try:
+            lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            raise FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def status(self) -> Status:
+        """How far the study has come; looking writes nothing, and keeps nobody from writing."""
+        try:
+            if self.read_results().get("finished"):
+                return "finished"
+        except FolderError:
+            return "interrupted"
+        return "running" if is_locked(self._lock) else "interrupted"
+
+
+def refuse_links(path: Path) -> None:
+    """An error if a folder holds a link, through which a stranger's study could write or delete elsewhere.
+
+    Neither may it hold a pipe or a device, which reading might never end.
+    """
+    for found in not_plain(path):
+        if not found.is_symlink():
+            raise FolderError(f"{found} is neither a file nor a folder: remove it. Nothing was changed")
+        raise FolderError(
+            f"{found} is a link, which may lead out of the study: put what it points to in its place, or remove it. "
+            "Nothing was changed"
+        )
+
+
+def free_folder(base: Path) -> Path:
+    """The first of folder, folder-2, folder-3, ... that does not exist, so that nothing saved is lost."""
+    return next(folder for folder in _folders(base) if not folder.exists())
+
+
+def taken_folders(base: Path) -> list[Path]:
+    """Those of folder, folder-2, folder-3, ... before the first that does not exist."""
+    return list(itertools.takewhile(Path.exists, _folders(base)))
+
+
+def _folders(base: Path) -> Iterator[Path]:
+    return (base if count == 1 else base.with_name(f"{base.name}-{count}") for count in range(1, 100_000))
+
+
+def source_of(experiment: Path) -> Path:
+    """Where an experiment file's own modules are: next to it, or for the file of a study, where they were then."""
+    try:
+        about = unsealed((experiment.parent / "about.json").read_bytes())
+        check_types(about, ABOUT)
+        source = about.get("source")
+    except (OSError, ValueError):
+        return experiment.parent
+    return experiment.parent if source is None else Path(source)
+
+
+def provenance() -> dict[str, Any]:
+    """What a result depends on in addition to the experiment."""
+    return {
+        "format": FORMAT,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "packages": {name: version_of(name) for name in PACKAGES},
+        "git_commit": _git_commit(),
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": _gpu(),
+        },
+    }
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The resolved experiment: every value that is in force."""
+    import tomlkit
+
+    return tomlkit.dumps(experiment.model_dump(exclude_none=True))
+
+
+def _folder(source: Path | None) -> str | None:
+    return None if source is None else str(source.resolve())
+
+
+def version_of(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """The commit of the working directory, marked if there are uncommitted changes."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+
+
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def _read_json(path: Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
+    try:
+        content = unsealed(read_limited(path, LARGEST))
+        check(content)
+        return content
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} is damaged and cannot be read: {error}. {remedy}. Nothing was changed") from error

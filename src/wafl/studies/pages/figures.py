@@ -1,0 +1,92 @@
+"""The figures of a finished study, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from wafl.base.files import TEMPORARY, remove_temporary
+from wafl.report.plotting import Line, generalization, measure_against_attacked, measure_against_parameter
+from wafl.studies.study import Study
+
+Draw = Callable[[Path], Any]
+"""Draws a figure to a path."""
+
+
+def draw_figures(study: Study, results: Mapping[str, Any]) -> list[Path]:
+    """Write every figure that the study has numbers for; returns their paths."""
+    return _drawn(study.folder.figures, _figures(study, results))
+
+
+def draw_missing(study: Study, results: Mapping[str, Any]) -> list[Path]:
+    """Write the figures that are not there, as after a kill while they were drawn; returns their paths."""
+    folder, figures = study.folder.figures, _figures(study, results)
+    return _drawn(folder, {name: draw for name, draw in figures.items() if not (folder / name).exists()})
+
+
+def _drawn(folder: Path, figures: Mapping[str, Draw]) -> list[Path]:
+    """Draw each in a place of its own first, so that no figure is there in part."""
+    if figures:
+        folder.mkdir(exist_ok=True)
+        remove_temporary(folder)
+    for name, draw in figures.items():
+        with TemporaryDirectory(prefix=".", suffix=TEMPORARY, dir=folder) as place:
+            draw(Path(place, name))
+            Path(place, name).replace(folder / name)
+    return [folder / name for name in figures]
+
+
+def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
+    """How each figure is drawn that the study has numbers for, by its name."""
+    measure = results["measure"]
+    rows = {label: row for label, row in results["methods"].items() if "clean" in row}
+    if not rows:
+        return {}
+    unit = "accuracy (%)" if measure == "accuracy" else "loss"
+    lines = {
+        label: _line([0.0, *(100.0 * float(s) for s in row["attacked"])], list(_tests(row).values()))
+        for label, row in rows.items()
+    }
+    methods = [row["method"]["name"] for row in rows.values()]
+    attack = results["attack"] or "clean data"
+    found: dict[str, Draw] = {f"{measure}.png": partial(measure_against_attacked, lines, unit, attack, methods=methods)}
+    for parameter, panels in _swept(study, rows).items():
+        found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
+    if study.plan.holds_out:
+        found["unseen.png"] = partial(generalization, {**results, "methods": rows})
+    return found
+
+
+def _swept(study: Study, rows: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Line]]]:
+    """By parameter and method: one line per test, for methods of which one number is swept."""
+    found: dict[str, dict[str, dict[str, Line]]] = {}
+    for entry in study.plan.entries:
+        if len(entry.grid) != 1:
+            continue
+        ((parameter, values),) = entry.grid.items()
+        kept = {value: rows[label] for value in values if (label := f"{entry.name}-{parameter}={value}") in rows}
+        if len(kept) < 2 or not all(isinstance(value, int | float) for value in kept):
+            continue
+        ordered = dict(sorted(kept.items()))
+        tests = _tests(next(iter(ordered.values())))
+        name = entry.method.name if entry.name == entry.method.name.lower() else entry.name
+        found.setdefault(parameter, {})[name] = {
+            test: _line(list(ordered), [_tests(row)[test] for row in ordered.values()]) for test in tests
+        }
+    return found
+
+
+def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "clean": row["clean"],
+        **{f"{float(share):.0%} attacked": value for share, value in row["attacked"].items()},
+    }
+
+
+def _line(x: Sequence[float], values: Sequence[Mapping[str, Any]]) -> Line:
+    seeds = min(len(value["seeds"]) for value in values)
+    std = [value["std"] for value in values] if seeds > 1 else None
+    return Line(list(x), [value["mean"] for value in values], std)

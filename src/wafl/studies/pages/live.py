@@ -1,0 +1,210 @@
+"""Studies as pages while they run: a small server that reads folders and writes nothing."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Callable, Hashable
+from hashlib import sha256
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from wafl.base.extras import require
+from wafl.base.files import is_temporary
+from wafl.report import Page, as_html
+from wafl.report.page import plotly_script
+from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.shown import list_of, show_study, summary_of
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+FILES = ("config.toml", "about.json", "metrics.jsonl", "results.json", "nodes.json")
+"""What a page is made from: if none of them has changed, neither has the page."""
+COOKIE = "wafl_token"
+
+
+class Pages:
+    """The pages of a folder of studies, or of one study; each is made again when its files have changed.
+
+    Args:
+        folder: a study, or a folder of studies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, tuple[Hashable, Any]] = {}
+        self._locks: dict[str, Lock] = {}
+        self._lock = Lock()
+
+    def page(self, path: str) -> str | None:
+        """The page of an address, or None if there is none."""
+        if StudyFolder.is_in(self._folder):
+            return self._study("", self._folder) if path == "/" else None
+        studies = self.studies()
+        if path == "/":
+            return self._list(studies)
+        name = unquote(path.removeprefix("/study/"))
+        return self._study(name, studies[name]) if path.startswith("/study/") and name in studies else None
+
+    def studies(self) -> dict[str, Path]:
+        """The studies in the folder, by name, the latest first."""
+        try:
+            found = [path for path in self._folder.iterdir() if StudyFolder.is_in(path) and not is_temporary(path)]
+        except OSError:
+            return {}
+        return {path.name: path for path in sorted(found, key=_changed, reverse=True)}
+
+    def _list(self, studies: dict[str, Path]) -> str:
+        found = [
+            self._kept(
+                f"summary {name}", _signature(path), lambda path=path: summary_of(path, f"/study/{quote(path.name)}")
+            )
+            for name, path in studies.items()
+        ]
+        return as_html(Page(f"Studies in {self._folder}", found, [list_of(found)]), live=True)
+
+    def _study(self, name: str, path: Path) -> str:
+        def make() -> str:
+            return as_html(Page(path.name, [show_study(path)]), live=True)
+
+        return self._kept(f"study {name}", _signature(path), make)
+
+    def _kept(self, key: str, signature: Hashable, make: Callable[[], Any]) -> Any:
+        with self._lock:
+            lock = self._locks.setdefault(key, Lock())
+        with lock:  # many readers of one page wait for one making
+            if key not in self._made or self._made[key][0] != signature:
+                self._made[key] = signature, make()
+            return self._made[key][1]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers GET with pages, and everything else with an error.
+
+    Args:
+        folder: a study, or a folder of studies.
+        host: the address to listen at.
+        port: the port; 0 takes any free one.
+        token: what readers must know; needed unless only this machine can reach the address.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        if token is None and not is_local(host):
+            raise ValueError(f"host={host!r} can be reached from other machines: a server there needs a token")
+        self.pages, self.token, self.local = Pages(folder), token, is_local(host)
+        super().__init__((host, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who goes away ends nothing."""
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_version, sys_version = "wafl", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        try:
+            if not self._allowed(address.query):
+                self._answer(HTTPStatus.FORBIDDEN, b"This page needs the address with its token.\n", "text/plain")
+            elif address.path == "/plotly.js":
+                self._answer(HTTPStatus.OK, plotly_script(), "text/javascript")
+            elif (page := self.server.pages.page(address.path)) is None:
+                self._answer(HTTPStatus.NOT_FOUND, b"There is no such page.\n", "text/plain")
+            else:
+                self._answer(HTTPStatus.OK, page.encode(), "text/html")
+        except (OSError, ValueError) as error:
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode(), "text/plain")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _allowed(self, query: str) -> bool:
+        """Whether the reader knows the token; without one, whether the page was asked for by this machine's name.
+
+        A page of a stranger can have its own name lead to this machine, and must not read what is here.
+        """
+        token = self.server.token
+        if token is None:
+            host = self.headers.get("Host", "").rpartition(":")[0].strip("[]")
+            return is_local(host)
+        try:
+            cookie = SimpleCookie(self.headers.get("Cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        given = [*parse_qs(query).get("token", [])[:1], *([cookie.value] if cookie is not None else [])]
+        return any(hmac.compare_digest(each.encode(), token.encode()) for each in given)
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        tag = f'"{sha256(body).hexdigest()[:32]}"'
+        same = status == HTTPStatus.OK and self.headers.get("If-None-Match") == tag
+        self.send_response(HTTPStatus.NOT_MODIFIED if same else status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("ETag", tag)
+        if self.server.token is not None and status == HTTPStatus.OK:
+            self.send_header("Set-Cookie", f"{COOKIE}={self.server.token}; HttpOnly; SameSite=Strict; Path=/")
+        if not same:
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if not same and self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads a log of readers."""
+
+
+def _signature(path: Path) -> Hashable:
+    """Changes whenever a file of the study does, or whether somebody is at work on it."""
+    return StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.lstat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _changed(path: Path) -> int:
+    return max((stamp[0] for name in FILES if (stamp := _stamp(path / name)) is not None), default=0)
+
+
+def make_server(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Server:
+    """A server that listens already, with a token if other machines can reach it."""
+    for module in ("jinja2", "plotly"):
+        require(module, extra="report", what="the page")
+    try:
+        return Server(folder, host, port, None if is_local(host) else secrets.token_urlsafe(24))
+    except OSError as error:
+        raise ValueError(f"cannot listen at {host}, port {port}: {error.strerror}. Choose another --port") from error

@@ -1,0 +1,413 @@
+"""What models do on their clients' data, for a page: client by client, radius by radius, and what the ball moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from wafl.attacks import Attack, WassersteinShift
+from wafl.base.digits import rounded
+from wafl.base.norms import norm_name
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.evaluation.compare import compare
+from wafl.evaluation.evaluate import present_clients
+from wafl.evaluation.score import percent_or_loss
+from wafl.objectives import Wasserstein
+from wafl.objectives.surrogate import move_one_lane
+from wafl.report import Figure, Pictures, Section, Stop, Walk, Walks, charts, pictures, sections
+from wafl.report.blocks import Block
+from wafl.report.charts import Curve
+from wafl.results.run import Run
+from wafl.studies.pages.shown import radius_against_gamma
+from wafl.theory import calibrate, certify
+from wafl.theory.certificates.mixture import Mixture
+
+MOST_EXAMPLES = 300
+"""Test examples on which balls and certificates are measured: an even part of each client's."""
+MOST_MOVED = 200
+MOST_WALKS = 8
+MOST_CLIENTS = 24
+"""Clients between which distances are measured."""
+SIZES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""Radii, as parts of the data's own spread."""
+PICTURES = 10
+NORMS = (2.0, math.inf, 1.0)
+FEATURES = 12
+
+Told = Callable[[str], None]
+
+
+def measure(
+    runs: Mapping[str, Run],
+    clients: Federation,
+    unseen: Federation | None = None,
+    attack: Attack | None = None,
+    told: Told = lambda what: None,
+    lost: Told = lambda why: None,
+) -> list[Section]:
+    """The sections that need models and data. Each is left out where it does not apply.
+
+    Args:
+        runs: one run per row of the table, by its label.
+        clients: whose data they were trained on.
+        unseen: clients that never trained.
+        attack: the study's own.
+        told: hears what is being done.
+        lost: hears why something is left out, such as a ball around examples that are integers.
+    """
+    methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
+    parts: dict[str, Callable[[], Section | None]] = {
+        "client by client": lambda: _by_client(runs, methods, clients, unseen, attack),
+        "radius by radius": lambda: _radius(runs, few),
+        "what the ball moves": lambda: _moves(runs, few),
+        "radius and gamma": lambda: _calibration(runs, few),
+        "client weights and distances": lambda: _weights(runs, methods, clients),
+        "the data": lambda: _partition(clients),
+    }
+    found: list[Section] = []
+    for what, make in parts.items():
+        told(what)
+        try:
+            section = make()
+        except (ValueError, RuntimeError, IndexError) as error:
+            lost(f"{what}: {error}")
+        else:
+            found += [] if section is None else [section]
+    return found
+
+
+def _by_client(
+    runs: Mapping[str, Run],
+    methods: Mapping[str, str],
+    clients: Federation,
+    unseen: Federation | None,
+    attack: Attack | None,
+) -> Section | None:
+    attacks: list[Attack | None] = [None] if attack is None else [None, attack]
+    tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
+    kind = "loss" if clients.num_classes is None else "accuracy"
+    for row in compare(runs, clients, attacks=attacks, unseen=unseen).rows:
+        parts = {"clean data": row.score} if row.attacked == 0 else {"every client attacked": row.score}
+        if row.score.unseen is not None and row.attacked == 0:
+            parts["unseen clients"] = row.score.unseen
+        for test, score in parts.items():
+            points = [(client.name, percent_or_loss(client)) for client in score.per_client]
+            tests.setdefault(test, {})[row.run] = points
+    return sections.by_client(tests, methods, kind)
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """A model on its clients' test examples, moved as far as the ball allows."""
+
+    loss: float
+    accuracy: float | None
+    worst: tuple[str, float]
+    x: Tensor
+    moved: Tensor
+
+
+def _shift(mixture: Mixture, clients: Federation, radius: float, norm: float = 2.0) -> _Shifted:
+    population = mixture.population()
+    attack = WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3).within(clients.bounds)
+    moved = attack.move(mixture.problem, population)
+    share = population.shares()
+    losses = mixture.problem.loss(moved, population.y)[0]
+    correct = None
+    if clients.num_classes is not None:
+        correct = (mixture.problem.outputs(moved).argmax(-1) == population.y)[0].double()
+    values = losses if correct is None else 100.0 * correct
+    by_client = [
+        (name, float(values[slice(*clients.test.offsets[place : place + 2].tolist())].mean()))
+        for place, name in enumerate(clients.names)
+    ]
+    worst = min(by_client, key=lambda pair: -pair[1] if correct is None else pair[1])
+    accuracy = None if correct is None else 100.0 * float(share @ correct)
+    return _Shifted(float(share @ losses), accuracy, worst, population.x[0], moved[0])
+
+
+def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
+    """One slider per model; the models of a sweep share one, and each stands at the radius it was trained for."""
+    walks = [*_sweeps(runs, clients), *_fixed(runs, clients)][:MOST_WALKS]
+    if not walks:
+        return None
+    lead = (
+        "Drag the slider to enlarge the ball. The loss that an objective reaches inside it lies below what is "
+        "certified for every distribution in it."
+    )
+    count, unit = len(clients.test.y), clients.unit
+    caption = f"The l_2 ball around {count:,} test examples, mixed with the model's client weights; radii in {unit}."
+    return Section("Radius", lead, [Walks(walks, caption)])
+
+
+def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
+    """Each model by itself, in balls of several sizes."""
+    spread = _spread(clients)
+    radii = [rounded(part * spread, 2) for part in SIZES]
+    chosen = _pictured(clients)
+    walks: list[Walk] = []
+    for label, run in list(_distinct(runs).items())[:MOST_WALKS]:
+        mixture = Mixture.of(run, clients, "test")
+        certificates = certify(run, clients, radii=radii, part="test", achieved=False)
+        shifts = [_shift(mixture, clients, radius) for radius in radii]
+        stops = [
+            _stop(f"radius {radius:g}", radius, shift, row.best, clients, chosen, proven=certificates.proven)
+            for radius, shift, row in zip(radii, shifts, certificates.rows, strict=True)
+        ]
+        proven = "certified" if certificates.proven else "certified (estimate)"
+        bounds = [row.best for row in certificates.rows]
+        reached = [shift.loss for shift in shifts]
+        curves = [Curve(proven, radii, bounds, of=label), Curve("reached", radii, reached, dash=True, of=label)]
+        walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", {label: _color(label, run)})))
+    return walks
+
+
+def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
+    """The models of a sweep over one number: each at the radius that its training achieved."""
+    groups: dict[tuple[str, str], dict[float, tuple[str, Run]]] = {}
+    for label, run in runs.items():
+        swept = {name: value for name, value in run.point.items() if name != "seed"}
+        if len(swept) != 1:
+            continue
+        ((name, value),) = swept.items()
+        if isinstance(value, int | float):
+            groups.setdefault((run.method, name), {})[float(value)] = label, run
+    walks: list[Walk] = []
+    for (method, name), models in groups.items():
+        known = {
+            value: (run, radius) for value, (_, run) in models.items() if (radius := _trained_radius(run)) is not None
+        }
+        if len(known) < 2:
+            continue
+        chosen, stops = _pictured(clients), list[Stop]()
+        ordered = sorted(known.items(), key=lambda pair: pair[1][1])
+        certified, reached = list[float](), list[float]()
+        for value, (run, radius) in ordered:
+            shift = _shift(Mixture.of(run, clients, "test"), clients, radius)
+            found = certify(run, clients, radii=[radius], part="test", achieved=False)
+            certified.append(found[0].best)
+            reached.append(shift.loss)
+            text = f"{name}={value:g}, achieved radius {radius:.3g}"
+            stops.append(_stop(text, radius, shift, found[0].best, clients, chosen, proven=found.proven))
+        radii = [radius for _, (_, radius) in ordered]
+        curves = [
+            Curve("certified", radii, certified, of=method),
+            Curve("reached", radii, reached, dash=True, of=method),
+        ]
+        chart = charts.lines(
+            curves, "radius each model was trained for", "expected loss", charts.colors([method]), marks=True
+        )
+        walks.append(Walk(f"{method}, the sweep over {name}", stops, chart))
+    return walks
+
+
+def _stop(
+    text: str, radius: float, shift: _Shifted, certified: float, clients: Federation, chosen: Tensor, *, proven: bool
+) -> Stop:
+    kind = "loss" if shift.accuracy is None else "accuracy"
+    percent = "" if shift.accuracy is None else "%"
+    numbers = {} if shift.accuracy is None else {"accuracy": f"{shift.accuracy:.1f}%"}
+    numbers |= {
+        "worst client": f"{sections.number(shift.worst[1], kind)}{percent}, {shift.worst[0]}",
+        "loss reached": f"{shift.loss:.4g}",
+        "loss certified" if proven else "loss certified (estimate)": f"{certified:.4g}"
+        if math.isfinite(certified)
+        else "none",
+    }
+    return Stop(text, radius, numbers, _strips(shift, clients, chosen))
+
+
+def _strips(shift: _Shifted, clients: Federation, chosen: Tensor, caption: str = "") -> Pictures | None:
+    """Original, moved and difference of a few examples, if they are images."""
+    if not pictures.image_shape(clients.input_shape) or not len(chosen):
+        return None
+    original, moved = (values[chosen].float().numpy() for values in (shift.x, shift.moved))
+    low, high = clients.bounds or (float(original.min()), float(original.max()))
+    strips = {
+        "original": pictures.strip(original, low, high),
+        "moved": pictures.strip(moved, low, high),
+        "difference": pictures.difference(moved, original),
+    }
+    return Pictures(strips, caption)
+
+
+def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
+    """The smallest ball of each norm in which the loss of a model doubles, and what moves in it."""
+    clients = _thinned(clients, MOST_MOVED)
+    chosen, blocks = _pictured(clients), list[Block]()
+    image = pictures.image_shape(clients.input_shape)
+    for label, run in list(_distinct(runs).items())[:3]:
+        mixture, rest = Mixture.of(run, clients, "test"), 0.0
+        strips, sizes = dict[str, str](), list[str]()
+        for norm in NORMS if image else NORMS[:1]:
+            radius, rest, shift = _doubling(mixture, clients, norm)
+            name = norm_name(norm)
+            sizes.append(f"{name} {radius:.3g} (loss {shift.loss:.3g})")
+            found = _strips(shift, clients, chosen)
+            if found is not None:
+                original, *moved = found.strips.values()
+                strips |= {
+                    "original": original,
+                    **dict(zip((f"moved, {name}", f"{name} difference"), moved, strict=True)),
+                }
+            else:
+                blocks += sections.features({f"{label}, {name} radius {radius:.3g}": _features(shift, clients)})
+        if strips:
+            caption = f"{label}: radius by norm: {', '.join(sizes)}; loss at rest {rest:.3g}."
+            blocks.append(Pictures(strips, caption))
+    if not blocks:
+        return None
+    what = "Added is blue, taken away is orange." if image else "Distances are in each input's own unit."
+    lead = f"The smallest ball in which the model's loss doubles (if it can), and what happens in it. {what}"
+    return Section("What the ball moves", lead, blocks)
+
+
+def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float, float, _Shifted]:
+    """The radius in which the loss is twice that at rest, or as large as it gets; the loss at rest; and the shift."""
+    population = mixture.population()
+    share, rest = population.shares(), float(population.shares() @ mixture.problem.loss(population.x, population.y)[0])
+
+    def at(gamma: float) -> tuple[float, float, Tensor]:
+        objective = Wasserstein(gamma, norm=norm, steps=20).within(clients.bounds)
+        move = move_one_lane(objective, mixture.problem, population.x, population.y)
+        loss = float(share @ mixture.problem.loss(move.x_adv, population.y)[0])
+        return loss, math.sqrt(float(share @ move.cost[0])), move.x_adv
+
+    low, high, found = 1e-6, 1e6, at(1e-6)
+    for _ in range(12):
+        middle = math.sqrt(low * high)
+        move = at(middle)
+        if move[0] >= 2.0 * rest:
+            low, found = middle, move
+        else:
+            high = middle
+    loss, radius, moved = found
+    return radius, rest, _Shifted(loss, None, ("", 0.0), population.x[0], moved[0])
+
+
+def _features(shift: _Shifted, clients: Federation) -> list[tuple[str, float, str]]:
+    """The inputs that move farthest, in units of the model and, if it is known, their own."""
+    far = (shift.moved - shift.x).abs().mean(0).flatten()
+    scale = clients.test.prepare.scale
+    own = far if scale is None else far * scale.to(far).expand(clients.input_shape).flatten()
+    names = clients.columns or [f"input {place}" for place in range(len(far))]
+    order = far.argsort(descending=True)[:FEATURES].tolist()
+    return [
+        (
+            names[place],
+            float(far[place]),
+            f"{float(own[place]):.3g}" + ("" if scale is None else f" ({float(far[place]):.2g} standard deviations)"),
+        )
+        for place in order
+    ]
+
+
+def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None:
+    gammas = [10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
+    curves: list[Curve] = []
+    for label, run in list(_distinct(runs).items())[:4]:
+        ball = calibrate(run, clients, gammas=gammas, part="test", steps=50, tolerance=1e-4)
+        pairs = [(g, r) for g, r in zip(ball.gammas, ball.radii, strict=True) if 0 < r < math.inf]
+        curves.append(Curve(label, [g for g, _ in pairs], [r for _, r in pairs]))
+    what = "of each gamma, for the trained models on their clients' test examples (l_2)"
+    return (
+        radius_against_gamma([curve for curve in curves if curve.x], what) if any(curve.x for curve in curves) else None
+    )
+
+
+def _weights(runs: Mapping[str, Run], methods: Mapping[str, str], clients: Federation) -> Section | None:
+    values = {label: run.client_weights.tolist() for label, run in runs.items()}
+    blocks = [sections.weights(values, clients.names, methods), _distances(clients)]
+    found = [block for block in blocks if block is not None]
+    lead = "Whose examples count how much, and how far the clients are from each other."
+    return Section("Client weights", lead, found) if found else None
+
+
+def _distances(clients: Federation) -> Figure | None:
+    """W_2 between the clients' training examples, if POT is there to compute it."""
+    from wafl.weights.transport.distances import distance
+
+    few = range(min(clients.num_clients, MOST_CLIENTS))
+    points = [_points(clients, client) for client in few]
+    if len(points) < 2 or points[0].shape[1] > 20_000:
+        return None
+    try:
+        lengths = {
+            (a, b): math.sqrt(max(distance(points[a], points[b], sample=100).value, 0.0))
+            for a in few
+            for b in few
+            if a < b
+        }
+    except (ValueError, ImportError):  # POT is not installed
+        return None
+    rows = [[0.0 if a == b else lengths[min(a, b), max(a, b)] for b in few] for a in few]
+    names = [clients.names[place] for place in few]
+    more = f", the first {len(names)} of {clients.num_clients}" if clients.num_clients > len(names) else ""
+    chart = charts.heatmap(rows, names, names, "W_2")
+    caption = f"W_2 between the training examples of the clients{more}, at most 100 each, in {clients.unit}."
+    return Figure({"distances": chart}, caption)
+
+
+def _points(clients: Federation, client: int) -> Tensor:
+    x, _ = clients.train.of(client)
+    return x[:400].flatten(1).double()
+
+
+def _partition(clients: Federation) -> Section:
+    counts = clients.label_counts().tolist() if clients.num_classes is not None else None
+    classes = clients.classes or [str(label) for label in range(clients.num_classes or 0)]
+    return sections.partition(counts, clients.num_examples, clients.names, classes)
+
+
+def _thinned(clients: Federation, most: int) -> Federation:
+    """The clients with an even part of their test examples, about ``most`` in all and at least one each."""
+    present = present_clients(clients)
+    few = max(1, most // clients.num_clients)
+    test, rows, sizes = clients.test, list[Tensor](), list[int]()
+    for client in range(clients.num_clients):
+        begin, end = test.offsets[client : client + 2].tolist()
+        count = min(few, end - begin)
+        rows.append(torch.linspace(begin, max(end - 1, begin), count).round().long())
+        sizes.append(count)
+    if len(present) < clients.num_clients:  # a mixture needs examples of every client
+        return replace(clients, test=clients.train)
+    index, offsets = torch.cat(rows), torch.tensor([0, *sizes]).cumsum(0)
+    thin = Examples(test.raw.index_select(0, index), test.y[index], offsets, test.prepare)
+    return replace(clients, test=thin)
+
+
+def _pictured(clients: Federation) -> Tensor:
+    """Which test examples are shown: one of each label, as far as there is room."""
+    y = clients.test.y
+    if clients.num_classes is None:
+        return torch.arange(min(PICTURES, len(y)))
+    places = [(y == label).nonzero().flatten()[:1] for label in range(clients.num_classes)]
+    return torch.cat([place for place in places if len(place)][:PICTURES])
+
+
+def _spread(clients: Federation) -> float:
+    """The root mean square distance of test examples from their mean."""
+    x = clients.test.x.double().flatten(1)
+    return float((x - x.mean(0)).square().sum(1).mean().sqrt())
+
+
+def _trained_radius(run: Run) -> float | None:
+    radius = run.history[-1].achieved_radius if len(run.history) else None
+    return radius if radius else None
+
+
+def _distinct(runs: Mapping[str, Run]) -> dict[str, Run]:
+    """One run per method, the first of each."""
+    found: dict[str, tuple[str, Run]] = {}
+    for label, run in runs.items():
+        found.setdefault(run.method, (label, run))
+    return dict(found.values())
+
+
+def _color(label: str, run: Run) -> str:
+    return charts.colors([label], [run.method])[label]

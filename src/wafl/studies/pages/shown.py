@@ -1,0 +1,409 @@
+"""A study as a page shows it, from its folder alone: no code of the study runs, and no data are needed."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from wafl.base.errors import FolderError
+from wafl.base.json_types import check_types, parsed_table
+from wafl.config.experiment import Experiment
+from wafl.report import Note, Section, Study, Table, sections
+from wafl.report.blocks import Block, Cell
+from wafl.report.charts import Curve
+from wafl.report.sections import Tested
+from wafl.studies.folder import StudyFolder, refuse_links
+
+ORDER = (
+    "Methods",
+    "Under attack",
+    "Radius",
+    "Client by client",
+    "Seen and unseen",
+    "What the ball moves",
+    "Round by round",
+    "Radius and gamma",
+    "Client weights",
+    "Data",
+    "Participation",
+    "Nodes",
+    "Privacy",
+    "Left out",
+    "Setup",
+)
+"""The order of the sections on a page, by title."""
+
+QUANTITIES = {
+    "accuracy": "accuracy (%)",
+    "attacked_accuracy": "accuracy under attack (%)",
+    "test_loss": "test loss",
+    "attacked_loss": "loss under attack",
+    "loss": "training loss",
+    "achieved_radius": "achieved radius",
+    "gamma": "gamma",
+}
+"""What is drawn by round, and what it is called."""
+PERCENT = {"accuracy", "attacked_accuracy"}
+LARGEST = 256 * 2**20
+"""The most bytes of a file that is read for a page."""
+
+T = TypeVar("T")
+
+
+def show_study(
+    path: Path,
+    measured: Sequence[Section] = (),
+    names: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> Study:
+    """Everything that the folder of a study tells about it; what is missing or damaged is left out.
+
+    Args:
+        path: the folder of the study.
+        measured: more sections, of what its models do on its data.
+        names: the clients' names, if they are known.
+        notes: why something is left out.
+    """
+    refuse_links(path)
+    folder, missing = StudyFolder(path), list(notes)
+
+    def take(read: Callable[[], T], default: T) -> T:
+        try:
+            return read()
+        except (OSError, ValueError) as error:
+            missing.append(str(error))
+            return default
+
+    results = take(folder.read_results, {})
+    lines = take(lambda: read_lines(folder.metrics), [])
+    experiment = take(folder.experiment, None)
+    about = take(folder.read_about, {})
+    bulletin = take(lambda: _read_nodes(path / "nodes.json"), {})
+    titles = titles_of(results, experiment)
+    tested = scores_of(results)
+    measure = results.get("measure", "accuracy")
+    found: list[Section | None] = [
+        sections.methods(tested, measure) if tested else None,
+        sections.attacked(tested, measure, results.get("attack") or ""),
+        _unseen(results, titles),
+        sections.rounds(*_by_round(lines, titles)),
+        _participation(lines, names, results, bulletin),
+        _nodes(bulletin),
+        _privacy(results),
+        *measured,
+    ]
+    if "Radius and gamma" not in {section.title for section in measured}:
+        found.append(_radius_and_gamma(lines, titles))
+    if missing:
+        found.append(Section("Left out", "What this page does not show, and why.", [Note(text) for text in missing]))
+    found.append(_setup(path, about, folder))
+    ordered = sorted((section for section in found if section is not None), key=lambda each: ORDER.index(each.title))
+    return Study(
+        path.name,
+        ordered,
+        folder.status(),
+        _facts(results, about, experiment, lines),
+        _highlights(tested, measure),
+    )
+
+
+def summary_of(path: Path, link: str) -> Study:
+    """A study in a list: how far it is and what it found, without its rounds."""
+    try:
+        refuse_links(path)
+        folder = StudyFolder(path)
+        results = folder.read_results()
+        return Study(
+            path.name, [], folder.status(), {}, _highlights(scores_of(results), results.get("measure", "")), link
+        )
+    except (OSError, ValueError) as error:
+        return Study(path.name, [], "damaged", {"why": str(error)}, (), link)
+
+
+def together(studies: Mapping[str, Path]) -> list[Section]:
+    """What several studies have in common: one table and one figure of all their methods."""
+    rows, measures, attacks = list[Tested](), set[str](), set[str]()
+    for name, path in studies.items():
+        try:
+            results = StudyFolder(path).read_results()
+        except (OSError, ValueError):
+            continue
+        rows += scores_of(results, name)
+        measures |= {results["measure"]} if results else set()
+        attacks |= {results.get("attack") or ""} if results else set()
+    if not rows or len(measures) != 1:
+        return []
+    measure = measures.pop()
+    found = [sections.methods(rows, measure)]
+    if len(attacks) == 1 and (drawn := sections.attacked(rows, measure, attacks.pop())) is not None:
+        found.append(drawn)
+    return [Section(f"All studies: {each.title.lower()}", each.lead, each.blocks) for each in found]
+
+
+def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
+    """The rows of ``results.json``."""
+    return [
+        Tested(
+            label,
+            _method_of(label, row),
+            row["clean"]["seeds"] if "clean" in row else (),
+            {float(share): values["seeds"] for share, values in row.get("attacked", {}).items()},
+            row["worst_client"]["seeds"] if "clean" in row else (),
+            row.get("seconds"),
+            len(row.get("diverged", ())),
+            study,
+        )
+        for label, row in results.get("methods", {}).items()
+    ]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rounds in ``metrics.jsonl``; the last line may be in the making, and what is no round is passed over."""
+    if not path.is_file():
+        return []
+    if path.stat().st_size > LARGEST:
+        raise FolderError(f"{path} has more than {LARGEST >> 20} MiB: it is too large for a page")
+    found: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            row = parsed_table(line)
+            check_types(row, {"method": str, "round": int})
+            found.append(row)
+        except ValueError:
+            continue
+    return found
+
+
+def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    """What the run of a line is called: its method, and what was swept."""
+    swept = [key for key in list(row)[1 : list(row).index("round")] if key != "seed"]
+    name = str(row["method"]) + "".join(f"-{key}={row[key]}" for key in swept)
+    return titles.get(name, name)
+
+
+def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict[str, str]:
+    """How tables call what files call by its folder: WAFL, not wafl."""
+    found = {label.lower(): label for label in results.get("methods", {})}
+    for method in experiment.methods if experiment is not None else ():
+        if method.label == method.method.lower():
+            found.setdefault(method.label, method.method)
+    return found
+
+
+def _method_of(label: str, row: Mapping[str, Any]) -> str:
+    method = row.get("method")
+    name = method.get("name") if isinstance(method, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return name if isinstance(name, str) else label
+
+
+def _by_round(
+    lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
+) -> tuple[dict[str, list[Curve]], dict[str, str]]:
+    """Means over the seeds, by quantity and run; and the method of each run."""
+    values: dict[str, dict[str, dict[int, list[float]]]] = {}
+    methods: dict[str, str] = {}
+    for row in lines:
+        label = labels_of(row, titles)
+        methods[label] = str(row["method"])
+        for key, quantity in QUANTITIES.items():
+            value = row.get(key)
+            if isinstance(value, int | float):
+                scale = 100.0 if key in PERCENT else 1.0
+                values.setdefault(quantity, {}).setdefault(label, {}).setdefault(row["round"] + 1, []).append(
+                    scale * value
+                )
+    curves = {
+        quantity: [
+            Curve(label, sorted(points), [fmean(points[x]) for x in sorted(points)]) for label, points in runs.items()
+        ]
+        for quantity, runs in ((name, values[name]) for name in QUANTITIES.values() if name in values)
+        if quantity != "gamma" or any(len({fmean(each) for each in points.values()}) > 1 for points in runs.values())
+    }
+    return curves, methods
+
+
+def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Section | None:
+    """Where the training of each run ended: its gamma, and how far it moved examples."""
+    last: dict[tuple[str, Any], tuple[float, float]] = {}
+    methods: dict[str, str] = {}
+    for row in lines:
+        gamma, radius = row.get("gamma"), row.get("achieved_radius")
+        if isinstance(gamma, int | float) and isinstance(radius, int | float) and gamma > 0 and radius > 0:
+            methods[str(row["method"])] = titles.get(str(row["method"]), str(row["method"]))
+            last[str(row["method"]), labels_of(row, titles) + str(row.get("seed"))] = gamma, radius
+    curves: list[Curve] = []
+    for method, title in methods.items():
+        pairs = sorted(pair for (name, _), pair in last.items() if name == method)
+        curves.append(Curve(title, [gamma for gamma, _ in pairs], [radius for _, radius in pairs]))
+    several = len({gamma for gamma, _ in last.values()}) > 1
+    return radius_against_gamma(curves, "at the end of training, one point per run") if several else None
+
+
+def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section | None:
+    """The paper's first figure."""
+    from wafl.report import Figure, charts
+
+    chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)
+    chart["layout"]["yaxis"]["type"] = "log"
+    lead = "A larger price of transport, gamma, means a smaller ball."
+    return Section("Radius and gamma", lead, [Figure({"radius": chart}, f"The achieved radius {what}.")])
+
+
+def _unseen(results: Mapping[str, Any], titles: Mapping[str, str]) -> Section | None:
+    rows = {
+        label: row["generalization"] for label, row in results.get("methods", {}).items() if "generalization" in row
+    }
+    methods = {label: _method_of(label, results["methods"][label]) for label in rows}
+    return sections.unseen(rows, methods, results["measure"]) if rows else None
+
+
+def _participation(
+    lines: Sequence[Mapping[str, Any]],
+    names: Sequence[str] | None,
+    results: Mapping[str, Any],
+    bulletin: Mapping[str, Any],
+) -> Section | None:
+    asked, counted, reasons = Counter[int](), Counter[int](), dict[int, Counter[str]]()
+    for row in lines:
+        cohort = [client for client in _numbers(row.get("cohort")) if client >= 0]
+        absent = {client: why for client, why in _excluded(row.get("excluded")) if not why.startswith("loss: ")}
+        asked.update(cohort)
+        counted.update(client for client in cohort if client not in absent)
+        for client, why in absent.items():
+            reasons.setdefault(client, Counter())[why] += 1
+
+    def name(client: int) -> str:
+        return names[client] if names is not None and client < len(names) else f"client {client}"
+
+    section = sections.participation(
+        {name(client): asked[client] for client in sorted(asked)},
+        {name(client): counted[client] for client in counted},
+        {name(client): found for client, found in sorted(reasons.items())},
+    )
+    untested = {label: row["untested"] for label, row in results.get("methods", {}).items() if row.get("untested")}
+    if section is None or not untested:
+        return section
+    more: list[Block] = [Note(f"{label}: not tested: {', '.join(who[:20])}") for label, who in untested.items()]
+    return Section(section.title, section.lead, [*section.blocks, *more])
+
+
+def _numbers(value: Any) -> list[int]:
+    return [each for each in value if isinstance(each, int)] if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
+
+
+def _excluded(value: Any) -> Iterable[tuple[int, str]]:
+    pairs: list[Any] = value if isinstance(value, list) else []
+    for pair in pairs:
+        match pair:
+            case [int(client), str(why)]:
+                yield client, why
+            case _:
+                continue
+
+
+def _read_nodes(path: Path) -> dict[str, Any]:
+    """What a server on Flower has last written about its nodes; empty if there is none."""
+    if not path.is_file():
+        return {}
+    types = {"id": str, "name": str, "clients": list[str], "present": bool, "replies": int, "failures": int}
+    try:
+        status = parsed_table(path.read_bytes())
+        check_types(status, {"state": str, "nodes": list[dict[str, Any]]})
+        for place, node in enumerate(status["nodes"]):
+            check_types(node, {**types, "last_failure": str}, f"nodes.{place}")
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged: {error}") from error
+    return status
+
+
+def _nodes(bulletin: Mapping[str, Any]) -> Section | None:
+    if not bulletin.get("nodes"):
+        return None
+    lead = f"Flower's nodes, as the server last saw them ({bulletin['state']})."
+    return Section("Nodes", lead, [sections.nodes(bulletin["nodes"])])
+
+
+def _privacy(results: Mapping[str, Any]) -> Section | None:
+    from wafl.studies.attendance import privacies
+
+    found = privacies(results)
+    return Section("Privacy", "What each client has spent.", [Note(line) for line in found]) if found else None
+
+
+def _setup(path: Path, about: Mapping[str, Any], folder: StudyFolder) -> Section:
+    command = about.get("command")
+    words = [str(word) for word in command] if isinstance(command, list) else []  # pyright: ignore[reportUnknownVariableType]
+    if words:
+        words[0] = Path(words[0]).name
+    machine = about.get("machine")
+    versions = {name: str(value) for name, value in about.get("packages", {}).items() if value}
+    versions = {"python": str(about.get("python", "?")), **versions} if versions else {}
+    if isinstance(machine, dict):
+        versions |= {str(name): str(value) for name, value in machine.items() if value}  # pyright: ignore[reportUnknownVariableType]
+    if about.get("git_commit"):
+        versions["git commit"] = str(about["git_commit"])
+    try:
+        config = folder.config.read_text(encoding="utf-8") if folder.config.stat().st_size < 2**20 else ""
+    except (OSError, ValueError):
+        config = ""
+    again = f"wafl run {shlex.quote(str(path / 'config.toml'))}" if config else ""
+    return sections.setup(shlex.join(words), again, config, versions)
+
+
+def _facts(
+    results: Mapping[str, Any],
+    about: Mapping[str, Any],
+    experiment: Experiment | None,
+    lines: Sequence[Mapping[str, Any]],
+) -> dict[str, str]:
+    found = {
+        "clients": str(results.get("clients") or ""),
+        "attack": str(results.get("attack") or ""),
+        "unit": str(results.get("unit") or ""),
+        "seeds": str(len(results["seeds"])) if "seeds" in results else "",
+        "rounds": f"{max((row['round'] for row in lines), default=-1) + 1}",
+        "started": str(about.get("started", "")).replace("T", " ").removesuffix("+00:00"),
+    }
+    if experiment is not None and not found["clients"]:
+        found["clients"] = (
+            f"{experiment.data.num_clients or ''} clients, {experiment.data.source or experiment.data.dataset}"
+        )
+    return {name: text for name, text in found.items() if text and text != "0"}
+
+
+def _highlights(tested: Sequence[Tested], measure: str) -> list[tuple[str, str, str]]:
+    """Who is best on clean data, under the strongest attack, and for the worst client."""
+    shares = sorted({share for row in tested for share in row.attacked})
+    choose = max if measure == "accuracy" else min
+    tests: dict[str, Callable[[Tested], Sequence[float]]] = {"best on clean data": lambda row: row.clean}
+    if shares:
+        tests[f"best with {shares[-1]:.0%} attacked"] = lambda row: row.attacked.get(shares[-1], ())
+    tests["best for the worst client"] = lambda row: row.worst
+    found: list[tuple[str, str, str]] = []
+    for what, pick in tests.items():
+        means = {row.label: fmean(pick(row)) for row in tested if pick(row)}
+        if means:
+            best = choose(means, key=lambda label: means[label])
+            percent = "%" if measure == "accuracy" else ""
+            found.append((what, sections.number(means[best], measure) + percent, best))
+    return found
+
+
+def list_of(studies: Sequence[Study]) -> Section:
+    """A table of studies, each with a link to its own page."""
+    rows = [
+        [
+            Cell(study.name, link=study.link),
+            Cell(study.state),
+            *(Cell(f"{number} {whose}") for _, number, whose in study.highlights),
+        ]
+        for study in studies
+    ]
+    most = max((len(row) for row in rows), default=2)
+    columns = ["study", "state", *("best on clean data", "best under attack", "best for the worst client")[: most - 2]]
+    whole = [[*row, *[Cell("", "")] * (most - len(row))] for row in rows]
+    return Section("Studies", "", [Table(columns, whole)])

@@ -1,0 +1,65 @@
+"""A page from Python: runs, their clients, and everything that can be measured with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from wafl.attacks import Attack
+from wafl.data.federation import Federation
+from wafl.evaluation.compare import compare
+from wafl.report import Page, Study, write_page
+from wafl.results.run import Run, Runs
+from wafl.studies.pages.measured import measure
+from wafl.studies.pages.shown import ORDER
+
+
+def write_report(
+    runs: Mapping[str, Run] | Sequence[Run],
+    clients: Federation,
+    path: str | os.PathLike[str] = "report.html",
+    *,
+    attack: Attack | None = None,
+    attacked: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+    unseen: Federation | None = None,
+    title: str = "WAFL report",
+) -> Path:
+    """Write one page about trained models, which opens in any browser without a network.
+
+    It has the table of methods, accuracy by attacked share, a slider through the radius with certificates, each
+    client's result, what the ball moves, the rounds of training, client weights and distances, and the data. Needs
+    ``wafl-learn[report]``.
+
+    Args:
+        runs: trained models by name; a sequence is named by methods, and by what varied in a sweep.
+        clients: whose data they were trained on.
+        path: the file to write.
+        attack: an attack or a shift to test them under.
+        attacked: shares of the clients to attack.
+        unseen: clients that took no part in training.
+        title: of the page.
+
+    Returns:
+        The file.
+    """
+    named = runs if isinstance(runs, Mapping) else _by_name(runs)
+    if not named:
+        raise ValueError("there are no runs to report")
+    attacks: list[Attack | None] = [None] if attack is None else [None, attack]
+    tested = compare(named, clients, attacks=attacks, attacked=attacked, unseen=unseen).sections()
+    measured = measure(named, clients, unseen, attack)
+    found = {section.title: section for section in (*tested, *Runs(named.values()).sections(), *measured)}
+    ordered = sorted(found.values(), key=lambda section: ORDER.index(section.title))
+    facts = {"clients": str(clients), "unit": clients.unit}
+    facts |= {} if attack is None else {"attack": attack.describe(clients.unit)}
+    return write_page(Page(title, [Study(title, ordered, facts=facts)]), Path(path))
+
+
+def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
+    """The first seed of each method and swept combination."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        varied = ", ".join(f"{name}={value}" for name, value in run.point.items() if name != "seed")
+        found.setdefault(f"{run.method} ({varied})" if varied else run.method, run)
+    return found

@@ -1,0 +1,180 @@
+"""``wafl repair``: keep what is sound of a damaged study, make again what follows from it, and drop the rest."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wafl.base.errors import CheckpointError, CheckpointWarning, FolderError, UnfitCheckpointError
+from wafl.base.files import write_whole
+from wafl.config.plan import Entry
+from wafl.results.progress import Progress
+from wafl.results.run import Run, load_run
+from wafl.studies.metrics import MetricsFile, joined
+from wafl.studies.study import Study
+
+FILES = ("run.json", "params.safetensors")
+
+
+@dataclass
+class Repair:
+    """What was done to a study: one line each.
+
+    Args:
+        dropped: what was damaged, and why it could not be kept.
+        made: what was made again from what is sound.
+        untested: the methods that are trained, but whose scores are lost and whose clients are on nodes.
+        pending: the methods that are still to be trained.
+        together: those of them whose sound runs are trained again with the damaged ones, as no checkpoint is left.
+    """
+
+    dropped: list[str] = field(default_factory=list[str])
+    made: list[str] = field(default_factory=list[str])
+    untested: list[str] = field(default_factory=list[str])
+    pending: list[str] = field(default_factory=list[str])
+    together: list[str] = field(default_factory=list[str])
+
+
+def repair(study: Study) -> Repair:
+    """Keep what is sound of a study; its description and its data, model and code must be what they were.
+
+    Args:
+        study: the study, from :meth:`wafl.studies.study.Study.resume`.
+
+    Returns:
+        What was dropped, what was made again, and what :meth:`Study.run` will test and train.
+    """
+    done = Repair()
+    with study.folder.locked():
+        results = _read_results(study, done)
+        runs = {entry.name: _sound_runs(study, entry, results, done) for entry in study.plan.entries}
+        _write_results(study, results, runs, done)
+        progress = _read_progress(study, runs, done)
+        _write_metrics(study, runs, progress, done)
+    done.pending = [entry.name for entry in study.plan.entries if runs[entry.name] is None]
+    done.together = [
+        entry.name
+        for entry in study.plan.entries
+        if runs[entry.name] is None and entry.name not in progress and _some_saved(study, entry)
+    ]
+    return done
+
+
+def _read_results(study: Study, done: Repair) -> dict[str, Any] | None:
+    try:
+        return study.folder.read_results() or study.blank()
+    except FolderError as error:
+        done.dropped.append(f"{study.folder.results}: {error.__cause__ or error}")
+        return None
+
+
+def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done: Repair) -> list[Run] | None:
+    """All runs of a method; None if one of them is damaged, missing or from before the study was given more rounds."""
+    folders = [study.run_folder(entry, point) for point in study.points(entry)]
+    saved = [folder for folder in folders if any((folder / name).exists() for name in FILES)]
+    found: dict[Path, Run] = {}
+    for folder in saved:
+        try:
+            found[folder] = load_run(folder, model=study.plan.model)
+        except (OSError, ValueError) as error:
+            done.dropped.append(f"{folder}: {error}")
+            for name in FILES:
+                _remove(folder / name)
+    missing = [folder for folder in folders if folder not in saved]
+    if missing and results is not None and entry.name in results["done"]:
+        done.dropped += [f"{folder}: it is missing" for folder in missing]
+    if [found[folder].settings["schedule"] for folder in folders if folder in found] != study.schedules(entry):
+        return None
+    return [found[folder] for folder in folders]
+
+
+def _some_saved(study: Study, entry: Entry) -> bool:
+    """Whether a run is left of a method whose other runs are not; one that was never trained has none."""
+    return any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry))
+
+
+def _write_results(
+    study: Study, results: dict[str, Any] | None, runs: dict[str, list[Run] | None], done: Repair
+) -> None:
+    """Keep the rows of methods whose runs are sound; rows that are not there are made again by testing."""
+    old, new = results or study.blank(), study.blank()
+    for entry in study.plan.entries:
+        sound = runs[entry.name]
+        if sound is None:
+            continue
+        if entry.name not in old["done"] and study.plan.federation is None:
+            done.untested.append(entry.name)
+            continue
+        new["done"].append(entry.name)
+        if entry.name in old["done"]:
+            new["methods"] |= {label: old["methods"][label] for label in study.labels(entry) if label in old["methods"]}
+        else:
+            new["methods"] |= study.rows_of(entry, sound)
+            done.made.append(f"{study.folder.results}: {entry.name}, by testing its saved runs")
+    if len(new["done"]) == len(runs):
+        lines = [line for entry in study.plan.entries for line in _lines(study, entry, runs[entry.name] or [])]
+        new |= {"finished": True, "metrics": sha256(joined(lines)).hexdigest()}
+    if results is None or new["done"] != old["done"] or new["finished"] != old["finished"]:
+        study.write_results(new)
+
+
+def _read_progress(study: Study, runs: dict[str, list[Run] | None], done: Repair) -> dict[str, Progress]:
+    """The progress of methods that are not done, from their last good checkpoints."""
+    found: dict[str, Progress] = {}
+    for entry in study.plan.entries:
+        checkpoint = study.checkpoint(entry)
+        if runs[entry.name] is not None or not checkpoint.folder.exists():
+            continue
+        specs = entry.specs(study.plan.experiment.seeds)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CheckpointWarning)  # it is said below
+                progress = checkpoint.read(study.plan.trainer().fingerprint(specs))
+        except UnfitCheckpointError:
+            raise
+        except CheckpointError:
+            progress = None
+        done.dropped += [f"{folder}: {reason}" for folder, reason in checkpoint.damaged.items()]
+        for folder in checkpoint.damaged if progress is not None else [checkpoint.folder]:
+            shutil.rmtree(folder)
+        if progress is not None:
+            found[entry.name] = progress
+    return found
+
+
+def _write_metrics(
+    study: Study, runs: dict[str, list[Run] | None], progress: dict[str, Progress], done: Repair
+) -> None:
+    """The rounds of all saved runs, and of the method in training those of its checkpoint; later ones may follow."""
+    lines: list[str] = []
+    for entry in study.plan.entries:
+        lines += _lines(study, entry, runs[entry.name] or [])
+    for entry in study.plan.entries:
+        if entry.name in progress:
+            reached = progress[entry.name].runs
+            histories = [reached[place].history for place in sorted(reached)]
+            lines += MetricsFile(study.folder.metrics, entry.name, study.points(entry)).lines(histories)
+    path, wanted = study.folder.metrics, joined(lines)
+    there = path.read_bytes() if path.is_file() else b""
+    finished = all(sound is not None for sound in runs.values())
+    if there == wanted or (not finished and there.startswith(wanted)):
+        return
+    _remove(path, only_folders=True)
+    write_whole(path, wanted)
+    done.made.append(f"{path}: from the saved runs{' and the checkpoint' if progress else ''}")
+
+
+def _lines(study: Study, entry: Entry, runs: Sequence[Run]) -> list[str]:
+    return study.lines_of(entry, [run.history for run in runs]) if runs else []
+
+
+def _remove(path: Path, *, only_folders: bool = False) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif not only_folders:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,116 @@
+"""``roster.json``: the clients of a study on Flower, so that they are known again when no node is there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wafl.attacks import Attack
+from wafl.base.errors import FolderError
+from wafl.base.files import sealed, unsealed, write_whole
+from wafl.config.plan import FindClients
+from wafl.data.bring.intake import Intake
+from wafl.engine.clients import Engine, Roster
+from wafl.engine.spec import Spec
+from wafl.evaluation.score import Score
+from wafl.objectives import Objective
+from wafl.objectives.ball.shape import Shape
+from wafl.results.progress import Progress
+from wafl.results.run import Run
+from wafl.rounds.admission import Tolerance
+from wafl.studies.folder import StudyFolder
+from wafl.tasks.task import Task
+
+
+def write_roster(folder: Path, roster: Roster) -> None:
+    write_whole(folder / "roster.json", sealed({**vars(roster), "intake": roster.intake.to_json()}))
+
+
+def read_roster(folder: Path) -> Roster | None:
+    file = folder / "roster.json"
+    if not file.exists():
+        return None
+    about = unsealed(file.read_bytes())
+    return Roster(
+        tuple(about["names"]),
+        tuple(about["num_examples"]),
+        tuple(about["input_shape"]),
+        about["num_outputs"],
+        about["num_classes"],
+        about["unit"],
+        None if about["bounds"] is None else tuple(about["bounds"]),
+        about["recipe"],
+        Intake.from_json(about.get("intake")),
+        about.get("owners", {}),
+        tuple(about.get("unseen", ())),
+    )
+
+
+def clients_by_name(folder: StudyFolder) -> FindClients | None:
+    """Clients that a study on Flower remembers, without their nodes; None if its clients are in this process."""
+    if folder.experiment().engine == "embedded":
+        return None
+    roster = known_roster(folder)
+    if roster is None:
+        raise _lost(folder, "is missing")
+    return lambda entries: Remembered(roster)
+
+
+def known_roster(folder: StudyFolder) -> Roster | None:
+    """The clients of a study that was begun; None if it was stopped before anything was asked of them.
+
+    Those of nodes that happen to be here now may be others, or in another order, and anybody could bring their names.
+    """
+    try:
+        roster = read_roster(folder.path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _lost(folder, f"is damaged ({error})") from error
+    if roster is None and (folder.results.exists() or folder.checkpoint.exists()):
+        raise _lost(folder, "is missing")
+    return roster
+
+
+def _lost(folder: StudyFolder, what: str) -> FolderError:
+    return FolderError(
+        f"{folder.path / 'roster.json'} {what}: it says which client is which and whose key brought it, which nothing "
+        "else here knows: put it back, or start a new study. Saved runs still load with wafl.load_run"
+    )
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Clients of which only the roster is known: they neither train nor test."""
+
+    roster: Roster
+    absent: str = ""
+    tolerance: Tolerance | None = None
+    testable: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def shape_of_clients(self) -> Shape:
+        raise FolderError(
+            "the clients of this study are on nodes: only a server that reaches them knows how they differ"
+        )
+
+    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
+        """Nodes check what fits their examples."""
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """Empty, as for clients on nodes, whose examples a server does not know."""
+        return {}
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        raise FolderError("the clients of this study are on nodes: only a server that reaches them can train it")
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        raise FolderError("the clients of this study are on nodes: only a server that reaches them can test it")
+
+    def evaluate_parts(self, run: Run) -> Score:
+        return self.evaluate(run)

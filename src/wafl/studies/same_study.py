@@ -1,0 +1,70 @@
+"""Whether a study goes on with what it was begun with: its data, model and code; and with which versions.
+
+The experiment itself is in ``config.toml``, whose checksum is kept too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from wafl.base.errors import FolderError, VersionWarning
+from wafl.base.fingerprint import changed
+from wafl.base.warn import warn_user
+from wafl.engine.spec import code_of_methods
+from wafl.studies.folder import StudyFolder, version_of
+
+if TYPE_CHECKING:
+    from wafl.config.plan import Plan
+    from wafl.data.federation import Federation
+
+DECISIVE = ("wafl-learn", "torch")
+"""The packages whose versions decide bits."""
+
+
+def fingerprint_of(plan: Plan) -> dict[str, str]:
+    """Digests of everything that decides a study's numbers in addition to its file, by what they are of."""
+    code = code_of_methods(spec for entry in plan.entries for spec in entry.specs(plan.experiment.seeds))
+    found = {"code of the methods": _digest(sorted(code.items())), **plan.trainer().subject()}
+    if plan.federation is not None and "training examples" not in found:  # clients on simulated nodes
+        found |= plan.federation.fingerprint()
+    return found | unseen_fingerprint(plan.unseen)
+
+
+def data_fingerprint(clients: Federation, unseen: Federation | None) -> dict[str, str]:
+    """The part of it that data decide."""
+    return clients.fingerprint() | unseen_fingerprint(unseen)
+
+
+def unseen_fingerprint(unseen: Federation | None) -> dict[str, str]:
+    return {} if unseen is None else {"examples of the unseen clients": _digest(unseen.fingerprint())}
+
+
+def refuse_changes(folder: StudyFolder, now: Mapping[str, str]) -> None:
+    """An error if something is not what the study was begun with; an earlier version kept no digests to compare."""
+    begun: Mapping[str, str] = folder.read_about().get("fingerprint", {})
+    both = begun.keys() & now.keys()
+    if changes := [what for what in changed(begun, now) if what in both]:
+        raise FolderError(
+            f"{folder.path} was begun with other {' and '.join(changes)}: one table must not mix two. Put back what "
+            f"was there, or start a new study with wafl run {folder.config}. Nothing was changed"
+        )
+
+
+def warn_of_versions(folder: StudyFolder) -> None:
+    """Other versions compute the same thing, but not always to the same bits."""
+    begun = folder.read_about().get("packages", {})
+    for name in DECISIVE:
+        before, now = begun.get(name), version_of(name)
+        if before != now:
+            warn_user(
+                f"{folder.path} was begun with {name} {before}, and this is {now}: what comes now may differ in its "
+                "last bits from what is there",
+                VersionWarning,
+            )
+
+
+def _digest(about: object) -> str:
+    return sha256(json.dumps(about).encode()).hexdigest()

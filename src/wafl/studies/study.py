@@ -1,0 +1,316 @@
+"""Several methods on the same clients: train each, test each under attack, keep everything, survive anything."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wafl.base.describe import describe
+from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
+from wafl.base.files import remove_temporary, write_whole
+from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
+from wafl.config.experiment import Experiment
+from wafl.config.plan import Entry, FindClients, Plan, make_plan
+from wafl.engine.fit import train
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.evaluation.generalization import generalization, spread
+from wafl.evaluation.score import ClientScore, Score, percent_or_loss
+from wafl.results.history import History
+from wafl.results.run import Run, load_run, saved_history
+from wafl.studies.attendance import left_out
+from wafl.studies.folder import StudyFolder
+from wafl.studies.metrics import MetricsFile, joined
+from wafl.studies.same_study import fingerprint_of, refuse_changes, warn_of_versions
+from wafl.studies.trackers import make_trackers
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment and the folder it goes to."""
+
+    folder: StudyFolder
+    plan: Plan
+
+    @classmethod
+    def create(
+        cls,
+        experiment: Experiment,
+        path: Path,
+        source: Path | None = None,
+        find_clients: FindClients | None = None,
+        *,
+        numbered: bool = False,
+    ) -> Study:
+        """A new study; everything is checked before anything is written.
+
+        Args:
+            experiment: what to train and test.
+            path: the folder of the study, which must not exist.
+            source: the folder of the experiment's file, where its own modules are.
+            find_clients: finds the clients if they are not in this process.
+            numbered: if the folder exists, take the first of folder-2, folder-3, ... that does not.
+        """
+        plan = make_plan(experiment, source, find_clients)
+        fingerprint = fingerprint_of(plan)
+        return cls(StudyFolder.create(path, plan.experiment, source, fingerprint, numbered=numbered), plan)
+
+    @classmethod
+    def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
+        """A study that was begun, as its folder describes it; refused if its data, model or code have changed.
+
+        Args:
+            path: the folder of the study.
+            find_clients: finds the clients if they are not in this process.
+            trust: run the code that the study names although it has not run here before.
+        """
+        folder = StudyFolder.existing(path)
+        source = folder.read_about().get("source")
+        place = None if source is None else Path(source)
+        plan = make_plan(folder.experiment(), place, find_clients, trust=trust)
+        refuse_changes(folder, fingerprint_of(plan))
+        return cls(folder, plan)
+
+    def pending(self) -> list[Entry]:
+        """The methods that are not done yet, in the order in which they will be trained."""
+        done = self.folder.read_results().get("done", [])
+        return [entry for entry in self.plan.entries if entry.name not in done]
+
+    def run(self, callbacks: Callbacks = ()) -> dict[str, Any]:
+        """Train and test what is not done yet.
+
+        What a method gave is on disk before the next one starts, and its progress after every round. A run that
+        diverges ends alone, and so does a method whose runs all do; if every run of the study did, that is an error.
+
+        Args:
+            callbacks: told of every round of every method (:mod:`wafl.callbacks`); ``on_start`` comes once per method
+                that is trained.
+
+        Returns:
+            What ``results.json`` holds.
+        """
+        told = as_callbacks(callbacks)
+        if self.pending():
+            self.folder.refuse_older()
+            warn_of_versions(self.folder)
+        with self.folder.locked():
+            results = self.folder.read_results() or self.blank()
+            lines = {entry.name: self.lines_of(entry) for entry in self.plan.entries if entry.name in results["done"]}
+            for entry in self.pending():
+                lines[entry.name] = self._train(entry, results, self._in_order(lines), told)
+            metrics = joined(self._in_order(lines))
+            if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
+                write_whole(self.folder.metrics, metrics)
+            results = self.write_results({**results, "finished": True, "metrics": sha256(metrics).hexdigest()})
+            remove_temporary(self.folder.path)
+            if not self.plan.extensible:
+                shutil.rmtree(self.folder.checkpoint, ignore_errors=True)
+        reasons = diverged(results)
+        if len(reasons) == sum(len(self.points(entry)) for entry in self.plan.entries):
+            raise DivergedError(f"every run diverged; {reasons[0]}")
+        return results
+
+    def _train(
+        self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
+    ) -> list[str]:
+        """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``.
+
+        Without a checkpoint, saved runs are only tested: a repair found them, and could not test them.
+        """
+        checkpoint = self.checkpoint(entry)
+        runs = None if checkpoint.folder.exists() else self._saved_runs(entry)
+        if runs is None:
+            runs = self._trained(entry, checkpoint, lines, told)
+            for point, run in zip(self.points(entry), runs, strict=True):
+                run.save(self.run_folder(entry, point))
+        results["methods"] |= self.rows_of(entry, runs)
+        results["done"].append(entry.name)
+        self.write_results(results)
+        if self.plan.extensible:
+            checkpoint.keep_last()
+        else:
+            shutil.rmtree(checkpoint.folder, ignore_errors=True)
+        return self.lines_of(entry, [run.history for run in runs])
+
+    def _saved_runs(self, entry: Entry) -> list[Run] | None:
+        """All runs of a method; None if one is missing, damaged or has not as many rounds as are asked for."""
+        try:
+            runs = [load_run(self.run_folder(entry, point), model=self.plan.model) for point in self.points(entry)]
+        except (OSError, ValueError):
+            return None
+        return runs if [run.settings["schedule"] for run in runs] == self.schedules(entry) else None
+
+    def schedules(self, entry: Entry) -> list[dict[str, Any]]:
+        """What the saved runs of a method say of their schedule, if they are those that are asked for."""
+        return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
+
+    def _trained(
+        self, entry: Entry, checkpoint: Checkpoint, lines: Sequence[str], told: Sequence[Callback]
+    ) -> Sequence[Run]:
+        experiment, points = self.plan.experiment, self.points(entry)
+        metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
+        trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
+        callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
+        try:
+            return train(self.plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
+        except UnfitCheckpointError:
+            raise
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}, or let wafl repair {self.folder.path} do it") from error
+        except (DivergedError, UnboundedError):  # all of them
+            return [ended.runs[place] for place in range(len(points))]
+
+    def checkpoint(self, entry: Entry) -> Checkpoint:
+        """Where the progress of a method is kept."""
+        experiment = self.plan.experiment
+        return Checkpoint(
+            self.folder.checkpoint / entry.name,
+            every=experiment.checkpoint_every,
+            seconds=experiment.checkpoint_seconds,
+        )
+
+    def rows_of(self, entry: Entry, runs: Sequence[Run]) -> dict[str, Any]:
+        """Test the runs of a method: one row per swept combination, by its name."""
+        seeds, found = len(self.plan.experiment.seeds), dict[str, Any]()
+        for place, label in enumerate(self.labels(entry)):
+            group = runs[place * seeds : (place + 1) * seeds]  # the seed varies fastest
+            row = self._row(group)
+            if "clean" in row:
+                row |= {"seconds": sum(sum(run.history.column("seconds")) for run in group), "schedule": entry.schedule}
+            if row:
+                found[label] = row
+        return found
+
+    def labels(self, entry: Entry) -> list[str]:
+        """What the rows of a method are called, one per swept combination."""
+        firsts = self.points(entry)[:: len(self.plan.experiment.seeds)]
+        folders = [self.run_folder(entry, point).name for point in firsts]
+        return [entry.method.name if folder == entry.method.name.lower() else folder for folder in folders]
+
+    def write_results(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what the methods gave, in the order of the experiment, whichever was trained first."""
+        rows, done = results["methods"], results["done"]
+        labels = [label for entry in self.plan.entries for label in self.labels(entry)]
+        ordered = {
+            **results,
+            "methods": {label: rows[label] for label in dict.fromkeys((*labels, *rows)) if label in rows},
+            "done": [entry.name for entry in self.plan.entries if entry.name in done],
+        }
+        self.folder.write_results(ordered)
+        return ordered
+
+    def _in_order(self, lines: Mapping[str, Sequence[str]]) -> list[str]:
+        return [line for entry in self.plan.entries for line in lines.get(entry.name, ())]
+
+    def points(self, entry: Entry) -> list[dict[str, Any]]:
+        """Every combination that is swept, in the order of the sweep."""
+        grid = {**entry.grid, "seed": self.plan.experiment.seeds}
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+    def lines_of(self, entry: Entry, histories: Sequence[History] | None = None) -> list[str]:
+        """A method's lines in the metrics; without histories from its saved runs, which are checked."""
+        points = self.points(entry)
+        if histories is None:
+            try:
+                histories = [saved_history(self.run_folder(entry, point)) for point in points]
+            except ValueError as error:
+                raise FolderError(
+                    f"{error}. wafl repair {self.folder.path} keeps what is sound; the method is then trained again"
+                ) from error
+        return MetricsFile(self.folder.metrics, entry.name, points).lines(histories)
+
+    def run_folder(self, entry: Entry, point: Mapping[str, Any]) -> Path:
+        """Where the run of a swept combination is saved: the first seed's in the method's own folder."""
+        swept = "".join(f"-{key}={point[key]}" for key in entry.grid)
+        folder = self.folder.path / (entry.name + swept)
+        return folder if point["seed"] == self.plan.experiment.seeds[0] else folder / f"seed-{point['seed']}"
+
+    def _own_callbacks(self) -> list[Callback]:
+        experiment, found = self.plan.experiment, list[Callback]()
+        if experiment.evaluation.every:
+            found.append(EvaluateEvery(self.plan.testers, experiment.evaluation.every))
+        if experiment.early_stopping is not None:
+            found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
+        return found
+
+    def _row(self, runs: Sequence[Run]) -> dict[str, Any]:
+        """What the runs of all seeds gave: why some of them diverged, and the scores of the others."""
+        by_seed = dict(zip(self.plan.experiment.seeds, runs, strict=True))
+        reasons = {str(seed): run.diverged for seed, run in by_seed.items() if run.diverged}
+        tested = {seed: run for seed, run in by_seed.items() if not run.diverged and self.plan.testers.testable}
+        row: dict[str, Any] = {"seeds": list(tested), **self._test(tested)} if tested else {}
+        absent = left_out(runs, self.plan.clients.roster.names)
+        row |= {"left_out": absent} if absent else {}
+        chosen = {str(seed): run.settings["chosen"] for seed, run in by_seed.items() if "chosen" in run.settings}
+        row |= {"chosen": chosen} if chosen else {}
+        if (privacy := self.plan.experiment.privacy) is not None:
+            row["privacy"] = privacy.spent(runs, runs[0].settings["schedule"]["rounds"])
+        return {**row, "diverged": reasons} if reasons else row
+
+    def _test(self, runs: Mapping[int, Run]) -> dict[str, Any]:
+        """Scores by seed, and their mean and spread: accuracies in percent, or losses."""
+        clients, attack = self.plan.testers, self.plan.attack
+        clean = [clients.evaluate_parts(run) for run in runs.values()]
+        three = generalization(clean)
+        attacked = {
+            f"{share:g}": [clients.evaluate(run, attack, share, seed) for seed, run in runs.items()]
+            for share in (self.plan.experiment.evaluation.attacked if attack is not None else [])
+        }
+
+        def shown(scores: Sequence[Score | ClientScore]) -> dict[str, Any]:
+            return spread([percent_or_loss(score) for score in scores])
+
+        return {
+            "method": describe(next(iter(runs.values())).settings["method"]),
+            "clean": shown(clean),
+            "attacked": {share: shown(scores) for share, scores in attacked.items()},
+            "worst_client": shown([score.worst_client for score in clean]),
+            **({} if three is None else {"generalization": three}),
+            **self._untested(clean),
+        }
+
+    def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
+        """Clients elsewhere that some test did without, because their node was away or they have no test examples."""
+        if self.plan.federation is not None:
+            return {}
+        tested = set[str].intersection(*({client.name for client in score.per_client} for score in scores))
+        missing = [name for name in self.plan.clients.roster.names if name not in tested]
+        return {"untested": missing} if missing else {}
+
+    def blank(self) -> dict[str, Any]:
+        clients, attack = self.plan.clients.roster, self.plan.attack
+        of = "percent of all test examples" if clients.num_classes is not None else "loss over all test examples"
+        return {
+            "clients": self.plan.who,
+            "unit": clients.unit,
+            "attack": None if attack is None else attack.describe(clients.unit),
+            "seeds": list(self.plan.experiment.seeds),
+            "measure": "accuracy" if clients.num_classes is not None else "loss",
+            "numbers": f"{of}, mean and standard deviation over the seeds",
+            "methods": {},
+            "done": [],
+            "finished": False,
+        }
+
+
+def diverged(results: Mapping[str, Any]) -> list[str]:
+    """One line per run that diverged, with the reason."""
+    return [
+        f"{label}, seed {seed}: {reason}"
+        for label, row in results.get("methods", {}).items()
+        for seed, reason in row.get("diverged", {}).items()
+    ]
+
+
+class _Ended(Callback):
+    """Keeps the runs as they end: if all of them diverge, training returns none."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, Run] = {}
+
+    def on_end(self, place: int, run: Run) -> None:
+        self.runs[place] = run

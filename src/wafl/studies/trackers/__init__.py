@@ -1,0 +1,61 @@
+"""Where metrics go in addition to ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an extra.
+
+One file each; ``base.py`` is what they share.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wafl.config.plan import check_trackers
+from wafl.studies.trackers.base import Log, Tracker
+from wafl.studies.trackers.mlflow import MLflowTracker
+from wafl.studies.trackers.tensorboard import TensorBoardTracker
+from wafl.studies.trackers.wandb import WandbTracker
+
+if TYPE_CHECKING:
+    from wafl.config.experiment import Trackers
+
+__all__ = [
+    "Log",
+    "MLflowTracker",
+    "TensorBoardTracker",
+    "Tracker",
+    "WandbTracker",
+    "make_trackers",
+]
+
+
+def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
+    """The trackers of one method of a study.
+
+    TensorBoard's files go to ``folder/tensorboard/<method>``, MLflow's to ``folder/mlflow`` unless
+    ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A resumed study continues the runs that it
+    had there.
+
+    Args:
+        trackers: which ones the experiment asks for.
+        folder: the folder of the study.
+        method: what the method's results are called.
+    """
+    check_trackers(trackers)
+    found: list[Tracker] = []
+    key = f"{_identity(folder)}/{method}"
+    if trackers.tensorboard:
+        found.append(TensorBoardTracker(folder / "tensorboard" / method))
+    if trackers.mlflow:
+        place = os.environ.get("MLFLOW_TRACKING_URI") or folder / "mlflow"
+        found.append(MLflowTracker(trackers.project, place, key=key))
+    if trackers.wandb:
+        found.append(WandbTracker(trackers.project, folder=folder, key=key, group=f"{folder.name}-{method}"))
+    return found
+
+
+def _identity(folder: Path) -> str:
+    """What tells studies apart: one that was removed and begun again in the same folder is another."""
+    about = folder / "about.json"
+    content = about.read_bytes() if about.is_file() else b""
+    return sha256(str(folder.resolve()).encode() + content).hexdigest()

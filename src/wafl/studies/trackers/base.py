@@ -1,0 +1,94 @@
+"""What trackers share: one log per run, opened late, and complete whatever happened before."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wafl.callbacks import Callback, Moment
+from wafl.results.history import History, Record
+from wafl.results.run import Run
+
+Plain = str | int | float
+
+
+class Log(ABC):
+    """Where the rounds of one run go."""
+
+    @abstractmethod
+    def write(self, record: Record) -> None:
+        """Log one round."""
+
+    @abstractmethod
+    def close(self, diverged: str | None) -> None:
+        """The run is done, or has diverged for this reason."""
+
+
+class Tracker(Callback, ABC):
+    """Logs every number of every round, one log per run of a sweep.
+
+    A log is opened when the tracker first hears of its run, and begins with the rounds of the run's history. So
+    after a resume, or if a crash lost what was not yet written, a log holds every round. How a tracker treats a round
+    that was logged before is in its own description.
+
+    Put a tracker after the callbacks whose metrics it should log.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[int, Log] = {}
+
+    @abstractmethod
+    def _open(self, place: int, run: Run) -> Log:
+        """A log that holds the run's settings."""
+
+    def on_round(self, moment: Moment) -> None:
+        if moment.place not in self._logs:
+            self._logs[moment.place] = self._join(moment.place, moment.run, moment.history)
+        self._logs[moment.place].write(moment.final_record())
+
+    def on_end(self, place: int, run: Run) -> None:
+        log = self._logs.pop(place, None) or self._join(place, run, run.history)
+        log.close(run.diverged)
+
+    def _join(self, place: int, run: Run, before: History) -> Log:
+        log = self._open(place, run)
+        for record in before:
+            log.write(record)
+        return log
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """All of a round's numbers, by name."""
+    return {name: float(value) for name, value in {**record.numbers(), **record.metrics}.items()}
+
+
+def name_of(run: Run) -> str:
+    """The method, and what a sweep varied; the same in every process."""
+    varied = ", ".join(f"{name}={value}" for name, value in (run.settings.get("sweep") or {}).items())
+    return f"{run.method} ({varied})" if varied else run.method
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """What the training was told, without the scalars, which it may learn."""
+    return {name: value for name, value in run.settings.items() if name != "scalars"}
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
+    """Nested settings as one level, without those that are None, and with lists as JSON.
+
+    >>> flat({"method": {"name": "WAFL", "objective": {"gamma": 1.0, "bounds": [0, 1], "radius": None}}})
+    {'method.name': 'WAFL', 'method.objective.gamma': 1.0, 'method.objective.bounds': '[0, 1]'}
+    """
+    return dict(_flat(settings, prefix))
+
+
+def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Plain]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, str | int | float):
+            yield f"{prefix}{name}", value
+        elif value is not None:
+            yield f"{prefix}{name}", json.dumps(value)

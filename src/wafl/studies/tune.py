@@ -1,0 +1,196 @@
+"""An experiment that is tuned: what is tried, what is kept if it is interrupted, and the file that comes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wafl.attacks import Attack
+from wafl.base.describe import describe
+from wafl.base.errors import ConfigError
+from wafl.base.files import sealed, unsealed, write_whole
+from wafl.base.options import options_of
+from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery
+from wafl.config import experiment as config
+from wafl.config.method_keys import OwnMethod
+from wafl.config.plan import Entry, Plan, embedded, make_plan
+from wafl.config.read import read_experiment
+from wafl.engine.trainer import Trainer
+from wafl.parts.schedule import Schedule
+from wafl.studies.tuned_file import part_options, tuned_toml
+from wafl.tuning.candidate import Candidate
+from wafl.tuning.goal import Goal
+from wafl.tuning.held_out import hold_out
+from wafl.tuning.result import Trial, Tuning
+from wafl.tuning.tune import Search
+
+
+@dataclass(frozen=True)
+class TunedExperiment:
+    """An experiment file, what is tried of it, and where the results go.
+
+    Args:
+        source: the experiment file.
+        changes: what is changed in it, as ``key=value``.
+        output: the tuned experiment file, which must not exist.
+        plan: what the file describes.
+        search: what is tried.
+        known: the trials of methods that were done before an interruption.
+    """
+
+    source: Path
+    changes: tuple[str, ...]
+    output: Path
+    plan: Plan
+    search: Search
+    known: dict[str, list[Trial]] = field(default_factory=dict[str, list[Trial]])
+
+    @classmethod
+    def create(
+        cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
+    ) -> TunedExperiment:
+        """Make and check everything before any work; nothing that exists is overwritten.
+
+        Args:
+            source: the experiment file.
+            changes: what to change in it, as ``key=value``.
+            output: the file to write; by default next to ``source``, as ``<name>.tuned.toml``.
+            attack: what moves held-out examples; by default the attack of the file.
+        """
+        output = output or source.with_suffix(".tuned.toml")
+        if output.exists():
+            raise FileExistsError(f"{output} exists already: choose another --output, or remove it")
+        if not output.parent.is_dir():
+            raise FileNotFoundError(f"{output.parent} is not a folder: --output must be a file in one that exists")
+        plan = make_plan(read_experiment(source, changes), source.parent)
+        made = cls(source, tuple(changes), output, plan, make_search(plan, attack))
+        return replace(made, known=made._read_known())
+
+    @property
+    def trials_file(self) -> Path:
+        """Where all trials go, as soon as all those of a method are done."""
+        return self.output.with_name(self.output.stem.removesuffix(".tuned") + ".trials.json")
+
+    def run(self, callbacks: Callbacks = ()) -> Tuning:
+        """Try what has not been tried yet, and write the tuned experiment.
+
+        Args:
+            callbacks: told of every round of every trial (:mod:`wafl.callbacks`).
+        """
+        done = dict(self.known)
+
+        def keep(name: str, trials: list[Trial]) -> None:
+            done[name] = trials
+            self._write_trials(done)
+
+        tuning = self.search.run([*self._own_callbacks(), *callbacks], self.known, keep)
+        self._write_trials(tuning.trials, tuning)
+        text = self.source.read_text(encoding="utf-8-sig")
+        write_whole(self.output, tuned_toml(text, self.changes, self.plan.experiment, tuning).encode())
+        return tuning
+
+    def _own_callbacks(self) -> list[Callback]:
+        """What ends a run early in the experiment ends a trial early, by the held-out examples."""
+        experiment, found = self.plan.experiment, list[Callback]()
+        if experiment.early_stopping is not None:
+            if experiment.evaluation.every:
+                found.append(EvaluateEvery(self.search.goal.held_out.judges, experiment.evaluation.every))
+            found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
+        return found
+
+    def _digest(self) -> str:
+        """What saved trials must have been made for."""
+        about = describe([self.plan.experiment.model_dump(), self.search.settings, self.search.words()])
+        return sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def _write_trials(self, trials: Mapping[str, list[Trial]], tuning: Tuning | None = None) -> None:
+        methods: dict[str, Any] = {}
+        for name, listed in trials.items():
+            rows = [{"setting": each.setting, "value": each.value, "diverged": each.diverged} for each in listed]
+            methods[name] = {"trials": describe(rows)}
+        for name, best in (tuning.best if tuning is not None else {}).items():
+            methods[name] |= {"best": describe(best.setting), "why": best.why, "edges": list(best.edges)}
+        content = {"experiment": self._digest(), "measure": self.search.words(), "methods": methods}
+        write_whole(self.trials_file, sealed(content))
+
+    def _read_known(self) -> dict[str, list[Trial]]:
+        """The trials of methods that were done when an earlier tuning of the same experiment was interrupted."""
+        if not self.trials_file.exists():
+            return {}
+        try:
+            content = unsealed(self.trials_file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{self.trials_file} cannot be read: {error}. Remove it to try everything again"
+            ) from error
+        if content["experiment"] != self._digest():
+            raise FileExistsError(
+                f"{self.trials_file} has trials of another experiment, or of this one before it was changed: "
+                "choose another --output, or remove it"
+            )
+        return {
+            name: [
+                Trial(setting, row["value"], row["diverged"])
+                for setting, row in zip(self.search.settings[name], rows["trials"], strict=True)
+            ]
+            for name, rows in content["methods"].items()
+        }
+
+
+def make_search(plan: Plan, attack: Attack | None = None) -> Search:
+    """What is tried of an experiment, by its section ``tune``; ``attack`` replaces that of the experiment."""
+    experiment = plan.experiment
+    options = experiment.tune or config.Tune()
+    if plan.federation is None:
+        raise ConfigError("tuning needs the clients' examples here: engine = 'flower' has them on nodes")
+    split = hold_out(plan.federation, options.held_out, options.share, options.seed)
+    clients = embedded(experiment, split.train)
+    goal = Goal(
+        split,
+        options.metric,
+        attack or plan.attack,
+        options.attacked or [0.0, *(share for share in experiment.evaluation.attacked if share > 0)],
+        options.seed,
+        clients.device,
+    )
+    candidates = [
+        _candidate(entry, method, _most_rounds(method, experiment.schedule.rounds, options.rounds))
+        for entry, method in zip(plan.entries, experiment.methods, strict=True)
+    ]
+    space = {name: _given(values) for name, values in options.space.items()}
+    trainer = Trainer(plan.model, clients, experiment.model.loss, None)
+    try:
+        return Search(candidates, space, options.trials, trainer, goal, options.seed, options.seeds)
+    except ValueError as error:
+        raise ConfigError(f"tune: {error}") from error
+
+
+def _most_rounds(method: config.AnyMethod, common: int | None, most: int | None) -> int | None:
+    """The most rounds of a method's trials: if it has its own rounds, as AFL does, the same share of those."""
+    if most is None or common is None or method.rounds is None:
+        return most
+    return max(1, round(method.rounds * min(1.0, most / common)))
+
+
+def _candidate(entry: Entry, method: config.AnyMethod, most_rounds: int | None) -> Candidate:
+    """A method of an experiment; what the file sweeps is what there is to choose from."""
+    firsts = {name: values[0] for name, values in entry.grid.items()}
+    schedule = {**entry.schedule, **{name: value for name, value in firsts.items() if name in options_of(Schedule)}}
+    if most_rounds is not None:
+        schedule["rounds"] = min(schedule["rounds"], most_rounds)
+    arguments = {**method.options, **firsts} if isinstance(method, OwnMethod) else {}
+    arguments = {name: value for name, value in arguments.items() if name not in options_of(Schedule)}
+    writable = set(type(method).model_fields).union(arguments, *part_options(method).values())
+    return Candidate(entry.name, entry.method, schedule, entry.grid, entry.own, arguments, writable)
+
+
+def _given(values: config.Between | list[Any]) -> Sequence[Any]:
+    """A range as a pair, or a list of values, in which the word inf is infinity."""
+    if isinstance(values, config.Between):
+        return values.low, values.high
+    return [math.inf if value == "inf" else value for value in values]

@@ -1,0 +1,208 @@
+"""A convolution with bias, ReLU and 2 x 2 max pooling, and its gradient in the images, on a GPU in one kernel each.
+
+What the filters give is never written: the way back needs only which pixel of each window was taken. The filters
+``[L, O, I, S, S]`` have their channels last in memory, as ``prepared`` lays them out; each lane
+has its own. Products are of bfloat16 and their sums of float32; what comes out is rounded as by layers one by one.
+"""
+
+# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+POOLED, FEW, MANY, BLOCK = 64, 64, 128, 1024
+"""Pooled pixels of a program on the way forward, pixels on the way back to few and to many channels, and numbers."""
+NONE = tl.constexpr(4)
+"""Instead of a pixel of a window: its largest value is not positive, so nothing goes back."""
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Images ``[L, B, I, H, W]`` to pooled ones ``[L, B, O, H/2, W/2]``, and which pixel of each window was taken.
+
+    Images of few channels are float32 and have these first; those of 16 or more are bfloat16 and have them last.
+    """
+    lanes, images, _, height, width = x.shape
+    _, channels, depth, side, _ = weight.shape
+    size = lanes, images, height // 2, width // 2, channels
+    out = torch.empty(size, dtype=torch.bfloat16, device=x.device)
+    choice = torch.empty(size, dtype=torch.int8, device=x.device)
+    taps = depth * side * side
+    wide = depth >= 16
+    grid = (triton.cdiv(images * height * width // 4, POOLED), lanes)
+    _forward[grid](
+        x, weight, bias, out, choice, images, height, width, *x.stride(),
+        depth, channels, side, POOLED, depth if wide else triton.next_power_of_2(max(taps, 16)), wide, num_stages=4,
+    )  # fmt: skip
+    return out.permute(0, 1, 4, 2, 3), choice
+
+
+def backward(slope: Tensor, choice: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+    """The gradient in the images, from that in what was pooled; shape, type and layout are those of ``like``."""
+    lanes, images, depth, height, width = like.shape
+    channels, side = weight.shape[1], weight.shape[3]
+    slope, found = slope.permute(0, 1, 3, 4, 2).contiguous(), torch.empty_like(like)
+    sizes = images, height, width, depth, channels, side
+    if depth < 16:
+        room = triton.next_power_of_2(width)
+        pixels = max(FEW, room)
+        grid = (triton.cdiv(images * height, pixels // room), lanes)
+        _back_to_few[grid](slope, choice, weight, found, *sizes, pixels, room, num_stages=1)
+        return found
+    spread = torch.empty(lanes, images, height, width, channels, dtype=slope.dtype, device=slope.device)
+    grid = (triton.cdiv(slope.numel(), BLOCK),)
+    _spread[grid](slope, choice, spread, slope.numel(), width // 2, channels, BLOCK)
+    grid = (triton.cdiv(images * height * width, MANY), lanes)
+    _back_to_many[grid](spread, weight, found, *sizes, MANY, num_stages=2)
+    return found
+
+
+@triton.jit
+def _forward(
+    x, weight, bias, out, choice, images, height, width, per_lane, per_image, per_channel, per_row, per_pixel,
+    DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, POOLED: tl.constexpr, STEP: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * POOLED + tl.arange(0, POOLED)
+    inside = place < images * (height // 2) * (width // 2)
+    top, left = 2 * (place // (width // 2) % (height // 2)), 2 * (place % (width // 2))
+    x += lane * per_lane
+    image = place // ((height // 2) * (width // 2)) * per_image
+    channel = tl.arange(0, CHANNELS)
+    weight += lane * CHANNELS * DEPTH * SIDE * SIDE
+    row = channel[None, :] * (DEPTH * SIDE * SIDE)
+    one = tl.zeros([POOLED, CHANNELS], tl.float32)
+    two = tl.zeros([POOLED, CHANNELS], tl.float32)
+    three = tl.zeros([POOLED, CHANNELS], tl.float32)
+    four = tl.zeros([POOLED, CHANNELS], tl.float32)
+    step = tl.arange(0, STEP)
+    for tap in range(SIDE * SIDE if WIDE else 1):
+        if WIDE:  # the channels of one tap
+            depth, below, beside = step, tap // SIDE, tap % SIDE
+            valid = step < DEPTH
+        else:  # all taps and channels
+            depth, below, beside = step % DEPTH, step // DEPTH // SIDE, step // DEPTH % SIDE
+            valid = step < DEPTH * SIDE * SIDE
+        filters = tl.load(weight + row + tap * DEPTH + step[:, None], mask=valid[:, None], other=0.0)
+        known = inside[:, None] & valid[None, :]
+        y, across = top[:, None] + below - SIDE // 2, left[:, None] + beside - SIDE // 2
+        there = x + image[:, None] + depth[None, :] * per_channel + y * per_row + across * per_pixel
+        one = tl.dot(_seen(there, known, y, across, height, width), filters, one)
+        two = tl.dot(_seen(there + per_pixel, known, y, across + 1, height, width), filters, two)
+        there += per_row
+        three = tl.dot(_seen(there, known, y + 1, across, height, width), filters, three)
+        four = tl.dot(_seen(there + per_pixel, known, y + 1, across + 1, height, width), filters, four)
+    offset = tl.load(bias + lane * CHANNELS + channel).to(tl.float32)[None, :]
+    most, taken = _rounded(_rounded(one) + offset), tl.zeros([POOLED, CHANNELS], tl.int32)
+    most, taken = _larger(most, taken, _rounded(_rounded(two) + offset), 1)
+    most, taken = _larger(most, taken, _rounded(_rounded(three) + offset), 2)
+    most, taken = _larger(most, taken, _rounded(_rounded(four) + offset), 3)
+    most, taken = _larger(most, tl.where(most > 0, taken, NONE), 0.0, NONE)
+    at = (lane * images * (height // 2) * (width // 2) + place)[:, None] * CHANNELS + channel[None, :]
+    tl.store(out + at, most.to(tl.bfloat16), mask=inside[:, None])
+    tl.store(choice + at, taken.to(tl.int8), mask=inside[:, None])
+
+
+@triton.jit
+def _seen(there, known, y, across, height, width):
+    """What the filters meet, zero outside of the image."""
+    known &= (y >= 0) & (y < height) & (across >= 0) & (across < width)
+    return tl.load(there, mask=known, other=0.0).to(tl.bfloat16)
+
+
+@triton.jit
+def _larger(most, taken, value, number):
+    """The larger of two, the first if they are equal, and what is not a number if there is one; and which it is."""
+    return tl.maximum(most, value, propagate_nan=tl.PropagateNan.ALL), tl.where(value > most, number, taken)
+
+
+@triton.jit
+def _rounded(value):
+    return value.to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def _spread(slope, choice, spread, count, across, CHANNELS: tl.constexpr, SIDE: tl.constexpr):
+    """Slopes of pooled pixels to the pixels that were taken, and zeros to the others."""
+    place = tl.program_id(0).to(tl.int64) * SIDE + tl.arange(0, SIDE)
+    inside = place < count
+    window = place // CHANNELS
+    first = (4 * (window // across) * across + 2 * (window % across)) * CHANNELS + place % CHANNELS
+    taken, rise = tl.load(choice + place, mask=inside), tl.load(slope + place, mask=inside)
+    none = tl.zeros_like(rise)
+    below = 2 * across * CHANNELS
+    tl.store(spread + first, tl.where(taken == 0, rise, none), mask=inside)
+    tl.store(spread + first + CHANNELS, tl.where(taken == 1, rise, none), mask=inside)
+    tl.store(spread + first + below, tl.where(taken == 2, rise, none), mask=inside)
+    tl.store(spread + first + below + CHANNELS, tl.where(taken == 3, rise, none), mask=inside)
+
+
+@triton.jit
+def _back_to_many(
+    slope, weight, found, images, height, width,
+    DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    """The slopes at images of many channels, from those at what the filters gave."""
+    lane = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    inside, y, across = place < images * height * width, place // width % height, place % width
+    depth, channel = tl.arange(0, DEPTH), tl.arange(0, CHANNELS)
+    slope += lane * images * height * width * CHANNELS
+    weight += lane * CHANNELS * DEPTH * SIDE * SIDE
+    total = tl.zeros([PIXELS, DEPTH], tl.float32)
+    for tap in range(SIDE * SIDE):
+        below, beside = SIDE // 2 - tap // SIDE, SIDE // 2 - tap % SIDE
+        there = slope + (place + below * width + beside)[:, None] * CHANNELS + channel[None, :]
+        rise = _seen(there, inside[:, None], (y + below)[:, None], (across + beside)[:, None], height, width)
+        filters = tl.load(weight + (channel[:, None] * (SIDE * SIDE) + tap) * DEPTH + depth[None, :])
+        total = tl.dot(rise, filters, total)
+    at = (lane * images * height * width + place)[:, None] * DEPTH + depth[None, :]
+    tl.store(found + at, total.to(tl.bfloat16), mask=inside[:, None])
+
+
+@triton.jit
+def _back_to_few(
+    slope, choice, weight, found, images, height, width,
+    DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, PIXELS: tl.constexpr, ROOM: tl.constexpr,
+):  # fmt: skip
+    """The slopes at images of few channels, from those at what was pooled.
+
+    A row of a filter is 16 columns of one product, of which each is then moved to where it belongs: so a row of slopes
+    is read once for each row of a filter, and not for each of its taps. A program has whole rows, of ``ROOM`` pixels.
+    """
+    lane = tl.program_id(1).to(tl.int64)
+    own, column, channel = tl.arange(0, PIXELS), tl.arange(0, 16), tl.arange(0, CHANNELS)
+    row, across = tl.program_id(0) * (PIXELS // ROOM) + own // ROOM, own % ROOM
+    image, y = row // height, row % height
+    inside = (row < images * height) & (across < width)
+    pooled = lane * images * (height // 2) * (width // 2) * CHANNELS
+    slope += pooled
+    choice += pooled
+    weight += lane * CHANNELS * DEPTH * SIDE * SIDE
+    total = tl.zeros([PIXELS, 16], tl.float32)
+    for tap in range(SIDE):
+        down = y + SIDE // 2 - tap
+        known = (inside & (down >= 0) & (down < height))[:, None]
+        window = (image * (height // 2) + down // 2) * (width // 2) + across // 2
+        at = window[:, None] * CHANNELS + channel[None, :]
+        taken = tl.load(choice + at, mask=known, other=NONE)
+        rise = tl.load(slope + at, mask=known, other=0.0)
+        rise = tl.where(taken == (2 * (down & 1) + (across & 1))[:, None], rise, 0.0).to(tl.bfloat16)
+        filters = weight + (channel[:, None] * SIDE + tap) * (SIDE * DEPTH) + column[None, :]
+        total = tl.dot(rise, tl.load(filters, mask=(column < SIDE * DEPTH)[None, :], other=0.0), total)
+    beside = (SIDE // 2 - column // DEPTH)[None, :]
+    there = across[:, None] + beside
+    from_there = tl.gather(total, tl.minimum(tl.maximum(own[:, None] + beside, 0), PIXELS - 1), 0)
+    total = tl.where((there >= 0) & (there < width), from_there, 0.0)
+    at = found + (lane * images + image) * DEPTH * height * width + y * width + across
+    for depth in tl.static_range(DEPTH):
+        tl.store(
+            at + depth * height * width, tl.sum(tl.where((column % DEPTH == depth)[None, :], total, 0.0), 1), inside
+        )

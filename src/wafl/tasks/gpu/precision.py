@@ -1,0 +1,100 @@
+"""How many digits a GPU computes with.
+
+``float32`` means float32: by default, torch lets convolutions on a GPU round their inputs to the 10 bits of TF32.
+``tf32`` lets them, and matrix products too. ``bfloat16`` computes the layers of a network with 8 bits; parameters,
+moves, losses and sums stay float32, and so does a linear model, whose time goes into reading the examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from wafl.tasks.structure.sequence import is_plain
+
+FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
+
+_reduced: ContextVar[bool] = ContextVar("reduced", default=False)
+
+
+@contextmanager
+def computing(precision: str, device: torch.device) -> Generator[None, None, None]:
+    """Compute with this precision, the same bits each time; on a CPU, ``tf32`` is the same as ``float32``."""
+    cudnn: Any = torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic
+    token = _reduced.set(precision == BFLOAT16)
+    if device.type == "cuda":
+        cudnn.allow_tf32 = matmul.allow_tf32 = precision == TF32
+        cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        _reduced.reset(token)
+        cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic = before
+
+
+def is_reduced() -> bool:
+    """Whether layers are computed with fewer digits than their parameters have."""
+    return _reduced.get()
+
+
+def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Images and filters with their channels last, as tensor cores want them; anything else as it is."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def layers(device: torch.device) -> AbstractContextManager[object]:
+    """What the layers of a network are called in; a captured step cannot share their casts with others."""
+    if not is_reduced():
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+
+CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers whose parameters and inputs a reduced precision casts."""
+
+
+@dataclass(frozen=True)
+class Casts:
+    """What a reduced precision casts in a plain sequence: the parameters with these names, and the inputs or not."""
+
+    params: frozenset[str]
+    inputs: bool
+
+
+def casts_of(module: nn.Module) -> Casts:
+    """Parameters of layers that nothing else can read, and the inputs if the first layer is one of these."""
+    layers = list(_leaves(module))
+    does = [layer for _, layer in layers if not is_plain(layer, nn.Flatten) and not is_plain(layer, nn.Identity)]
+    cast = [(place, layer) for place, layer in layers if _is_cast(layer)]
+    params = frozenset(f"{place}{name}" for place, layer in cast for name, _ in layer.named_parameters())
+    return Casts(params, inputs=bool(does) and _is_cast(does[0]))
+
+
+def _leaves(module: nn.Module, place: str = "") -> Iterator[tuple[str, nn.Module]]:
+    if is_plain(module, nn.Sequential):
+        for name, child in module.named_children():
+            yield from _leaves(child, f"{place}{name}.")
+    else:
+        yield place, module
+
+
+def _is_cast(layer: nn.Module) -> bool:
+    return any(is_plain(layer, kind) for kind in CAST)
+
+
+def prepared(values: torch.Tensor) -> torch.Tensor:
+    """Such parameters or inputs of all lanes as layers read them: cast, filters and images with their channels last."""
+    if not is_reduced() or values.dtype != torch.float32:
+        return values
+    if values.ndim != 5:
+        return values.to(torch.bfloat16)
+    last = values.permute(0, 1, 3, 4, 2).to(torch.bfloat16, memory_format=torch.contiguous_format)
+    return last.permute(0, 1, 4, 2, 3)

@@ -1,0 +1,45 @@
+"""What the flat vector of a model's parameters holds, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from wafl.tasks.modes.statistics import layers_in_training, names_of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shapes of what a flat vector holds, by name and in order: parameters, then statistics.
+
+    Args:
+        params: the parameters that are trained.
+        statistics: the running statistics of BatchNorm layers that are learned, numbers with no gradient.
+    """
+
+    params: Mapping[str, torch.Size]
+    statistics: Mapping[str, torch.Size]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self:
+        """What a training of the model as it is now would learn.
+
+        This is the one place where modes decide: a BatchNorm layer in training mode learns its statistics.
+        """
+        statistics = names_of(layers_in_training(model))
+        return cls(
+            {name: value.shape for name, value in trainable(model).items()},
+            {name: model.get_buffer(name).shape for name in statistics},
+        )
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        return {**self.params, **self.statistics}
+
+
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}

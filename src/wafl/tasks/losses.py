@@ -1,0 +1,233 @@
+"""Losses of a model's outputs: value, gradient, and what the library may know about them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from wafl.base.norms import dual, power_norm
+
+
+@runtime_checkable
+class OutputLoss(Protocol):
+    """A loss of outputs ``[..., C]`` and labels ``[...]`` or targets ``[..., C]``, for any leading dimensions.
+
+    For your own loss, subclass this and define :meth:`value`. Everything else is optional: each fact that you state
+    about the loss gets it a faster ascent, a further option or a proven constant that depends on the fact.
+
+    >>> class Halved(OutputLoss):
+    ...     quadratic = 0.5
+    ...     def value(self, outputs, y):
+    ...         return 0.5 * (outputs - y).square().sum(-1)
+    >>> output_loss(Halved()).gradient(torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+    tensor([[2.]])
+    """
+
+    labels: Literal["classes", "targets"] | None = None
+    """What y must be: integer labels below C, or floating-point targets, one per output; None accepts anything."""
+    convex: bool = False
+    """Whether the loss is convex in the outputs: then the ascent of a linear model needs no line search."""
+    logistic: bool = False
+    """Whether the loss is ``logsumexp(s) - s_y``, whose constants ``linear_models.py`` has in closed form."""
+    quadratic: float | None = None
+    """The a of a loss ``a ||s - y||^2``: then targets can move (``label_cost``), and its constants are known too."""
+
+    @property
+    def name(self) -> str:
+        """What messages and run records call it."""
+        return type(self).__name__
+
+    @property
+    def probabilities(self) -> Callable[[Tensor], Tensor] | None:
+        """The function p of the outputs, if the gradient is ``p(s) - e_y`` with p on the simplex, such as softmax.
+
+        The ascent of a linear model then runs on the simplex, and restarts include one toward each class.
+        """
+        return None
+
+    @abstractmethod
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss per example, ``[...]``."""
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The gradient of each loss in the outputs, ``[..., C]``; by default through autograd."""
+        return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
+
+    def slopes(self, weight: Tensor, norm: float = 2) -> Tensor | None:
+        """For each label, the least Lipschitz constant of ``loss(W x + b)`` over all x: ``[L, C]`` of ``W [L, C, D]``.
+
+        None if there is none, or none is known.
+        """
+        return None
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None:
+        """L_zz of ``loss(W x + b)``, the Lipschitz constant of its gradient in x: ``[L]``; None if it is unknown."""
+        return None
+
+
+@dataclass(frozen=True)
+class CrossEntropy(OutputLoss):
+    """Multinomial logistic loss: ``logsumexp(s) - s_y``."""
+
+    labels = "classes"
+    convex = True
+    logistic = True
+
+    @property
+    def name(self) -> str:
+        return "cross_entropy"
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # log_softmax, because logsumexp - s_y loses digits if the model is confident; classes first, as below.
+        return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
+
+    @property
+    def probabilities(self) -> Callable[[Tensor], Tensor]:
+        return _softmax
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return _softmax(outputs).scatter_(-1, y[..., None], -1.0, reduce="add")
+
+    def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """How steep ``loss(W x + b)`` can be for each label y: the largest ``||w_j - w_y||_*``, ``[L, C]``.
+
+        The gradient in x is ``sum_j p_j (w_j - w_y)``, a mean of such differences; and as x moves far in the direction
+        of the farthest w_j, p goes to ``e_j``.
+        """
+        if norm == 2:
+            moved = weight - weight[:, :1]  # changes no difference, but keeps digits that a Gram matrix would lose
+            gram = torch.bmm(moved, moved.mT)
+            norms = gram.diagonal(dim1=-2, dim2=-1)
+            return (norms[:, :, None] + norms[:, None, :] - 2.0 * gram).amax(-1).clamp_min(0.0).sqrt()
+        rows = range(weight.shape[1])
+        return torch.stack([power_norm(weight - weight[:, [j]], dual(norm), 1).amax(-1) for j in rows], dim=1)
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """L_zz of ``loss(W x + b)``: the largest ``||w_j - w_k||_*^2 / 4``.
+
+        The Hessian in x is ``W^T (diag p - p p^T) W``, so along a unit vector v it is the variance of ``<w_j, v>``
+        under p. A variable with range r has a variance of at most ``r^2 / 4``, attained with half of the mass at
+        either end; along the best v the range is the largest distance between two rows of W.
+        """
+        return self.slopes(weight, norm).amax(-1).square() / 4.0
+
+
+@dataclass(frozen=True)
+class SquaredError(OutputLoss):
+    """``||s - y||^2``, summed over outputs."""
+
+    labels = "targets"
+    convex = True
+    quadratic = 1.0
+
+    @property
+    def name(self) -> str:
+        return "squared_error"
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - _targets(outputs, y)).square().sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return 2.0 * (outputs - _targets(outputs, y))
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        """L_zz of ``||W x + b - y||^2``: the largest ``2 ||W v||^2`` over ``||v|| <= 1``.
+
+        For l2 this is twice the largest eigenvalue of ``W W^T``. For l1 the maximum is at a corner, a single
+        coordinate. For l_inf ``(W v)_c`` is at most ``||w_c||_1``, which some v attains if there is a single output.
+        """
+        if norm == 2:
+            return 2.0 * torch.linalg.matrix_norm(weight, ord=2).square()
+        if norm == 1:
+            return 2.0 * weight.square().sum(-2).amax(-1)
+        return 2.0 * weight.abs().sum(-1).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class SoftLabels(OutputLoss):
+    """``-sum_c t_c log softmax(s + r)_c``: y holds the targets t and an offset r of the outputs, ``[..., 2, C]``."""
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        targets, offset = y.unbind(-2)
+        return -(targets * (outputs + offset).log_softmax(-1)).sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        targets, offset = y.unbind(-2)
+        return targets.sum(-1, keepdim=True) * (outputs + offset).softmax(-1) - targets
+
+
+@dataclass(frozen=True)
+class Product(OutputLoss):
+    """``<s, y>``, whose gradient in the outputs is y: what is left of any loss once its slopes are known."""
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs * y).sum(-1)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return y
+
+
+@dataclass(frozen=True)
+class CustomLoss(OutputLoss):
+    """Your own function of ``(outputs [B, C], y [B])`` that returns one loss per example; no more is known about it."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        lead = outputs.shape[:-1]
+        losses = self.function(outputs.flatten(0, -2), y.flatten(0, len(lead) - 1))
+        if losses.numel() != lead.numel():
+            raise ValueError(
+                f"loss {self.name} returned shape {tuple(losses.shape)} for {lead.numel()} examples: "
+                "it must return one loss per example (torch losses: reduction='none')"
+            )
+        return losses.view(lead)
+
+
+def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
+    """``"cross_entropy"``, ``"squared_error"``, your own :class:`OutputLoss`, or a function of ``(outputs, y)``."""
+    named: dict[str, OutputLoss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
+    if isinstance(loss, str):
+        if loss not in named:
+            raise ValueError(f"unknown loss {loss!r}: use one of {', '.join(named)}, or a function of (outputs, y)")
+        return named[loss]
+    if isinstance(loss, OutputLoss):
+        return loss
+    if not callable(loss):
+        raise ValueError(
+            f"loss {loss!r} is not a loss: use one of {', '.join(named)}, a function of (outputs, y), or an object of "
+            "a subclass of wafl.OutputLoss"
+        )
+    return CustomLoss(loss)
+
+
+def value_and_slope(loss: OutputLoss, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Each loss ``[...]``, and the gradient of ``sum weight * loss`` in the outputs ``[..., C]``, as by autograd."""
+    if isinstance(loss, CrossEntropy):  # the same bits, in a fraction of the time
+        log_p, labels = outputs.mT.log_softmax(-2), y[..., None, :]
+        slope = torch.zeros_like(log_p).scatter_(-2, labels, -weight[..., None, :])
+        value = -log_p.gather(-2, labels).squeeze(-2)
+        return value, torch.ops.aten._log_softmax_backward_data(slope, log_p, -2, log_p.dtype).mT
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        value = loss.value(leaf, y)
+        total = (weight * value).sum()
+    return value.detach(), torch.autograd.grad(total, leaf)[0]
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    # Softmax is slow along a short last dimension: move the classes before the examples and back.
+    return outputs.mT.softmax(-2).mT
+
+
+def _targets(outputs: Tensor, y: Tensor) -> Tensor:
+    return y if y.ndim == outputs.ndim else y[..., None]

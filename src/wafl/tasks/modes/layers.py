@@ -1,0 +1,105 @@
+"""The output of a named layer as the space that an objective moves in.
+
+With the ball at a layer's output ``h(x)``, the robust loss is ``sup over d of loss(h(x) + d) - gamma ||d||^p``. By the
+envelope theorem its gradient in the parameters is taken at a fixed d, so layers before the named one learn as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _ReachedError(Exception):
+    """The named layer has given its output, and nothing after it is needed."""
+
+
+def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tensor:
+    """What the layer gives while ``run`` calls the module; what comes after it is not computed."""
+    found: list[Any] = []
+
+    def stop(_: nn.Module, args: Any, output: Any) -> None:
+        found.append(output)
+        raise _ReachedError
+
+    hook = find_layer(module, layer).register_forward_hook(stop)
+    try:
+        run()
+    except _ReachedError:
+        pass
+    finally:
+        hook.remove()
+    if not found:
+        raise ValueError(f"space={layer!r}: the model never calls this layer; it has: {_names(module)}")
+    if not isinstance(found[0], Tensor) or not found[0].is_floating_point():
+        raise ValueError(
+            f"space={layer!r}: this layer does not give a floating-point tensor, but {_kind(found[0])}: name another, "
+            f"or put torch.nn.Identity() where the ball is to be and name that; the model has: {_names(module)}"
+        )
+    return found[0]
+
+
+@contextmanager
+def changed_output(module: nn.Module, layer: str, change: Callable[[Tensor], Tensor]) -> Generator[None, None, None]:
+    """Within it, the layer's output is changed, once."""
+    calls: list[int] = []
+
+    def hook(_: nn.Module, args: Any, output: Tensor) -> Tensor:
+        calls.append(1)
+        return change(output)
+
+    handle = find_layer(module, layer).register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+    if len(calls) != 1:
+        raise ValueError(
+            f"space={layer!r}: the model calls this layer {len(calls)} times; name one that is called once"
+        )
+
+
+class Head(nn.Module):
+    """What a model does with the output of a layer, which is given instead of computed."""
+
+    def __init__(self, module: nn.Module, layer: str, x: Tensor) -> None:
+        super().__init__()
+        self.module, self._layer = module, layer
+        self._shape, self._dtype = x.shape[1:], x.dtype
+
+    def forward(self, features: Tensor) -> Tensor:
+        layer = find_layer(self.module, self._layer)
+        layer.forward = lambda *_, **__: features
+        try:
+            return self.module(torch.zeros(len(features), *self._shape, dtype=self._dtype, device=features.device))
+        finally:
+            del layer.forward
+
+
+def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:
+    """The model from a layer's output on; of a plain sequence it is what comes after, without what comes before."""
+    names = list(module._modules)  # pyright: ignore[reportPrivateUsage]
+    if type(module).forward is nn.Sequential.forward and layer in names:
+        rest = [module.get_submodule(name) for name in names[names.index(layer) + 1 :]]
+        return nn.Sequential(*rest)
+    return Head(module, layer, x)
+
+
+def find_layer(module: nn.Module, layer: str) -> nn.Module:
+    found = dict(module.named_modules())
+    if layer not in found or layer == "":
+        raise ValueError(f"space={layer!r} is not a layer of the model, which has: {_names(module)}")
+    return found[layer]
+
+
+def _names(module: nn.Module) -> str:
+    names = [name for name, _ in module.named_modules() if name]
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "none"
+
+
+def _kind(value: Any) -> str:
+    return f"one of type {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

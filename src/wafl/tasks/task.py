@@ -1,0 +1,345 @@
+"""A model and its loss as pure functions of a flat parameter vector, batched over lanes.
+
+Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.tasks.inputs.Inputs`), ``y [L, B]`` (or
+targets ``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the
+parameters in one run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from wafl.base.random import Key
+from wafl.tasks.gpu import precision
+from wafl.tasks.gpu.pooling import with_pooling
+from wafl.tasks.inputs import Inputs, Shifted, dense, shared
+from wafl.tasks.layout import Layout
+from wafl.tasks.losses import OutputLoss
+from wafl.tasks.modes.dropout import Site, draw_masks, masked, recorded
+from wafl.tasks.modes.layers import changed_output, output_of
+from wafl.tasks.modes.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
+from wafl.tasks.modes.statistics import affine_of, followed, layers_with, rest
+from wafl.tasks.structure.convolutions import convolution_products
+
+Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
+Masks = tuple[Tensor, ...]
+"""What each dropout of a model multiplies by, one row per lane."""
+Moved = Tensor | Inputs | Shifted
+"""Examples, as they are or moved."""
+Params = Tensor | tuple[Tensor, ...]
+"""Parameters as one vector, or one by one, as layers read them."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is found out about a model by trying it (:func:`wafl.tasks.fitness.check_fitness`).
+
+    Args:
+        obstacle: why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another.
+        busy: whether a single lane keeps the processor busy, so that lanes are faster one after another.
+        dropout: whether the model drops anything while it trains.
+        integers: whether the model takes integers, such as the numbers of words.
+        movable: whether the outputs have a gradient in the inputs.
+    """
+
+    obstacle: str | None = None
+    busy: bool = False
+    dropout: bool = False
+    integers: bool = False
+    movable: bool = True
+
+    @property
+    def batched(self) -> bool:
+        return self.obstacle is None and not self.busy
+
+
+class Task:
+    """Any ``nn.Module`` that treats each example by itself.
+
+    With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
+    as in evaluation. The ``layout`` says what the flat vector holds: parameters, and after them the running statistics
+    that are learned, ``num_statistics`` numbers with no gradient (``statistics.py``); P counts them too.
+    ``in_streams`` says whether a captured step computes each lane in a stream of its own.
+    """
+
+    in_streams = True
+
+    def __init__(self, module: nn.Module, loss: OutputLoss, layout: Layout) -> None:
+        self.module = module
+        self.loss = loss
+        self.layout = layout
+        self.traits = Traits()
+        self.tracking = layers_with(module, layout.statistics)
+        rest(module)
+        self._at_rest = sharing_tensors(module).eval()
+        self._read: tuple[Tensor, ...] | None = None  # the parameters [L, *shape] that are read instead of any others
+        self._shapes = layout.shapes
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
+        everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
+        self._tie = len(everywhere) == len(set(everywhere))
+        self._sites: dict[torch.Size, list[Site]] = {}
+        self.num_statistics = sum(shape.numel() for shape in layout.statistics.values())
+        self.num_params = sum(self._sizes) - self.num_statistics
+
+    @property
+    def steady(self) -> bool:
+        """Whether a lane rounds the same alone as next to others; a batched convolution of one lane does not."""
+        return not self.traits.batched
+
+    def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
+        params = {**self._own_statistics(), **params}
+        missing = self._shapes.keys() ^ params.keys()
+        if missing:
+            raise ValueError(f"parameter names differ from the model's: {', '.join(sorted(missing))}")
+        for name, shape in self._shapes.items():
+            if params[name].shape != shape:
+                raise ValueError(
+                    f"parameter {name} has shape {tuple(params[name].shape)}, but the model needs {tuple(shape)}"
+                )
+        return torch.cat([params[name].detach().reshape(-1) for name in self._shapes])
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """One vector ``[P]`` as named parameters and statistics."""
+        parts = flat.split(self._sizes)
+        found = {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        return {**found, **{name: found[name].detach() for name in self.layout.statistics}}
+
+    def with_loss(self, loss: OutputLoss) -> Self:
+        """The same model with another loss of its outputs."""
+        other = copy.copy(self)
+        other.loss = loss
+        return other
+
+    def initial(self) -> Tensor:
+        own = dict(self.module.named_parameters())
+        return self.flatten({name: own[name] for name in self.layout.params})
+
+    def _own_statistics(self) -> dict[str, Tensor]:
+        return {name: self.module.get_buffer(name) for name in self.layout.statistics}
+
+    def batch_norm_places(self, *, affine: bool) -> list[int]:
+        """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
+        chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
+        names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
+        return [place for place, name in enumerate(names) if name in chosen]
+
+    def frozen_digest(self) -> bytes:
+        """What the outputs depend on in addition to the trainable parameters: frozen ones and buffers."""
+        state = self.module.state_dict()
+        fixed = [value for name, value in state.items() if name not in self._shapes]
+        return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)
+
+    def draw_masks(self, key: Key, params: Tensor, x: Tensor | Inputs) -> Masks:
+        """The masks of one step: one key per lane decides what the lane drops."""
+        if not self.traits.dropout:
+            return ()
+        example = (x.base if isinstance(x, Inputs) else x)[0]
+        if example.shape not in self._sites:
+            self._sites[example.shape] = self.dropouts(params[0], example)
+        return draw_masks(self._sites[example.shape], key, params)
+
+    def dropouts(self, flat: Tensor, x: Tensor) -> list[Site]:
+        """The dropouts of one lane that trains on ``x [B, ...]``, in the order in which they are called."""
+        sites: list[Site] = []
+        with recorded(sites), torch.no_grad():
+            self.call(flat, x, (), trains=True)
+        return sites
+
+    def convolution_products(self, flat: Tensor, x: Tensor) -> int:
+        """How many products of numbers the model's convolutions take for ``x [B, ...]``."""
+        with torch.no_grad():
+            return convolution_products(self._at_rest, lambda: self.call(flat, x))
+
+    @cached_property
+    def _casts(self) -> precision.Casts:
+        return precision.casts_of(self.module)
+
+    @cached_property
+    def _side_by_side(self) -> dict[bool, nn.Module]:
+        """The model in training and at rest, as a captured step calls it."""
+        return {True: with_pooling(self.module), False: with_pooling(self._at_rest)}
+
+    def reading(self, params: Tensor) -> Self:
+        """This task for many calls with these parameters: lanes side by side cast them and lay them out only once."""
+        if not (self.in_streams and are_side_by_side()):
+            return self
+        other, cast = copy.copy(self), self._casts.params
+        values = zip(self._shapes, self._values(params), strict=True)
+        other._read = tuple(precision.prepared(value) if name in cast else value for name, value in values)
+        return other
+
+    def _values(self, params: Tensor) -> list[Tensor]:
+        """Each parameter of all lanes, ``[L, *shape]``, as views."""
+        parts = params.split(self._sizes, dim=1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
+
+    def _lanes(self, params: Tensor) -> Params:
+        return params if self._read is None else self._read
+
+    def _inputs(self, x: Moved) -> tuple[Tensor, ...]:
+        """The examples and, if they are moved at a layer, how far."""
+        if isinstance(x, Shifted):
+            return x.x, x.delta
+        once = self._read is not None and self._casts.inputs
+        return (precision.prepared(dense(x)) if once else dense(x),)
+
+    def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
+        return self._each_lane(self._calling(x, masks))(self._lanes(params), *self._inputs(x), masks or ())
+
+    def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
+        """The examples with a forward pass, if one can be kept for the losses and gradients that are asked for next."""
+        return shared(x)
+
+    def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
+        return self.loss.value(self.outputs(params, x, masks), y)
+
+    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
+        return self.losses_and_gradient(params, x, y, weight, masks)[1]
+
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Losses ``[L, B]``, and the gradient of their weighted sum in the parameters."""
+        call = self._calling(x, masks)
+
+        def total(flat: Params, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+            losses = self.loss.value(call(flat, *inputs), y)
+            return (weight * losses).sum(), losses
+
+        if self._read is not None:
+            learns = [name not in self.layout.statistics for name in self._shapes]
+            return written_gradient(total, learns)(self._read, y, weight, *self._inputs(x), masks or ())
+        gradients, losses = self._each_lane(self._gradient_of(total))(params, y, weight, *self._inputs(x), masks or ())
+        return losses, gradients
+
+    def input_gradient(
+        self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Losses ``[L, B]`` and their gradients in what is moved, the inputs or a layer's output ``[L, B, ...]``."""
+        if not self.traits.movable and not isinstance(x, Shifted):
+            raise ValueError(self._why_not_movable())
+        call = self._calling(x, masks)
+
+        def total(moved: Tensor, flat: Params, y: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+            *still, masks = inputs
+            losses = self.loss.value(call(flat, *still, moved, masks), y)
+            return losses.sum(), losses
+
+        *still, moved = self._inputs(x)
+        each_lane = self._each_lane(self._gradient_of(total))
+        gradients, losses = each_lane(moved, self._lanes(params), y, *still, masks or ())
+        if self._read is not None:
+            gradients = gradients.to(params.dtype, memory_format=torch.contiguous_format)
+        return losses, gradients
+
+    def next_statistics(self, params: Tensor, x: Moved, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        """The running statistics ``[L, num_statistics]`` after a batch, in which examples have these shares."""
+        call = self._calling(x, masks)
+
+        def found(flat: Tensor, weight: Tensor, *inputs: Any) -> Tensor:
+            values = self.unflatten(flat)
+            running = {name: values[name] for name in self.layout.statistics}
+            with followed(self.tracking, weight, running):
+                call(flat, *inputs)
+            return torch.cat(list(running.values()))
+
+        return self._each_lane(found)(params, weight, *self._inputs(x), masks or ())
+
+    def features(self, params: Tensor, x: Tensor | Inputs, layer: str, masks: Masks | None = None) -> Tensor:
+        """The output of a layer ``[L, B, ...]``."""
+        module = self.module if masks is not None else self._at_rest
+
+        def found(flat: Tensor, x: Tensor, masks: Masks) -> Tensor:
+            return output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
+
+        return self._each_lane(found)(params, dense(x), masks or ())
+
+    def features_gradient(
+        self, params: Tensor, x: Tensor, layer: str, slopes: Tensor, masks: Masks | None = None
+    ) -> Tensor:
+        """The gradient ``[L, P]`` of ``sum_b <slopes_b, output of the layer at b>`` in the parameters."""
+        module = self.module if masks is not None else self._at_rest
+
+        def total(flat: Tensor, x: Tensor, slopes: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
+            found = output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
+            return (slopes * found).sum(), found
+
+        return self._each_lane(self._gradient_of(total))(params, x, slopes, masks or ())[0]
+
+    def call(self, flat: Params, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
+        """The outputs ``[B, C]`` of one lane: parameters ``[P]`` or prepared ones, examples ``[B, ...]``."""
+        module = self.module if trains else self._at_rest
+        values = self.unflatten(flat) if isinstance(flat, Tensor) else dict(zip(self._shapes, flat, strict=True))
+        x = x.long() if self.traits.integers else x
+        if are_side_by_side():
+            module = self._side_by_side[trains]
+            if precision.is_reduced():
+                x, values = precision.laid_out(x), {name: precision.laid_out(value) for name, value in values.items()}
+        with masked(iter(masks)) if masks else nullcontext(), precision.layers(x.device):
+            return functional_call(module, values, (x,), tie_weights=self._tie).to(_outputs_type(flat))
+
+    def _calling(self, x: Moved, masks: Masks | None) -> Callable[..., Tensor]:
+        """:meth:`call` with the parts of x, in the mode that masks stand for."""
+        trains = masks is not None
+        if not isinstance(x, Shifted):
+            return partial(self.call, trains=trains)
+        module, layer = self.module if trains else self._at_rest, x.layer
+
+        def shifted(flat: Params, x: Tensor, delta: Tensor, masks: Masks) -> Tensor:
+            with changed_output(module, layer, lambda output: output + delta):
+                return self.call(flat, x, masks, trains=trains)
+
+        return shifted
+
+    def _each_lane(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return vmap(function) if self._batched else in_turn(function)
+
+    def _gradient_of(self, function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+        return grad(function, has_aux=True) if self._batched else autograd_gradient(function)
+
+    @property
+    def _batched(self) -> bool:
+        """A captured step runs lanes side by side: a GPU computes them faster than their batched convolutions."""
+        return self.traits.batched and not are_side_by_side()
+
+    def _why_not_movable(self) -> str:
+        words = [name for name, part in self.module.named_modules() if isinstance(part, nn.Embedding)]
+        why = "takes integers" if self.traits.integers else "has no gradient in its inputs, which it rounds or casts"
+        return (
+            f"{type(self.module).__name__} {why}, so no example can be moved there. FedRobust, calibrate, certify and "
+            "the bounds need the layers behind some layer as the model, and its outputs as the examples; otherwise let "
+            f"the ball live in the space of a layer's output, such as space={[*words, 'embedding'][0]!r}"
+        )
+
+    def linear(self, params: Tensor) -> tuple[Tensor, Tensor] | None:
+        """``(W [L, C, D], b [L, C])`` if outputs are ``W x + b`` of the flattened input, otherwise None."""
+        return None
+
+    def curvature(self, params: Tensor, norm: float = 2) -> Tensor | None:
+        """L_zz ``[L]``: the Lipschitz constant of the loss's input gradient; None if it is unknown."""
+        return None
+
+
+def _outputs_type(flat: Params) -> torch.dtype:
+    """The type of the parameters before they were prepared."""
+    if isinstance(flat, Tensor):
+        return flat.dtype
+    return torch.float32 if flat[0].dtype == torch.bfloat16 else flat[0].dtype
+
+
+def sharing_tensors(module: nn.Module) -> nn.Module:
+    """A copy that can be in another mode, but holds the very same parameters and buffers."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(value): value for value in tensors})

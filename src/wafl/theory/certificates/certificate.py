@@ -1,0 +1,179 @@
+"""What a certificate says: one row per radius, as a table, as plain values, as a figure, as a page."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from wafl.base.norms import norm_name
+from wafl.report.plotting import Curve, certificates_against_radius
+from wafl.theory.certificates.upper import setting_of
+from wafl.theory.constants.constant import Constant
+
+Metric = Literal["loss", "error"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """For every distribution within ``radius`` the expected loss is at most ``value``, found at ``gamma``.
+
+    ``simple`` is the cruder bound ``E[loss] + L_z radius``, or 1 for an error rate. ``achieved`` is the loss of a
+    distribution inside the ball, so the truth lies between it and the smaller of the two bounds.
+    """
+
+    radius: float
+    value: float
+    gamma: float
+    simple: float
+    achieved: float | None
+    tolerance: float | None = None
+    """How far each example's phi_gamma may be below what was proven of it; None if that is not by a search."""
+    margin: float = 0.0
+    """What of it allows for other samples, if the certificate is about the distributions that examples come from."""
+
+    @property
+    def best(self) -> float:
+        return min(self.value, self.simple)
+
+    @property
+    def gap(self) -> float | None:
+        """How far the truth may lie below the better certificate; negative if an estimate was too small."""
+        return None if self.achieved is None else self.best - self.achieved
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if L_zz is an estimate.
+
+    With a ``confidence``, all of them together hold for the distributions that the examples come from, with that
+    probability over the draw of the examples. ``loss`` is the mean loss at radius 0; with ``metric="error"`` it and
+    every value are error rates.
+    """
+
+    rows: tuple[Certificate, ...]
+    loss: float
+    norm: float
+    unit: str
+    L_z: Constant
+    L_zz: Constant
+    confidence: float | None = None
+    metric: Metric = "loss"
+    power: int = 2
+
+    @property
+    def proven(self) -> bool:
+        searched = all(row.radius == 0 or row.tolerance is not None for row in self.rows)
+        return self.metric == "error" or self.power == 1 or self.L_zz.proven or searched
+
+    @property
+    def simple_proven(self) -> bool:
+        return self.metric == "error" or self.L_z.proven
+
+    def __getitem__(self, place: int) -> Certificate:
+        return self.rows[place]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with None for infinity."""
+        rows = [{name: _finite(value) for name, value in vars(row).items()} for row in self.rows]
+        constants = {
+            name: {"value": _finite(float(value)), "kind": value.kind, "why": value.why}
+            for name, value in (("L_z", self.L_z), ("L_zz", self.L_zz))
+        }
+        norm = norm_name(self.norm)
+        about = {"metric": self.metric, "power": self.power, "loss": self.loss, "norm": norm, "unit": self.unit}
+        return {**about, "confidence": self.confidence, "constants": constants, "certificates": rows}
+
+    def plot(self, path: str | os.PathLike[str] | None = None, **others: Certificates) -> Any:
+        """Plot certified and achieved loss against the radius, together with those of ``others``, by name."""
+        return plot_certificates({"this run": self, **others}, None if path is None else Path(path))
+
+    def report(self, path: str | os.PathLike[str] = "report.html", **others: Certificates) -> Path:
+        """Write a page with a slider through the radii, for this run and ``others``, by name.
+
+        Needs ``wafl-learn[report]``.
+
+        Args:
+            path: the file to write.
+            others: certificates of other runs.
+
+        Returns:
+            The file.
+        """
+        from wafl.report import Page, Section, Study, Walks, write_page
+
+        walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
+        caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
+        lead = "The loss that an objective reaches inside the ball lies below what is certified for all of it."
+        section = Section("Radius", lead, [Walks(walks, caption)])
+        return write_page(Page("WAFL report", [Study("certificates", [section])]), Path(path))
+
+    def walk(self, name: str) -> Any:
+        """What a page's slider moves through."""
+        from wafl.report import Stop, Walk, charts
+
+        curve = self.curve()
+        best = "loss certified" if curve.proven else "loss certified (estimate)"
+        lines = [charts.Curve(best, curve.radii, curve.certified, of=name)]
+        if curve.reached is not None:
+            lines.append(charts.Curve("loss reached", curve.radii, curve.reached, dash=True, of=name))
+        stops: list[Stop] = []
+        for row in sorted(self.rows, key=lambda row: row.radius):
+            reached = {} if row.achieved is None else {"loss reached": f"{row.achieved:.4g}"}
+            stops.append(Stop(f"radius {row.radius:g}", row.radius, {**reached, best: f"{row.best:.4g}"}))
+        return Walk(name, stops, charts.lines(lines, "radius", "expected loss"))
+
+    def curve(self) -> Curve:
+        """The best certificate for each radius, in ascending order, as a figure needs it."""
+        rows = sorted(self.rows, key=lambda row: row.radius)
+        reached = [row.achieved for row in rows if row.achieved is not None]
+        return Curve(
+            [row.radius for row in rows],
+            [row.best for row in rows],
+            reached if len(reached) == len(rows) else None,
+            self.proven or self.simple_proven,
+            self.loss,
+        )
+
+    def setting(self, row: Certificate) -> dict[str, float]:
+        """What clients are asked to prove a row by duality."""
+        return setting_of(row.gamma, float(self.L_zz), row.tolerance)
+
+    def best_proven(self, row: Certificate) -> float:
+        """The smaller of the bounds that are proven; of both, if neither is."""
+        values = {row.value: self.proven, row.simple: self.simple_proven}
+        return min([value for value, proven in values.items() if proven] or values)
+
+    def __str__(self) -> str:
+        lines = [f"{'radius':>10} {'achieved':>10} {'certified':>10} {'simple':>10} {'gamma':>10}"]
+        for row in self.rows:
+            achieved = "-" if row.achieved is None else f"{row.achieved:.4f}"
+            best = self.best_proven(row)
+            numbers = (f"{row.radius:.4g}", achieved, f"{best:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
+            lines.append(" ".join(f"{number:>10}" for number in numbers))
+        label = "proven" if self.proven or self.simple_proven else "an estimate: neither L_z nor L_zz is proven"
+        what = "error rate" if self.metric == "error" else "loss"
+        ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
+        about = f"{what} in the {ball}; certified is {label}"
+        return "\n".join([*lines, about + _with_probability(self.confidence)])
+
+
+def _with_probability(confidence: float | None) -> str:
+    return "" if confidence is None else f", for the clients' true mixture with probability {confidence:g}"
+
+
+def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
+    """A matplotlib figure of the certified and achieved losses of several runs against the radius."""
+    first = next(iter(runs.values()))
+    curves = {name: certificates.curve() for name, certificates in runs.items()}
+    return certificates_against_radius(curves, first.norm, first.unit, path)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,342 @@
+"""Upper bounds on the worst loss inside the ball: certificates that clients compute together.
+
+By duality (the paper's duality equation), no distribution within ``radius`` of the clients' mixture has a larger
+expected loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the minimum of this
+over gamma. For each gamma, each client sends two means over its examples: of a bound on phi_gamma, and of what the
+examples' moves cost, which is the slope in gamma.
+
+For linear models phi_gamma is bounded from both sides (``linear_model.py``): the search for gamma follows what an
+ascent reaches, which also gives a distribution inside the ball, and the value is then proven at the gammas found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from torch import nn
+
+from wafl.attacks import WassersteinShift
+from wafl.base.checks import check_seed, check_space
+from wafl.base.digits import rounded
+from wafl.base.errors import PreconditionError
+from wafl.base.norms import check_norm
+from wafl.data.arguments import check_arguments
+from wafl.data.federation import Federation
+from wafl.results.run import Run
+from wafl.tasks.task import Loss, Task
+from wafl.theory.certificates import other_spaces as elsewhere
+from wafl.theory.certificates.certificate import Certificate, Certificates, Metric
+from wafl.theory.certificates.dual import CLOSE, Surrogate, search_dual
+from wafl.theory.certificates.mixture import Asked, Mixture
+from wafl.theory.certificates.network_bound import AskMeans, knows_margins, prove_network, surrogates_of
+from wafl.theory.certificates.sampling import Domain, Drawn
+from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, setting_of
+from wafl.theory.constants.assumptions import data_free_constants, input_constants
+from wafl.theory.constants.constant import Constant
+from wafl.theory.phi.linear_model import is_known
+from wafl.weights import ClientWeights, fixed
+
+LEAST_SHARE = 0.1
+LARGEST = 1e300
+"""A gamma at which nothing moves."""
+UNNEEDED = Constant(math.inf, "bound", "not known by layers, and not needed along the margins")
+
+
+def certify(
+    model: Run | nn.Module,
+    clients: Federation,
+    *,
+    radii: Sequence[float],
+    norm: float = 2,
+    power: int = 2,
+    metric: Metric = "loss",
+    gap: float = 0.02,
+    part: Literal["train", "test"] = "train",
+    client_weights: ClientWeights | None = None,
+    curvature: float | None = None,
+    achieved: bool = True,
+    confidence: float | None = None,
+    space: str | None = None,
+    shape: Any = None,
+    loss: Loss | None = None,
+    seed: int = 0,
+) -> Certificates:
+    """How large the expected loss can be under any distribution within each radius of the clients' mixture.
+
+    The mixture is that of the clients' examples at hand, or with a ``confidence`` that of the distributions from which
+    the clients' test examples were drawn. Labels stay fixed. The ball is unbounded: its distributions may leave the box
+    of the data, and the certificate holds for those inside it too. For linear models with cross-entropy or squared
+    error the certificate is tight. For networks it is proven if their layers are known, and looser; otherwise it is
+    an estimate, and ``proven`` is False. Everything is computed in float64.
+
+    Args:
+        model: a model, or a run, which brings its own loss and client weights.
+        clients: whose examples are mixed.
+        radii: in the unit of the data; at least one.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the ball, 1 or 2. For 1, the worst loss of a linear model with cross-entropy is exactly
+            ``E[loss] + L_z radius``, approached by a little mass that goes ever farther.
+        metric: ``"loss"``, or ``"error"``: the share of examples for which some other class has at least the label's
+            output, exactly; of linear classifiers.
+        gap: how far a linear model's certificate may be above what is reached, relative to it. A smaller gap takes
+            longer; the search stops at some point for models whose classes all compete.
+        part: ``"train"`` or ``"test"`` examples.
+        client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
+        curvature: a bound on L_zz that you have proven yourself.
+        achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
+            examples in one place.
+        confidence: with what probability all radii hold for the clients' distributions; needs ``part="test"``, a model
+            that never saw these examples and, for the loss, data with bounds. Gamma is then chosen on the training
+            examples.
+        space: the name of a layer: the ball is in the space of its output, and so are the radii. What comes before it
+            may be anything; the certificate is proven if that is known of what comes after, as of a linear head.
+        shape: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
+            ``"clients"``, as in :class:`wafl.objectives.Wasserstein`.
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        seed: of the objective.
+
+    >>> import wafl
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
+    >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=1.0), rounds=2, local_epochs=1)
+    >>> row = certify(run, clients, radii=[0.5])[0]
+    >>> row.achieved <= row.value <= min(row.simple, 1.02 * row.achieved)
+    True
+    """
+    check_arguments("certify(model, clients, radii=[...])", model, clients)
+    check_norm(norm)
+    check_seed(seed)
+    wanted = check_radii(radii)
+    if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
+        raise ValueError(f"curvature={curvature} must be finite and at least 0")
+    check_question(metric, power, gap)
+    if space is not None or shape is not None:
+        check_space(space, None)
+        if isinstance(model, Run):
+            loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
+        model, clients = elsewhere.moved(model, clients, space, shape)
+    mixture = Mixture.of(model, clients, part, client_weights, loss)
+    if confidence is not None:
+        check_confidence(confidence, part)
+        if power != 2:
+            raise PreconditionError("a confidence is for power=2: leave out power")
+    linear = mixture.task.linear(mixture.params[None]) is not None
+    if metric == "error" and not (linear and clients.num_classes is not None):
+        raise PreconditionError("metric='error' needs a linear classifier: certify the loss of this model")
+    by_margins = not linear and knows_margins(mixture.task)
+    known = _constants(mixture, clients, norm, by_margins)
+    bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
+
+    def reach(radius: float) -> float | None:
+        if not achieved or metric == "error":
+            return None
+        return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
+
+    limit = finite_above(mixture.task, bent) if curvature is None else None
+    question = Question(norm, power, metric, gap, limit, by_margins)
+    asked = (wanted, question, clients.unit, known["L_z"], bent)
+    if confidence is None:
+        found = certificates_of(partial(mixture.means, seed=seed), *asked, achieved=reach)
+        return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
+    training = replace(mixture, examples=clients.train)
+    chosen = certificates_of(partial(training.means, seed=seed), *asked)
+    found = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
+    return replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
+
+
+def beyond(
+    chosen: Certificates, training: Asked, test: Asked, domain: Domain, confidence: float, seed: int = 0
+) -> Certificates:
+    """Certificates for the distributions behind the test examples, at the gammas chosen on the training examples.
+
+    All of them hold together with probability ``confidence``: each radius has an equal part of what is left.
+    """
+    level = (1.0 - confidence) / len(chosen)
+    rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
+    report, setting = (ErrorSurrogate(chosen.norm), {"gamma": LARGEST}) if chosen.metric == "error" else (None, {})
+    loss = test.answers(report, [setting], seed).value[0] @ test.weights
+    return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
+
+
+def _constants(mixture: Mixture, clients: Federation, norm: float, by_margins: bool) -> dict[str, Constant]:
+    """L_z and L_zz: they are searched for only if they are not known and something rests on them."""
+    known = data_free_constants(mixture.task, mixture.params, math.prod(clients.input_shape), norm)
+    if "L_z" in known and by_margins:
+        return {"L_zz": UNNEEDED, **known}
+    return known if len(known) == 2 else input_constants(mixture.task, mixture.params, clients, norm)
+
+
+def check_confidence(confidence: float, part: str) -> None:
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence={confidence} must lie between 0 and 1, such as 0.95")
+    if part != "test":
+        raise PreconditionError(
+            f"part={part!r}: what a model does to examples that it was trained on says little about others; "
+            "use part='test' with a confidence"
+        )
+
+
+def _beyond(
+    row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
+) -> Certificate:
+    """The certificate of one radius for the distributions behind the test examples, but for probability ``level``.
+
+    By duality or by the slope, whichever is smaller on the training examples, and at the gamma that is best there.
+    """
+    if chosen.metric == "error":
+        gamma = LARGEST if row.radius == 0 else row.gamma
+        drawn = Drawn.of_errors(training, test, chosen.norm, gamma, seed)
+        upper = drawn.upper_mean(level)
+        value = min(upper if row.radius == 0 else gamma * row.radius**2 + upper, 1.0)
+        return Certificate(row.radius, value, row.gamma, 1.0, None, row.tolerance, upper - drawn.mean)
+    equally = chosen.simple_proven == chosen.proven
+    by_slope = row.radius == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
+    setting = None if by_slope else chosen.setting(row)
+    drawn = Drawn.ask(training, test, domain, chosen.L_z, chosen.norm, setting, seed)
+    upper = drawn.upper_mean(level)
+    slope = upper + (chosen.L_z * row.radius if row.radius > 0 else 0.0) if by_slope else math.inf
+    value = slope if row.radius == 0 else math.inf if by_slope else row.gamma * row.radius**2 + upper
+    return Certificate(
+        row.radius, value, math.inf if by_slope else row.gamma, slope, None, row.tolerance, upper - drawn.mean
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is certified: see :func:`certify`.
+
+    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
+    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`).
+    """
+
+    norm: float = 2
+    power: int = 2
+    metric: Metric = "loss"
+    gap: float = 0.02
+    finite_above: float | None = None
+    by_margins: bool = False
+
+
+def finite_above(task: Task, bent: Constant) -> float | None:
+    """Above which gamma phi_gamma is finite: 0 for cross-entropy, ``L_zz / 2`` for a squared error, None if unknown."""
+    if task.linear(task.initial()[None]) is None or not is_known(task.loss):
+        return None
+    return 0.0 if task.loss.logistic else bent / 2.0
+
+
+def certificates_of(
+    means: AskMeans,
+    radii: Sequence[float],
+    question: Question,
+    unit: str,
+    steep: Constant,
+    bent: Constant,
+    achieved: Callable[[float], float | None] = lambda radius: None,
+) -> Certificates:
+    """The certificates of a mixture whose clients answer with two numbers per gamma, wherever they are.
+
+    ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz.
+    """
+    if question.metric == "error":
+        clean, rows = _of_errors(means, radii, question)
+        return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, metric="error", power=question.power)
+    clean = means(None, [{}]).value[0]
+    simple = [clean + steep * radius if radius > 0 else clean for radius in radii]
+    if question.power == 1:
+        # Beyond its steepest slope the loss gains nothing from distance, and below it everything.
+        rows = [
+            Certificate(radius, value, float(steep), value, None if question.finite_above is None else value)
+            for radius, value in zip(radii, simple, strict=True)
+        ]
+    elif question.finite_above is not None:
+        rows = _tight(means, radii, question, question.finite_above, clean, simple, float(steep))
+    else:
+        found = prove_network(means, radii, question.norm, question.gap, steep, bent, question.by_margins, clean)
+        rows = [
+            Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
+            for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
+        ]
+    return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, power=question.power)
+
+
+def _tight(
+    means: AskMeans,
+    radii: Sequence[float],
+    question: Question,
+    limit: float,
+    clean: float,
+    simple: Sequence[float],
+    slope: float,
+) -> list[Certificate]:
+    """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
+    report = SearchedSurrogate(question.norm)
+    exact = clean if clean > 0 else 1.0
+
+    def ask(gammas: Sequence[float]) -> list[Surrogate]:
+        settings = [{"gamma": gamma, "proven": 0.0, "tolerance": question.gap * exact} for gamma in gammas]
+        return surrogates_of(means(report, settings))
+
+    close = CLOSE if limit > 0 else min(question.gap / 4.0, 0.01)  # a closed form costs nothing
+    targets = [radius for radius in radii if radius > 0]
+    # No move at gamma is longer than L_z / (2 gamma), so each radius's gamma is at most L_z / (2 radius).
+    first = sorted({slope / (2.0 * radius * share) for radius in targets for share in (1.0, 2.0)})
+    dual = search_dual(ask, radii, limit, close, first if limit == 0 and 0 < slope < math.inf else ())
+    settings: list[dict[str, float]] = []
+    for radius in targets:
+        value, gamma = dual.least(radius)
+        # Rounded, so that the last digits of a mean do not decide how a search ends. The gap is relative to what the
+        # radius adds to the loss, unless that is very little.
+        allowed = rounded(question.gap * max(value - clean, LEAST_SHARE * value), 3)
+        settings.append(setting_of(gamma if limit > 0 else rounded(gamma, 6), limit, allowed))
+    proven = means(report, settings).value if settings else []
+    lines = [(each["gamma"], value, each["tolerance"]) for each, value in zip(settings, proven, strict=True)]
+    rows: list[Certificate] = []
+    for radius, cruder in zip(radii, simple, strict=True):
+        if radius == 0:
+            rows.append(Certificate(radius, clean, math.inf, clean, clean))
+            continue
+        value, gamma, allowed = min((gamma * radius**2 + phi, gamma, allowed) for gamma, phi, allowed in lines)
+        rows.append(Certificate(radius, value, gamma, cruder, min(max(dual.reached(radius), clean), value), allowed))
+    return rows
+
+
+def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
+    """Exact for every gamma; the mean cost jumps, so the search goes on until gamma is known."""
+    report, power = ErrorSurrogate(question.norm, question.power), question.power
+
+    def ask(gammas: Sequence[float]) -> list[Surrogate]:
+        return surrogates_of(means(report, [{"gamma": gamma} for gamma in gammas]))
+
+    clean = ask([LARGEST])[0].value
+    budgets = [radius ** (power / 2.0) for radius in radii]  # the search squares them
+    dual = search_dual(ask, budgets, 0.0, 1e-9)
+    rows: list[Certificate] = []
+    for radius, budget in zip(radii, budgets, strict=True):
+        value, gamma = dual.least(budget) if radius > 0 else (clean, math.inf)
+        reached = dual.reached(budget) if radius > 0 else clean
+        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, min(reached, value, 1.0)))
+    return clean, rows
+
+
+def check_question(metric: str, power: int, gap: float) -> None:
+    if metric not in ("loss", "error"):
+        raise ValueError(f"metric={metric!r} must be 'loss' or 'error'")
+    if power not in (1, 2):
+        raise ValueError(f"power={power} must be 1 or 2")
+    if not 1e-6 <= gap <= 1.0:
+        raise ValueError(f"gap={gap} must lie in [1e-06, 1]: 0.02 is a certificate at most 2% above what is reached")
+
+
+def check_radii(radii: Sequence[float]) -> list[float]:
+    if isinstance(radii, str | float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"radii={radii!r} must be a list of numbers, such as [{radii}]")
+    wanted = [float(radius) for radius in radii]
+    if not wanted:
+        raise ValueError("radii is empty: give at least one, in the unit of the data")
+    for radius in wanted:
+        if not (radius >= 0 and math.isfinite(radius)):
+            raise ValueError(f"radius={radius} must be finite and at least 0, in the unit of the data")
+    return wanted

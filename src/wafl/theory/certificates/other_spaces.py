@@ -1,0 +1,84 @@
+"""A ball at a layer's output, or with a shape, as a round ball of the inputs of another model on other examples.
+
+At a layer, the examples are its outputs, and the model is what comes after it. With a shape A, the examples are
+``A^-1 x``, and the model is ``u -> model(A u)``. So everything that is known about round balls holds there too.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wafl.data.examples import CHUNK, Examples
+from wafl.data.federation import Federation
+from wafl.engine.embedded import Embedded
+from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
+from wafl.results.run import Run
+from wafl.tasks.modes.layers import after
+from wafl.tasks.structure.sequence import is_plain, members
+from wafl.theory.constants.assumptions import task_of
+
+
+def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:
+    """What comes after a layer, and the layer's outputs as the examples."""
+    task, params = task_of(model)
+
+    def outputs(examples: Examples) -> Examples:
+        rows = torch.arange(len(examples.y)).split(CHUNK)
+        parts = [task.features(params[None], examples.rows(part, params.dtype)[None], layer)[0] for part in rows]
+        return Examples(torch.cat(parts).detach() if parts else params.new_zeros(0), examples.y, examples.offsets)
+
+    train, test = outputs(clients.train), outputs(clients.test)
+    head = after(copy.deepcopy(task.module), layer, clients.train.rows(torch.zeros(1, dtype=torch.int64), params.dtype))
+    unit = f"units of the output of layer {layer!r}"
+    return head, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
+
+
+def in_shape(model: Run | nn.Module, clients: Federation, shape: Shape) -> tuple[nn.Module, Federation]:
+    """The model of ``A u``, and the examples ``u = A^-1 x``."""
+    inputs = clients.input_shape
+    matrix = shape.matrix
+    shape.check_fits(matrix.new_empty(inputs).numel())
+
+    def rounded(examples: Examples) -> Examples:
+        x = examples.prepare(examples.raw[:], torch.float64)
+        u = torch.linalg.solve(matrix, x.flatten(1).T).T.reshape(x.shape)
+        return Examples(u, examples.y, examples.offsets)
+
+    task, _ = task_of(model)
+    stretched = _stretched(task.module, matrix, inputs)
+    unit = f"{clients.unit}, over the shape of the ball"
+    train, test = rounded(clients.train), rounded(clients.test)
+    return stretched, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
+
+
+def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.Module:
+    """The model of ``A u``; a first layer that is linear takes A into its weights, which gives the tightest bounds."""
+    layers = members(model) if is_plain(model, nn.Sequential) else [model]
+    flat = [each for each in layers if not isinstance(each, nn.Flatten | nn.Identity)]
+    linear = flat[0] if flat and isinstance(flat[0], nn.Linear) and is_plain(flat[0], nn.Linear) else None
+    if linear is not None and linear.in_features == len(matrix):
+        with torch.no_grad():
+            linear.weight.copy_(linear.weight @ matrix)
+        return model
+    first = nn.Linear(len(matrix), len(matrix), bias=False, dtype=torch.float64)
+    first.weight = nn.Parameter(matrix.clone(), requires_grad=False)
+    flattens = len(inputs) == 1 or isinstance(layers[0], nn.Flatten)
+    return nn.Sequential(nn.Flatten(), first, *([] if flattens else [nn.Unflatten(1, inputs)]), *layers)
+
+
+def moved(
+    model: Run | nn.Module, clients: Federation, space: str | None, shape: Any
+) -> tuple[Run | nn.Module, Federation]:
+    """The model and the examples where the ball is round; a shape at a layer is that of its outputs."""
+    there: tuple[Run | nn.Module, Federation] = (model, clients)
+    if space is not None:
+        there = at_layer(*there, space)
+    found = check_shaping(shape)
+    if found == CLIENTS:
+        found = Embedded(there[1], torch.device("cpu")).shape_of_clients()
+    return in_shape(*there, found) if isinstance(found, Shape) else there

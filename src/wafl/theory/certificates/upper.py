@@ -1,0 +1,186 @@
+"""What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wafl.base.norms import dual, power_norm
+from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
+from wafl.objectives.base import lane_scalar
+from wafl.tasks.inputs import Inputs, dense, shared
+from wafl.tasks.problem import Problem
+from wafl.theory.networks.margins import margins_of
+from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
+
+
+@dataclass(frozen=True)
+class SearchedSurrogate(Objective):
+    """phi_gamma by a search, at every gamma.
+
+    Of a linear model with cross-entropy or squared error (``LinearPhi``): from above if ``proven``
+    is 1, at most ``tolerance`` too high for each example unless the search would become too long; otherwise what an
+    ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known: from above, along the
+    distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the distance.
+    """
+
+    norm: float = 2
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        state = state or ObjectiveState()
+        numbers = [lane_scalar(state, name, value, problem.params) for name, value in self.scalars().items()]
+        value = problem.params.new_zeros(y.shape[:2])
+        cost = torch.zeros_like(value)
+        real = torch.ones_like(value, dtype=torch.bool) if state.weight is None else state.weight > 0
+        if problem.linear is None:
+            value, cost = self._along_margins(problem, dense(x), y, real, numbers[0], numbers[2])
+            return Move(x, y, value, cost, torch.ones_like(real), state=state)
+        outputs = problem.outputs(x)
+        for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
+            here = torch.zeros_like(real)
+            here[lanes] = real[lanes]
+            phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
+            if proven:
+                found = phi.bounds(outputs[here], y[here], gamma, tolerance)
+                value[here], cost[here] = found.upper, found.cost
+            else:
+                value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
+        return Move(x, y, value, cost, torch.ones_like(real), state=state)
+
+    def _along_margins(
+        self, problem: Problem, x: Tensor, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
+        outputs = problem.outputs(x)
+        found = torch.zeros_like(outputs[..., :2])
+        for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
+            here = torch.zeros_like(real)
+            here[lanes] = real[lanes]
+            margins = margins_of(problem.task, problem.params[lanes[0]], x[0, 0].numel())
+            if margins is None:
+                raise ValueError("this network has a layer of which no Lipschitz constant is known")
+            prices, allowed = (each[:, None].expand_as(real)[here] for each in (gamma, tolerance))
+            parts = margins.along(x[here].flatten(1), outputs[here], y[here], self.norm, prices, allowed)
+            found[here] = torch.stack(parts, dim=-1)
+        return found[..., 0], found[..., 1]
+
+
+@dataclass(frozen=True)
+class ErrorSurrogate(Objective):
+    """phi_gamma of the 0/1 loss of a linear classifier, exactly (``distance_to_error``)."""
+
+    norm: float = 2
+    power: int = 2
+    slack: float = 0.0
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": 1.0}
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        state = state or ObjectiveState()
+        assert problem.linear is not None
+        gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
+        outputs = problem.outputs(x)
+        distance = torch.stack(
+            [
+                distance_to_error(problem.linear[0][lane], outputs[lane], y[lane], self.norm, self.slack)
+                for lane in range(len(problem.params))
+            ]
+        )
+        cost = distance.pow(self.power)
+        value = (1.0 - gamma * cost).clamp_min(0.0)
+        return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
+
+
+def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tensor]]:
+    """The lanes that have the same numbers and the same model, which are searched together."""
+    same = bool((params == params[:1]).all())
+    own = torch.arange(len(params), device=params.device)[:, None].to(numbers)
+    keys = numbers if same else torch.cat([numbers, own], dim=1)
+    values, place = keys.unique(dim=0, return_inverse=True)
+    for row in range(len(values)):
+        yield values[row, : numbers.shape[1]].tolist(), (place == row).nonzero()[:, 0]
+
+
+@dataclass(frozen=True)
+class UpperBound(Objective):
+    """Never below ``phi_gamma(z)`` if ``2 gamma > L``, the Lipschitz constant of the loss's gradient in the norm.
+
+    For l2 the objective ``f(x') = loss(x') - gamma ||x' - x||^2`` is concave with modulus ``2 gamma - L``, so wherever
+    the ascent ends, ``sup f <= f + ||grad f||^2 / (2 (2 gamma - L))``: what the solver may have missed is added. In
+    every norm ``loss(x') <= loss + ||g||_* ||x' - x|| + L ||x' - x||^2 / 2``, so
+    ``phi_gamma <= loss + ||g||_*^2 / (4 gamma - 2 L)``, which for l2 is the first bound without an ascent.
+    """
+
+    norm: float = 2
+    steps: int = 200
+    tolerance: float = 1e-5  # what the ascent misses is added, and is of second order
+
+    def scalars(self) -> dict[str, float]:
+        return {"gamma": 1.0, "curvature": 0.0}
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        state = state or ObjectiveState()
+        gamma, curvature = (
+            lane_scalar(state, name, value, problem.params)[:, None] for name, value in self.scalars().items()
+        )
+        if self.norm == 2:
+            ascent = Wasserstein(steps=self.steps, tolerance=self.tolerance, bounds=None)
+            move = ascent(problem, x, y, state)
+        else:
+            loss = problem.loss(x, y)
+            move = Move(x, y, loss, torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.bool), state=state)
+        modulus = 2.0 * gamma - curvature
+        slope, cost = _slope_and_cost(problem, shared(x), y, move, gamma, modulus, self.norm)
+        return Move(move.inputs, y, move.value + slope / (2.0 * modulus), cost, move.converged, state=state)
+
+
+def _slope_and_cost(
+    problem: Problem, x: Inputs, y: Tensor, move: Move, gamma: Tensor, modulus: Tensor, norm: float
+) -> tuple[Tensor, Tensor]:
+    """``||grad f||_*^2`` where an ascent ended, and the squared distance at which the bound itself is largest.
+
+    That is farther by ``grad f / modulus``: the bound is a parabola with that curvature.
+    """
+    moved = move.inputs
+    if isinstance(moved, Inputs) and moved.shift is not None and moved.outputs is not None and problem.linear:
+        # In class space the move is W^T u and the gradient W^T r with r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.
+        gram = torch.bmm(problem.linear[0], problem.linear[0].mT)
+        residual = problem.output_loss.gradient(moved.outputs.mT, y).mT - 2.0 * gamma[:, None] * moved.shift
+        further = moved.shift + residual / modulus[:, None]
+        slope, cost = ((torch.bmm(gram, part) * part).sum(1).clamp_min(0.0) for part in (residual, further))
+        return slope, cost
+    gradient = problem.gradient(dense(moved), y).flatten(2)
+    if norm != 2:
+        slope = power_norm(gradient, dual(norm), 2)
+        return slope, slope / modulus.square()
+    delta = (move.x_adv - x.dense()).flatten(2)
+    gradient = gradient - 2.0 * gamma[..., None] * delta
+    return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
+
+
+Report = UpperBound | SearchedSurrogate | ErrorSurrogate
+REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate]] = {
+    "smooth": UpperBound,
+    "linear": SearchedSurrogate,
+    "error": ErrorSurrogate,
+}
+"""What a client may be asked for, by the name that travels."""
+
+
+def setting_of(gamma: float, curvature: float, tolerance: float | None) -> dict[str, float]:
+    """What is asked of clients to bound phi_gamma from above: by a search if there is a tolerance, else by L_zz."""
+    if tolerance is None:
+        return {"gamma": gamma, "curvature": curvature}
+    return {"gamma": gamma, "proven": 1.0, "tolerance": tolerance}
+
+
+def report_for(setting: Mapping[str, float], norm: float) -> UpperBound | SearchedSurrogate:
+    """The report that a setting is for."""
+    return UpperBound(norm) if "curvature" in setting else SearchedSurrogate(norm)

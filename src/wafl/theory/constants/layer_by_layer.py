@@ -1,0 +1,129 @@
+"""Upper bounds for a network, layer by layer.
+
+Two numbers are tracked through the network: ``slope``, the Lipschitz constant of a layer's outputs in the input, and
+``bend``, that of their Jacobian. A linear layer multiplies both by its norm. An activation ``a`` with ``|a'| <= s`` and
+``|a''| <= t`` turns them into ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as
+in ReLU or max pooling, makes the gradient jump: the slope is still bounded, but there is no bend.
+
+The last layer is taken together with the loss, whose slope and curvature as a function of that layer's input are known
+(:meth:`wafl.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest
+``||w_j - w_k||`` of two rows of the layer and a quarter of its square, so
+
+    L_z <= max ||w_j - w_k|| slope,    L_zz <= (max ||w_j - w_k||^2 / 4) slope^2 + max ||w_j - w_k|| bend,
+
+with ``slope`` and ``bend`` those of the last layer's input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from wafl.tasks.losses import OutputLoss
+from wafl.tasks.structure.sequence import is_plain, members
+
+# |a'| and |a''| of activations, rounded up; infinity if a' jumps.
+ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
+    nn.Identity: (1.0, 0.0),
+    nn.Flatten: (1.0, 0.0),
+    nn.ReLU: (1.0, math.inf),
+    nn.Tanh: (1.0, 0.7699),
+    nn.Sigmoid: (0.25, 0.09623),
+    nn.SiLU: (1.0999, 0.5),
+}
+
+
+@dataclass(frozen=True)
+class Steepness:
+    """``slope`` and ``bend`` of a network as a function of its input, in l2; infinity if there is no bound."""
+
+    slope: float
+    bend: float
+
+
+def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
+    """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None if a layer or the loss is not known.
+
+    >>> from wafl.tasks.losses import CrossEntropy
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    >>> loss_steepness(net, CrossEntropy()).bend < math.inf
+    True
+    """
+    found = last_layer(model)
+    if found is None:
+        return None
+    weight, before = found
+    steep, bent = loss.slopes(weight[None]), loss.curvature(weight[None])
+    if steep is None:
+        return None
+    slope, bend = before.slope, before.bend
+    widest, curvature = float(steep.max()), math.inf if bent is None else float(bent[0])
+    curved = 0.0 if slope == 0.0 else curvature * slope**2
+    return Steepness(widest * slope, curved + (0.0 if widest == 0.0 else widest * bend))
+
+
+def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
+    """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
+    layers = plain_layers(model)
+    last = layers[-1] if layers else None
+    if layers is None or not isinstance(last, nn.Linear) or type(last) is not nn.Linear:
+        return None
+    if not all(is_plain(layer, type(layer)) for layer in layers):
+        return None
+    slope, bend = 1.0, 0.0
+    for layer in layers[:-1]:
+        step = _step(layer)
+        if step is None:
+            return None
+        first, second = step
+        kink = 0.0 if slope == 0.0 else second * slope**2
+        slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
+    return last.weight.detach().double(), Steepness(slope, bend)
+
+
+def plain_layers(model: nn.Module) -> list[nn.Module] | None:
+    """The layers of a plain sequence, including nested ones, each as often as it occurs."""
+    if not is_plain(model, nn.Sequential):
+        return [model]
+    parts = [plain_layers(child) for child in members(model)]
+    known = [part for part in parts if part is not None]
+    return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
+
+
+def _step(layer: nn.Module) -> tuple[float, float] | None:
+    """Slope and bend of one layer."""
+    if type(layer) in ACTIVATIONS:
+        return ACTIVATIONS[type(layer)]
+    if type(layer) is nn.Linear:
+        return float(torch.linalg.matrix_norm(layer.weight.detach().double(), ord=2)), 0.0
+    if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
+        return _convolution_norm(layer), 0.0
+    if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
+        # Each input is in at most that many windows, and each window passes on one of its inputs.
+        return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)), math.inf
+    if type(layer) is nn.AvgPool2d and not layer.ceil_mode and layer.divisor_override is None and not layer.padding:
+        size = math.prod(_pair(layer.kernel_size))
+        return math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size), 0.0
+    return None
+
+
+def _convolution_norm(layer: nn.Conv2d) -> float:
+    """At most the norm of the kernel as a matrix on patches, times the root of how many patches an input is in."""
+    kernel = layer.weight.detach().double()
+    groups: list[Tensor] = list(kernel.chunk(layer.groups))
+    matrix = max(float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) for part in groups)
+    return matrix * math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation))
+
+
+def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:
+    """The largest number of windows that an input is in."""
+    return math.prod(
+        k if d > 1 else math.ceil(k / s) for k, s, d in zip(_pair(size), _pair(stride), _pair(dilation), strict=True)
+    )
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

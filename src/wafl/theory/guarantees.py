@@ -1,0 +1,94 @@
+"""What is promised about a run at one radius: to whom, with which probability, and how loosely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+from wafl.base.errors import PreconditionError
+from wafl.data.federation import Federation
+from wafl.results.run import Run
+from wafl.theory.certificates.certificate import Certificates
+from wafl.theory.certificates.certify import certify
+from wafl.theory.population.next_client import NextClient, next_client
+
+Made = tuple[float, str]
+"""A value, and how loose it is."""
+
+
+@dataclass(frozen=True)
+class Promised:
+    """The expected loss, or error rate, of ``whom`` is at most ``value``.
+
+    Args:
+        whom: whom it is about.
+        probability: over the draw of examples and clients; 1 if nothing is drawn.
+        value: the promise; None if there is none.
+        why: how far the truth may be below, or why there is no promise.
+    """
+
+    whom: str
+    probability: float
+    value: float | None
+    why: str
+
+
+def promised(
+    run: Run, seen: Federation, unseen: Federation | None, found: Certificates, place: int, delta: float = 0.05
+) -> list[Promised]:
+    """What is promised at the radius of one certificate, from the examples at hand to clients that nobody has seen.
+
+    Args:
+        run: the trained model.
+        seen: the clients that trained.
+        unseen: clients that did not, if any.
+        found: certificates of the training examples of ``seen``.
+        place: which of them.
+        delta: how often each promise with a probability may fail.
+    """
+    row = found[place]
+    options: dict[str, Any] = {"norm": found.norm, "metric": found.metric, "confidence": 1.0 - delta}
+
+    def of_sample() -> Made:
+        if not (found.proven or found.simple_proven):
+            raise PreconditionError("neither L_z nor L_zz of this model is proven: what is certified is an estimate")
+        best = found.best_proven(row)
+        reached = f"{best / row.achieved:.3f} times what is reached inside" if row.achieved else "nothing is reached"
+        return best, reached
+
+    def of_distributions() -> Made:
+        (drawn,) = certify(run, seen, radii=[row.radius], part="test", achieved=False, **options).rows
+        return drawn.best, f"{drawn.margin:.3g} of it pays for the draw of the test examples"
+
+    @cache
+    def held_out() -> NextClient:
+        if unseen is None:
+            raise PreconditionError("no client was held out of training: data.unseen does so")
+        return next_client(run, seen, unseen, radius=row.radius, **options)
+
+    def of_mean() -> Made:
+        said = held_out()
+        return said.mean(), f"the mean of the {len(said.names)} that were held out is {fmean(said.measured):.3g}"
+
+    def of_next() -> Made:
+        said = held_out()
+        return said.next(), f"the largest of the {len(said.names)} that were held out is {max(said.measured):.3g}"
+
+    asked: list[tuple[str, float, Callable[[], Made]]] = [
+        ("any data within the radius of the training examples", 1.0, of_sample),
+        ("any data within the radius of the clients' distributions", 1.0 - delta, of_distributions),
+        ("all clients of the population in the mean, each moved by the radius", 1.0 - delta, of_mean),
+        ("the next client, moved by the radius", 1.0 - delta, of_next),
+    ]
+    promises: list[Promised] = []
+    for whom, probability, make in asked:
+        try:
+            value, why = make()
+        except ValueError as refusal:  # a precondition fails, or there are no test examples
+            promises.append(Promised(whom, probability, None, str(refusal)))
+        else:
+            promises.append(Promised(whom, probability, value, why))
+    return promises

@@ -1,0 +1,153 @@
+"""phi_gamma of a network with cross-entropy from above, along the distance alone.
+
+``A_j = s_j - s_y`` changes by at most ``K_yj t`` over a distance t, with ``K_yj`` the norm of the difference of two
+rows of the last layer times the Lipschitz constant of what comes before it (``layer_by_layer.py``). So
+
+    phi_gamma <= max over t >= 0 of  logsumexp_j(A_j + K_yj t) - gamma t^2,
+
+which ``lines.py`` bounds by chords, at every gamma > 0. Since no ``K_yj`` is larger than L_z, each chord
+lies below ``loss + L_z t``: at ``gamma = L_z / (2 radius)`` the certificate is at most ``E[loss] + L_z radius``.
+
+Where the layers are linear ones and activations whose secants are known, each example has lines of its own, lower ones
+the smaller the ball is on which they hold (``margin_lines.py``). From ``t = max_j K_yj / gamma`` on, nothing is
+above the loss at the example itself. The distances up to there are cut into pieces, each with the lines of the ball
+that ends where it ends; pieces that promise more than is reached at the end of any are cut in two.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from wafl.base.norms import dual
+from wafl.tasks.task import Task
+from wafl.theory.constants.layer_by_layer import last_layer, plain_layers
+from wafl.theory.networks.margin_lines import Hidden, Nearby, hidden_layers
+from wafl.theory.phi.lines import CHUNK, along_lines
+
+MOST_CUTS = 14
+"""How often the first piece is halved at most."""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """What is known of a network's margins: ``slopes [C (y), C (j)]`` in l2, and its layers, if all are known."""
+
+    slopes: Tensor
+    rows: Tensor
+    """Of the last layer, ``[C, H]``."""
+    hidden: Sequence[Hidden] | None
+
+    def along(
+        self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, gamma: Tensor, tolerance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The bound of each example, and the squared distance where it is.
+
+        ``x [n, d]``, ``outputs [n, C]``; ``y``, ``gamma`` and ``tolerance [n]``.
+        """
+        slopes = self.steepest(norm, x.shape[1])[y]
+        offsets = outputs - outputs.gather(-1, y[:, None])
+        upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
+        for each in gamma.unique():
+            here = gamma == each
+            line = along_lines(offsets[here], slopes[here], float(each), tolerance[here])
+            upper[here], cost[here] = line.upper, line.t.square()
+        if self.hidden is None:
+            return upper, cost
+        widest = max(x.shape[1], *(len(layer.weight) for layer in self.hidden))
+        size = max(1, CHUNK // (len(self.rows) * widest))
+        for here in torch.arange(len(x), device=x.device).split(size) if len(x) else ():
+            rows = self.rows - self.rows[y[here]][:, None]
+            near = Nearby(self.hidden, x[here], norm)
+            closer, place = _by_pieces(near, rows, offsets[here], slopes[here], gamma[here], tolerance[here])
+            better = closer < upper[here]
+            upper[here] = torch.where(better, closer, upper[here])
+            cost[here] = torch.where(better, place.square(), cost[here])
+        return upper, cost
+
+    def steepest(self, norm: float, features: int) -> Tensor:
+        """``K [C (y), C (j)]``; ``||g||_*`` is at most ``sqrt(d) ||g||_2`` for the l_inf ball, else ``||g||_2``."""
+        return self.slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
+
+
+_KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDictionary()
+"""The last parameters that were asked about: clients are asked in pieces."""
+
+
+def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
+    """What is known at the parameters ``[P]``; None if a layer is not known, or the loss is another.
+
+    ``features`` is the dimension of the inputs.
+    """
+    if not task.loss.logistic:
+        return None
+    found = _KNOWN.get(task)
+    if found is None or found[1] != features or not torch.equal(found[0], params):
+        found = params.clone(), features, _margins(task, params, features)
+        _KNOWN[task] = found
+    return found[2]
+
+
+def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
+    module = copy.deepcopy(task.module)
+    with torch.no_grad():
+        for name, value in task.unflatten(params).items():
+            module.get_parameter(name).copy_(value)
+    found = last_layer(module)
+    if found is None:
+        return None
+    weight, before = found
+    slopes = torch.stack([(weight - row).norm(dim=1) for row in weight]) * before.slope
+    return Margins(slopes, weight, hidden_layers(plain_layers(module) or [], features))
+
+
+def _by_pieces(
+    near: Nearby, rows: Tensor, offsets: Tensor, slopes: Tensor, gamma: Tensor, tolerance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The bound of each example, and the distance that comes nearest to it."""
+    reached, place = torch.logsumexp(offsets, dim=1), torch.zeros_like(offsets[:, 0])
+    upper = reached.clone()
+    # All pieces of one length: whose they are, where they begin and end, and the lines that hold up to the end.
+    owner = torch.arange(len(offsets), device=offsets.device)
+    left, right = torch.zeros_like(reached), (slopes.amax(1) / gamma).log2().ceil().exp2()
+    lines = _lowest(near, rows, owner, offsets, torch.stack([offsets, slopes]), right)
+    for turn in range(MOST_CUTS + 1):
+        price = gamma[owner]
+        at_end = torch.logsumexp(lines[0] + lines[1] * right[:, None], dim=1) - price * right.square()
+        reached = reached.scatter_reduce(0, owner, at_end, "amax")
+        here = at_end == reached[owner]
+        place[owner[here]] = right[here]
+        promised = _highest(left, right, lines, price)
+        promising = (promised > reached[owner] + tolerance[owner]) & (turn < MOST_CUTS)
+        upper = upper.scatter_reduce(0, owner[~promising], promised[~promising], "amax")
+        if not bool(promising.any()):
+            break
+        owner, left, right, lines = owner[promising], left[promising], right[promising], lines[:, promising]
+        middle = (left + right) / 2.0
+        first = _lowest(near, rows[owner], owner, offsets[owner], lines, middle)
+        left, right = torch.cat([left, middle]), torch.cat([middle, right])
+        owner, lines = owner.repeat(2), torch.cat([first, lines], dim=1)
+    return torch.maximum(upper, reached), place
+
+
+def _lowest(near: Nearby, rows: Tensor, owner: Tensor, offsets: Tensor, lines: Tensor, t: Tensor) -> Tensor:
+    """Of lines that hold farther out and those that hold up to t, the lowest at t: offset and slope, ``[2, m, C]``."""
+    for offset, slope in near.lines(rows, owner, t):
+        other = torch.stack([offsets + offset, slope])
+        lower = other[0] + other[1] * t[:, None] < lines[0] + lines[1] * t[:, None]
+        lines = torch.where(lower, other, lines)
+    return lines
+
+
+def _highest(left: Tensor, right: Tensor, lines: Tensor, gamma: Tensor) -> Tensor:
+    """What a piece promises: its lines make a convex function, which is below the chord between the piece's ends."""
+    start, end = (torch.logsumexp(lines[0] + lines[1] * t[:, None], dim=1) for t in (left, right))
+    slope = torch.where(right > left, (end - start) / (right - left).clamp_min(1e-300), 0.0)
+    top = torch.clamp(slope / (2.0 * gamma), left, right)
+    return start + slope * (top - left) - gamma * top.square()

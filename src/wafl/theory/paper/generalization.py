@@ -1,0 +1,401 @@
+"""The paper's generalization bounds, one function per statement.
+
+Each takes the numbers that its statement names and returns a ``Bound`` that keeps every term.
+Where the paper's statement needs a correction, or a sharper one is proven, that one is computed and the paper's is
+reported next to it. The proofs are in docs/theory.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wafl.base.checks import check_positive
+from wafl.theory.constants.assumptions import Constants
+from wafl.theory.paper.theorem import Bound, require, require_proven, root
+
+ENTROPY = 1.3526
+"""At least ``integral of sqrt(log(1 + 2 / u)) over 0 <= u <= 1``: the entropy of a ball, by the volume of its nets."""
+
+
+@dataclass(frozen=True)
+class Sandwich(Bound):
+    """``surrogate_excess`` minus and plus ``value`` encloses the excess risk of every distribution in the ball."""
+
+    surrogate_excess: float = 0.0
+
+    @property
+    def lower(self) -> float:
+        return self.surrogate_excess - self.value
+
+    @property
+    def upper(self) -> float:
+        return self.surrogate_excess + self.value
+
+
+def excess_risk_sandwich(
+    constants: Constants, *, gamma: float, radius: float, surrogate_excess: float = 0.0, gamma_star: float | None = None
+) -> Sandwich:
+    """Lemma excess_risk: the excess risk on any Q in the ball is within g of the surrogate's excess.
+
+    ``g = L_z radius + L_z^2 / (4 gamma) + min(gamma radius^2, L_z radius)``, for every gamma. The paper's
+    ``2 L_z radius + |gamma - gamma*| radius^2`` needs ``gamma >= L_z / radius``, and its proof uses the gamma* of one
+    loss for another, so that it can fail; without gamma*, that proof gives ``2 L_z radius + gamma radius^2``, which is
+    always larger than this g.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        gamma: the price of transport.
+        radius: of the ball that Q lies in.
+        surrogate_excess: the surrogate's excess, the center of the sandwich.
+        gamma_star: the minimizer of the dual; if given, the paper's g is reported too.
+    """
+    check_positive("gamma", gamma)
+    check_positive("radius", radius)
+    _require_ball(constants)
+    require_proven(L_z=constants.L_z)
+    steep = float(constants.L_z)
+    terms = {
+        "L_z radius": steep * radius,
+        "L_z^2 / (4 gamma)": steep**2 / (4.0 * gamma),
+        "min(gamma radius^2, L_z radius)": min(gamma * radius**2, steep * radius),
+    }
+    paper = None
+    if gamma_star is not None and gamma >= steep / radius * (1.0 - 1e-12):
+        paper = 2.0 * steep * radius + abs(gamma - gamma_star) * radius**2
+    return Sandwich("excess risk, width g", terms, paper, {"gamma": gamma, "radius": radius}, surrogate_excess)
+
+
+def robust_generalization(
+    constants: Constants,
+    client_weights: Sequence[float],
+    num_examples: Sequence[int],
+    *,
+    gamma: float,
+    radius: float,
+    delta: float = 0.05,
+    optimization_gap: float = 0.0,
+    gamma_star: float | None = None,
+) -> Bound:
+    """Theorem excess_risk: with probability ``1 - delta``, the excess risk on every Q within ``radius`` of the truth.
+
+    ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + g`` with ``s = sqrt(sum_i lambda_i^2 / n_i)``,
+    ``C(Theta) <= 1.3526 C L_theta sqrt(d)`` for the ball ``||theta|| <= C`` in d dimensions, and the g of
+    :func:`excess_risk_sandwich`. The data domain and the parameter set must be bounded (otherwise L_theta and M are
+    infinite); for the paper's l2 ball, gamma must be above the concavity limit ``L_zz / 2`` (in the paper L_zz). The
+    constants must hold wherever the objective goes: if it has no bounds, compute them with
+    ``reach=constants.reach_of(gamma)``. The paper has
+    ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)]`` and its own g.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        gamma: the price of transport.
+        radius: of the ball that Q lies in.
+        delta: the probability that the bound fails.
+        optimization_gap: how far training stopped above the best surrogate.
+        gamma_star: the minimizer of the dual; if given, the paper's value is reported too.
+    """
+    sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius, gamma_star=gamma_star)
+    statistics = _statistics(constants, client_weights, num_examples, gamma, delta)
+    terms = {**statistics, "optimization": _check_gap(optimization_gap), **sandwich.terms}
+    paper = None
+    if sandwich.paper is not None:
+        printed = _paper_statistics(constants, client_weights, num_examples, delta, levels=2)
+        paper = printed + optimization_gap + sandwich.paper
+    return Bound("excess risk in the ball", terms, paper, {"gamma": gamma, "radius": radius, "delta": delta})
+
+
+def generalization_to_truth(
+    constants: Constants,
+    client_weights: Sequence[float],
+    num_examples: Sequence[int],
+    *,
+    gamma: float,
+    concentration: Concentration | None = None,
+    delta: float = 0.05,
+    optimization_gap: float = 0.0,
+) -> Bound:
+    """Corollary 1: with probability ``1 - delta``, the excess risk on the true mixture itself.
+
+    ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + L_z^2 / (4 gamma)``, as in
+    :func:`robust_generalization`: the truth lies at distance 0 from itself, so that no ball has to cover it. The paper
+    takes :func:`covering_radius` as the radius of a ball around the sample and half of delta for that, which costs its
+    whole g.
+
+    Args:
+        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        gamma: the price of transport.
+        concentration: how fast samples approach the distributions they come from; if given, and labels have a finite
+            ``label_cost``, the paper's bound is reported too, with ``gamma radius^2`` for its unknown
+            ``|gamma - gamma*| radius^2``.
+        delta: the probability that the bound fails.
+        optimization_gap: how far training stopped above the best surrogate.
+    """
+    check_positive("gamma", gamma)
+    statistics = _statistics(constants, client_weights, num_examples, gamma, delta)
+    require_proven(L_z=constants.L_z)
+    steep = float(constants.L_z)
+    terms = {
+        **statistics,
+        "optimization": _check_gap(optimization_gap),
+        "L_z^2 / (4 gamma)": steep**2 / (4.0 * gamma),
+    }
+    inputs, paper = {"gamma": gamma, "delta": delta}, None
+    if concentration is not None and math.isfinite(constants.label_cost):
+        radius = covering_radius(constants, client_weights, num_examples, concentration=concentration, delta=delta)
+        printed = _paper_statistics(constants, client_weights, num_examples, delta, levels=4)
+        if gamma >= steep / radius.value * (1.0 - 1e-12):
+            paper = printed + optimization_gap + 2.0 * steep * radius.value + gamma * radius.value**2
+    return Bound("excess risk on the true mixture", terms, paper, inputs)
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """The constants of Fournier and Guillin (2015, theorem 2) for a distribution with finite ``E exp(||Z||^alpha)``.
+
+    No universal values of c1 and c2 are known: they depend on the distribution, and one pair must hold for all clients
+    and the target. ``dimension`` is the dimension of the examples.
+
+    >>> Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=2).squared_distance(200, 0.1) < 0.2
+    True
+    """
+
+    c1: float
+    c2: float
+    alpha: float
+    dimension: int
+
+    def __post_init__(self) -> None:
+        if not (self.c1 >= 1 and math.isfinite(self.c1)):
+            raise ValueError(f"c1={self.c1} must be finite and at least 1: a probability is bounded at every distance")
+        check_positive("c2", self.c2)
+        if not (self.alpha > 2 and math.isfinite(self.alpha)):
+            raise ValueError(f"alpha={self.alpha} must exceed 2 and be finite: W_2 needs that many moments")
+        if self.dimension < 1:
+            raise ValueError(f"dimension={self.dimension} must be at least 1")
+
+    def squared_distance(self, num_examples: int, delta: float) -> float:
+        """The rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
+
+        ``P(W_2^2 >= x) <= c1 exp(-c2 n x^2)`` for ``x <= 1`` and fewer than 4 dimensions, with ``x^(d/2)`` instead for
+        more than 4 and ``(x / log(2 + 1/x))^2`` for exactly 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. This
+        bounds a squared distance: its root bounds the distance.
+        """
+        _check_delta(delta)
+        if num_examples < 1:
+            raise ValueError(f"num_examples={num_examples} must be at least 1")
+        rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
+        if rate > 1.0:
+            return rate ** (2.0 / self.alpha)
+        if self.dimension != 4:
+            return rate ** min(2.0 / self.dimension, 0.5)
+
+        def excess(x: float) -> float:
+            return (x / math.log(2.0 + 1.0 / x)) ** 2 - rate
+
+        return root(excess, 1e-300, 1.0) if rate > 0.0 and excess(1.0) >= 0.0 else float(rate > 0.0)
+
+    def paper_squared_distance(self, num_examples: int, delta: float) -> float:
+        """As printed in the paper: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
+        rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
+        return rate ** (1.0 / self.alpha if rate > 1.0 else min(2.0 / self.dimension, 0.5))
+
+
+def covering_radius(
+    constants: Constants,
+    client_weights: Sequence[float],
+    num_examples: Sequence[int],
+    *,
+    concentration: Concentration,
+    delta: float = 0.05,
+) -> Bound:
+    """Corollary 1: with probability ``1 - delta / 2`` the true mixture is this close to the empirical one, in W_2.
+
+    ``rho_n = sqrt(sum_i lambda_i rho-hat_i)``, where ``W_2^2`` exceeds rho-hat_i with probability ``delta / (2 m)``, so
+    that the m levels add up to ``delta / 2``. The paper states ``delta / m`` but proves it with ``delta / 2m``. The
+    terms are the clients' shares of ``rho_n``. If labels cannot move (``label_cost=inf``), the ball holds only
+    distributions with the sample's own label frequencies, so no radius covers the truth.
+
+    Args:
+        constants: of the loss; their ``label_cost`` must be finite.
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        concentration: how fast samples approach the distributions they come from.
+        delta: twice the probability that the bound fails.
+    """
+    require(
+        math.isfinite(constants.label_cost),
+        "label_cost=inf: labels cannot move, so no ball around a sample holds the true label frequencies; give a "
+        "finite label_cost",
+    )
+    return _sampling_radius(client_weights, num_examples, concentration, delta)
+
+
+def distance_to_target(
+    client_weights: Sequence[float],
+    num_examples: Sequence[int],
+    target_examples: int,
+    *,
+    empirical_distance: float,
+    concentration: Concentration,
+    delta: float = 0.05,
+) -> Bound:
+    """Corollary of section 5: with probability ``1 - delta``, a bound on ``W_2(P_lambda, Q)`` for a target Q.
+
+    ``sqrt(sum_i lambda_i rho-hat_i) + W_2(empirical mixture, empirical target) + sqrt(rho-hat_Q)``: the measured
+    distance and what sampling adds at either end. rho-hat bounds a squared distance, so the last term is its root; the
+    paper leaves out the root.
+
+    Args:
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        target_examples: how many examples the target has.
+        empirical_distance: the measured W_2, such as ``sqrt(wafl.weights.mixture(...).value)``.
+        concentration: how fast samples approach the distributions they come from.
+        delta: the probability that the bound fails.
+    """
+    _check_distance(empirical_distance)
+    sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
+    at_target = concentration.squared_distance(target_examples, delta / 2.0)
+    terms = {
+        "sampling of the clients": sampling.value,
+        "empirical distance": empirical_distance,
+        "sampling of the target": math.sqrt(at_target),
+    }
+    paper = empirical_distance + concentration.paper_squared_distance(target_examples, delta / 2.0)
+    return Bound("W_2 of mixture and target", terms, paper + (sampling.paper or 0.0), {"delta": delta})
+
+
+def distance_to_client(
+    client_weights: Sequence[float],
+    num_examples: Sequence[int],
+    client: int,
+    *,
+    barycenter_distance: float,
+    concentration: Concentration,
+    delta: float = 0.05,
+) -> Bound:
+    """Corollary of appendix B: with probability ``1 - delta``, a bound on ``W_2(P_lambda, P_j)`` for a client j.
+
+    ``sqrt(sum_i lambda_i rho-hat_i) + rho* + rho* / sqrt(lambda_j) + sqrt(rho-hat_j)``, where rho*^2 is
+    ``sum_i lambda_i W_2^2(P_i, barycenter)`` (:func:`wafl.weights.barycenter`): this sum includes
+    ``lambda_j W_2^2(P_j, barycenter)``, so the distance is at most ``rho* / sqrt(lambda_j)``. The paper has
+    ``rho* / lambda_j``, which is larger, and no root in the last term.
+
+    Args:
+        client_weights: lambda, one weight per client.
+        num_examples: n_i, one count per client.
+        client: which client, counted from 0.
+        barycenter_distance: rho*.
+        concentration: how fast samples approach the distributions they come from.
+        delta: the probability that the bound fails.
+    """
+    _check_distance(barycenter_distance)
+    weights = check_weights(client_weights, num_examples)
+    if not 0 <= client < len(weights):
+        raise ValueError(f"client={client} must lie in 0 .. {len(weights) - 1}")
+    require(weights[client] > 0, f"client {client} has weight 0: the sum over the clients says nothing about it")
+    sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
+    own = concentration.squared_distance(num_examples[client], delta / 2.0)
+    terms = {
+        "sampling of the clients": sampling.value,
+        "mixture to barycenter": barycenter_distance,
+        "barycenter to client": barycenter_distance / math.sqrt(weights[client]),
+        "sampling of the client": math.sqrt(own),
+    }
+    paper = (
+        (sampling.paper or 0.0)
+        + barycenter_distance
+        + barycenter_distance / weights[client]
+        + concentration.paper_squared_distance(num_examples[client], delta / 2.0)
+    )
+    return Bound(f"W_2 of mixture and client {client}", terms, paper, {"delta": delta})
+
+
+def _sampling_radius(
+    client_weights: Sequence[float], num_examples: Sequence[int], concentration: Concentration, delta: float
+) -> Bound:
+    _check_delta(delta)
+    weights = check_weights(client_weights, num_examples)
+    level, count = delta / (2.0 * len(weights)), len(weights)
+    pairs = list(zip(weights, num_examples, strict=True))
+    squares = [weight * concentration.squared_distance(number, level) for weight, number in pairs]
+    radius = math.sqrt(sum(squares))
+    paper = math.sqrt(sum(w * concentration.paper_squared_distance(n, delta / count) for w, n in pairs))
+    shares = {f"client {i}": square / radius if radius > 0 else 0.0 for i, square in enumerate(squares)}
+    return Bound("covering radius rho_n", shares, paper, {"delta": delta})
+
+
+def _statistics(
+    constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], gamma: float, delta: float
+) -> dict[str, float]:
+    """The terms that vanish with more examples."""
+    _check_delta(delta)
+    weights = check_weights(client_weights, num_examples)
+    params_radius = _require_ball(constants)
+    require_proven(L_theta=constants.L_theta, max_loss=constants.max_loss, L_zz=constants.L_zz)
+    require(
+        constants.norm != 2 or gamma > constants.L_zz / 2.0,
+        f"gamma={gamma:g} must exceed the concavity limit L_zz / 2 = {constants.L_zz / 2.0:.4g}: raise gamma, or "
+        "shrink params_radius (weight_decay)",
+    )
+    s = math.sqrt(sum(w * w / n for w, n in zip(weights, num_examples, strict=True)))
+    complexity = ENTROPY * params_radius * constants.L_theta * math.sqrt(constants.num_params)
+    return {
+        "complexity": 24.0 * s * complexity,
+        "confidence": constants.max_loss * s * math.sqrt(2.0 * math.log(2.0 / delta)),
+    }
+
+
+def _paper_statistics(
+    constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], delta: float, levels: int
+) -> float:
+    """The same two terms as the paper has them, client by client, with 3 / 2 for the entropy integral."""
+    inverse_roots = sum(w / math.sqrt(n) for w, n in zip(client_weights, num_examples, strict=True))
+    complexity = 1.5 * _require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
+    deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(client_weights) / delta))
+    return (48.0 * complexity + deviation) * inverse_roots
+
+
+def _require_ball(constants: Constants) -> float:
+    """The bounds compare with other parameters, so the constants must hold for all allowed ones."""
+    require(
+        constants.params_radius is not None,
+        "the parameters are not bounded: give params_radius=C, the C of ||theta|| <= C, to wafl.theory.constants",
+    )
+    assert constants.params_radius is not None
+    return constants.params_radius
+
+
+def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
+    weights = [float(weight) for weight in client_weights]
+    if len(weights) != len(num_examples) or not weights:
+        raise ValueError(f"{len(weights)} client weights and {len(num_examples)} sizes: give one of each per client")
+    if not (all(weight >= 0 for weight in weights) and abs(sum(weights) - 1.0) <= 1e-6):  # NaN is neither
+        raise ValueError(
+            f"client_weights sum to {sum(weights):.6g}, the least is {min(weights):g}: they must lie on the simplex"
+        )
+    if min(num_examples) < 1:
+        raise ValueError(f"num_examples={min(num_examples)} must be at least 1 for every client")
+    return weights
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta={delta} must lie in (0, 1): it is the probability with which the bound may fail")
+
+
+def _check_gap(optimization_gap: float) -> float:
+    if not (optimization_gap >= 0 and math.isfinite(optimization_gap)):
+        raise ValueError(f"optimization_gap={optimization_gap} must be finite and at least 0")
+    return optimization_gap
+
+
+def _check_distance(distance: float) -> None:
+    if not (distance >= 0 and math.isfinite(distance)):
+        raise ValueError(f"distance={distance} must be finite and at least 0")

@@ -1,0 +1,291 @@
+"""phi_gamma of a linear model with cross-entropy from above: branch and bound over the simplex.
+
+With the notation of :mod:`wafl.theory.phi.class_pull` and H the entropy,
+
+    phi_gamma = max over p on the simplex of  <p, A> + H(p) + size(p)^2 / (4 gamma).
+
+The last term is convex in p. On a part of the simplex with vertices U it therefore lies below an interpolation at the
+vertices: with ``p = U l``,
+
+    size(p)^2 <= kept(p)^2 + <l, size(U)^2 - kept(U)^2>        l2, where size^2 - kept^2 is convex, too
+    size(p)   <= <l, size(U)>, so size(p)^2 <= c <l, size(U)>^2 + (1 - c) <l, size(U)^2>     any norm, 0 <= c <= 1
+
+What is kept is as much as leaves the whole concave in p. The Hessian of H is ``-diag(1 / p)``, so
+``H + <p, m>^2 / (4 gamma)`` is concave where the variance of m under p is at most ``2 gamma``. H plus the squared size
+of an embedding is concave if this holds along every direction: if no two of its points are farther than
+``sqrt(8 gamma)`` apart. A concave function lies below its tangents, so wherever an ascent in l ends, the maximum over
+the part is at most ``f(l) + max_i g_i - <l, g>`` (the Frank-Wolfe gap). A part whose bound is still too high is cut in
+two across its worst edge.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.concave_part import Kept, squared_distances
+from wafl.theory.phi.incumbents import value_at
+
+FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
+"""Ascent steps on the whole simplex, on a part of it, and on a part that is not cut anymore."""
+SURE_STEPS = 3
+"""How many of them are taken at least by a part that must be cut: its weights say where."""
+MOST_PARTS = 256
+"""Into how many parts the simplex of one example is cut at most."""
+EASY = 0.9
+"""The share of the tolerance that an easy example may use up: one of few parts."""
+EASY_PARTS = {2.0: 32, math.inf: 64}
+"""How many parts that is, by norm; an example of twice as many may use up twice as much."""
+MEMORY = 1 << 25
+"""How many numbers all parts together may have."""
+CACHED = 1 << 19
+"""How many numbers the parts that are worked on at a time may have, so that they stay in a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of the simplex: of which example, their vertices ``[n, C (class), C (vertex)]``, and what is known there.
+
+    ``apart`` is by how much the interpolation is too high at most along each edge, times a constant; ``level`` is what
+    is interpolated at the vertices, ``ray`` the root of the rank-one term that is kept, ``weights`` where the bound has
+    its maximum.
+    """
+
+    example: Tensor
+    vertices: Tensor
+    apart: Tensor
+    sizes: Tensor
+    level: Tensor
+    ray: Tensor
+    weights: Tensor
+    bound: Tensor
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+    def take(self, chosen: Tensor) -> Parts:
+        return Parts(*(getattr(self, name).index_select(0, chosen) for name in self.__dataclass_fields__))
+
+
+class Search:
+    """Cuts the simplex of each example: ``a [n, C]`` are its A_j, ``y [n]`` its label."""
+
+    def __init__(self, ball: Ball, kept: Kept, a: Tensor, y: Tensor, gamma: float) -> None:
+        self.ball, self.a, self.y, self.gamma = ball, a, y, gamma
+        self._rest = squared_distances(kept.rest)
+        self.quadratic = kept.quadratic / (4.0 * gamma)
+        # (p - e_y)^T G (p - e_y) = p^T G p - 2 <p, G_y> + G_yy
+        self.linear = a - 2.0 * self.quadratic[y]
+        self.constant = self.quadratic.diagonal()[y]
+
+    def whole(self, enough: Tensor) -> Parts:
+        """The whole simplex, one part per example; ``enough`` is the bound that is wanted of each example."""
+        count, classes = self.a.shape
+        corners = torch.eye(classes, dtype=self.a.dtype, device=self.a.device).expand(count, -1, -1)
+        example = torch.arange(count, device=self.a.device)
+        sizes = self.ball.distances[self.y]
+        squares = sizes.square() / (4.0 * self.gamma)
+        kept = squared_distances(self.quadratic)[self.y]
+        apart = self._rest.expand(count, -1, -1)
+        parts = self._made(example, corners, apart, sizes, squares - kept, (self.a + squares).softmax(-1))
+        return self.bounded(parts, enough, FIRST_STEPS)
+
+    def cut(self, parts: Parts, enough: Tensor) -> Parts:
+        """Both halves of each part, across the edge that the interpolation misses most."""
+        weights, classes = parts.weights, self.a.shape[1]
+        edge = (weights[:, :, None] * weights[:, None, :] * parts.apart).flatten(1).argmax(-1)
+        one, other = edge // classes, edge % classes
+        rows = torch.arange(len(parts), device=edge.device)
+        first, second = weights[rows, one], weights[rows, other]
+        share = (first / (first + second)).clamp(0.2, 0.8)[:, None]
+        middle = share * parts.vertices[rows, :, one] + (1.0 - share) * parts.vertices[rows, :, other]
+        # Stewart's theorem: how far a point between two others is from a third.
+        near, far = parts.apart[rows, one], parts.apart[rows, other]
+        away = share * near + (1.0 - share) * far - share * (1.0 - share) * near.gather(-1, other[:, None])
+        labels = self.y[parts.example]
+        size = self.ball.size(labels, middle)
+        level = size.square() / (4.0 * self.gamma) - self._kept(labels, middle)
+        vertices, apart = parts.vertices.repeat(2, 1, 1), parts.apart.repeat(2, 1, 1)
+        sizes, levels = parts.sizes.repeat(2, 1), parts.level.repeat(2, 1)
+        replaced, twice = torch.cat([other, one]), torch.arange(2 * len(parts), device=edge.device)
+        vertices[twice, :, replaced] = middle.repeat(2, 1)
+        apart[twice, :, replaced] = apart[twice, replaced] = away.repeat(2, 1)
+        apart[twice, replaced, replaced] = 0.0
+        sizes[twice, replaced], levels[twice, replaced] = size.repeat(2), level.repeat(2)
+        start = weights + 1e-3
+        start = (start / start.sum(-1, keepdim=True)).repeat(2, 1)
+        halves = self._made(parts.example.repeat(2), vertices, apart, sizes, levels, start)
+        return self.bounded(replace(halves, bound=parts.bound.repeat(2)), enough, STEPS)
+
+    def _made(
+        self, example: Tensor, vertices: Tensor, apart: Tensor, sizes: Tensor, level: Tensor, weights: Tensor
+    ) -> Parts:
+        """For l2, ``level`` is what is interpolated; for other norms it depends on the part, and is found here."""
+        ray = torch.zeros_like(sizes)
+        if self.ball.norm != 2:
+            share = _concave_share(vertices, sizes, weights, self.gamma)[:, None]
+            level = (1.0 - share) * sizes.square() / (4.0 * self.gamma)
+            ray = (share / (4.0 * self.gamma)).sqrt() * sizes
+        return Parts(example, vertices, apart, sizes, level, ray, weights, torch.full_like(sizes[:, 0], torch.inf))
+
+    def bounded(self, parts: Parts, enough: Tensor, steps: int) -> Parts:
+        """Lower the parts' bounds by an ascent, each until it is ``enough`` for its example, or never will be."""
+        size = max(1, CACHED // self.a.shape[1] ** 2)
+        every = torch.arange(len(parts), device=self.a.device)
+        found = [self._ascended(parts, rows, enough, steps) for rows in every.split(size)]
+        weights, bound = (torch.cat([pair[place] for pair in found]) for place in (0, 1))
+        return replace(parts, weights=weights, bound=bound)
+
+    def _ascended(self, parts: Parts, rows: Tensor, enough: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """The weights and the bounds of these parts after an ascent."""
+        here = _Bound.on(self, parts, rows)
+        weights, logits = parts.weights[rows], parts.weights[rows].clamp_min(1e-300).log()
+        value, slope = here.at(weights)
+        bound = torch.minimum(parts.bound[rows], _by_tangent(value, slope, weights))
+        found, wanted = weights.clone(), enough[parts.example[rows]]
+        places, pace = torch.arange(len(rows), device=rows.device), torch.ones_like(slope[:, :1])
+        for step in range(steps):
+            # What the bound has somewhere, its maximum is not below.
+            open_ = (bound[places] > wanted) & ((value <= wanted) | (step < SURE_STEPS))
+            going = open_.nonzero()[:, 0]
+            if not len(going):
+                break
+            if len(going) < len(places):
+                here, places, wanted = here.take(going), places[going], wanted[going]
+                logits, value, slope, pace = (each.index_select(0, going) for each in (logits, value, slope, pace))
+            tried = logits + pace * slope
+            new_weights = tried.softmax(-1)
+            new, new_slope = here.at(new_weights)
+            bound[places] = torch.minimum(bound[places], _by_tangent(new, new_slope, new_weights))
+            better = (new >= value)[:, None]
+            found[places] = torch.where(better, new_weights, found[places])
+            logits, slope = torch.where(better, tried, logits), torch.where(better, new_slope, slope)
+            value, pace = torch.where(better[:, 0], new, value), torch.where(better, 2.0 * pace, 0.25 * pace)
+        return found, bound
+
+    def _kept(self, labels: Tensor, points: Tensor) -> Tensor:
+        """The quadratic that is kept, at one point for each label."""
+        lean = points.scatter_add(-1, labels[:, None], -torch.ones_like(points[:, :1]))
+        return ((lean @ self.quadratic) * lean).sum(-1)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The concave function that bounds the objective on each of some parts."""
+
+    quadratic: Tensor
+    linear: Tensor
+    vertices: Tensor
+    level: Tensor
+    ray: Tensor | None
+
+    @classmethod
+    def on(cls, search: Search, parts: Parts, rows: Tensor) -> _Bound:
+        example = parts.example[rows]
+        level = parts.level[rows] + search.constant[example][:, None]
+        ray = None if search.ball.norm == 2 else parts.ray[rows]
+        linear, vertices = search.linear.index_select(0, example), parts.vertices.index_select(0, rows)
+        return cls(search.quadratic, linear, vertices, level, ray)
+
+    def take(self, rows: Tensor) -> _Bound:
+        linear, vertices, level = (each.index_select(0, rows) for each in (self.linear, self.vertices, self.level))
+        return _Bound(self.quadratic, linear, vertices, level, None if self.ray is None else self.ray[rows])
+
+    def at(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Its value, and its slope in the weights of the vertices."""
+        p = torch.bmm(self.vertices, weights[..., None])[..., 0].clamp_min(1e-300)
+        slope = self.linear - p.log()
+        if self.ray is None:
+            pulled = p @ self.quadratic
+            value = (p * (slope + pulled)).sum(-1) + (self.level * weights).sum(-1)
+            slope = slope + 2.0 * pulled
+            return value, torch.bmm(self.vertices.mT, slope[..., None])[..., 0] + self.level
+        ray = (self.ray * weights).sum(-1, keepdim=True)
+        value = (p * slope).sum(-1) + (self.level * weights).sum(-1) + ray[:, 0].square()
+        inside = torch.bmm(self.vertices.mT, slope[..., None])[..., 0]
+        return value, inside + self.level + 2.0 * ray * self.ray
+
+
+def _by_tangent(value: Tensor, slope: Tensor, weights: Tensor) -> Tensor:
+    """The largest value of the tangent over the part."""
+    return value + (slope.amax(-1) - (weights * slope).sum(-1)).clamp_min(0.0)
+
+
+def _concave_share(vertices: Tensor, sizes: Tensor, weights: Tensor, gamma: float) -> Tensor:
+    """The largest c for which ``H(p) + c <p, m>^2 / (4 gamma)`` is surely concave on a part, m the linear size.
+
+    For any center, the variance of m under p is at most the mean of ``(m - center)^2``, which is linear in p: it is
+    largest at a vertex.
+    """
+    linear = torch.linalg.solve(vertices.mT, sizes)
+    center = (torch.bmm(vertices, weights[..., None])[..., 0] * linear).sum(-1, keepdim=True)
+    most = torch.full_like(sizes[:, 0], torch.inf)
+    for _ in range(3):
+        spread = torch.bmm(vertices.mT, (linear - center).square()[..., None])[..., 0]
+        worst, place = spread.max(-1)
+        most = torch.minimum(most, worst)
+        center = (center + sizes.gather(-1, place[:, None])) / 2.0  # <vertex, m> is the size there
+    return (2.0 * gamma / most.clamp_min(1e-300)).clamp_max(1.0)
+
+
+def branch(
+    ball: Ball, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, tolerance: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Close the gap between ``lower`` and ``upper`` to about ``tolerance`` in the mean.
+
+    To :data:`EASY` of it within :data:`EASY_PARTS`; the longer a search takes, the wider its gap may stay.
+
+    Returns the two sides, and the cost of the best move that was met on the way; NaN where that was no better.
+    """
+    size = max(1, MEMORY // (MOST_PARTS * a.shape[1] ** 2))
+    kept = Kept.of(ball, gamma)
+    found = [
+        _branch(Search(ball, kept, a[rows], y[rows], gamma), lower[rows], upper[rows], tolerance[rows])
+        for rows in torch.arange(len(a), device=a.device).split(size)
+    ]
+    low, high, cost = (torch.cat([each[place] for each in found]) for place in range(3))
+    return low, high, cost
+
+
+def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    cost = torch.full_like(lower, torch.nan)
+    settled = torch.full_like(lower, -torch.inf)
+    count = torch.ones_like(lower)
+    nothing = torch.full_like(lower, -torch.inf)
+    parts = search.whole(lower + _allowed(search.ball.norm, tolerance, count))
+    parts = replace(parts, bound=torch.minimum(parts.bound, upper))
+    while True:
+        p = torch.bmm(parts.vertices, parts.weights[..., None])[..., 0]
+        value, spent = value_at(search.ball, search.a[parts.example], search.y[parts.example], p, search.gamma)
+        lower, cost = _best(lower, cost, parts.example, value, spent)
+        enough = lower + _allowed(search.ball.norm, tolerance, count)
+        wide = parts.bound > enough[parts.example]
+        cut = wide & (count[parts.example] < MOST_PARTS)
+        left = (wide & ~cut).nonzero()[:, 0]
+        if len(left):
+            bound = parts.bound.scatter(0, left, search.bounded(parts.take(left), nothing, LAST_STEPS).bound)
+            parts = replace(parts, bound=bound)
+        settled = settled.scatter_reduce(0, parts.example[~cut], parts.bound[~cut], "amax")
+        if not cut.any():
+            return lower, torch.maximum(settled, lower), cost
+        parts = search.cut(parts.take(cut.nonzero()[:, 0]), enough)
+        count = count.scatter_add(0, parts.example, torch.full_like(parts.bound, 0.5))
+
+
+def _allowed(norm: float, tolerance: Tensor, count: Tensor) -> Tensor:
+    """How wide an example's gap may stay after so many parts.
+
+    A few examples in a hundred would take most of the time, so they may give away what the others save.
+    """
+    return EASY * (count / EASY_PARTS[norm]).clamp_min(1.0) * tolerance
+
+
+def _best(lower: Tensor, cost: Tensor, example: Tensor, value: Tensor, spent: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest value of each example so far, and the cost that comes with it."""
+    best = lower.scatter_reduce(0, example, value, "amax")
+    winner = (value >= best[example]) & (value > lower[example])
+    return best, cost.scatter(0, example[winner], spent[winner])

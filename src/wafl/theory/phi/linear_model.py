@@ -1,0 +1,214 @@
+"""phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
+
+Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every
+norm), ``settled.py`` (l2), ``ellipsoids.py`` (l_inf) and ``branch_and_bound.py``. Squared
+error: closed forms (:mod:`wafl.theory.phi.squared_error`), infinite below ``L_zz / 2``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wafl.tasks.losses import CrossEntropy, OutputLoss
+from wafl.theory.phi import squared_error as regression
+from wafl.theory.phi.branch_and_bound import EASY, branch
+from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.coordinates import along_coordinates
+from wafl.theory.phi.ellipsoids import within_ellipsoids
+from wafl.theory.phi.incumbents import climb, summit
+from wafl.theory.phi.lines import along_lines
+from wafl.theory.phi.settled import settled_above
+from wafl.theory.phi.threads import map_in_threads
+
+PIECE = 4096
+"""How many examples are searched together."""
+COARSE = 64
+"""Points along the distance where only a bound is wanted that the simplex may improve."""
+
+
+@dataclass(frozen=True)
+class Phi:
+    """phi_gamma of each example lies between ``lower`` and ``upper``, both ``[n]``.
+
+    A move of squared length ``cost`` attains at least ``lower``: the loss where it ends is ``lower + gamma cost``.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    cost: Tensor
+
+
+class LinearPhi:
+    """Both sides of phi_gamma for outputs ``W x + b``.
+
+    Args:
+        weight: ``W [C, D]``, in float64.
+        loss: cross-entropy or a squared error; see :func:`is_known`.
+        norm: the ground norm, 1, 2 or inf.
+
+    >>> weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    >>> outputs, y = torch.tensor([[2.0, 1.0, -2.0]], dtype=torch.float64), torch.tensor([0])
+    >>> found = LinearPhi(weight, CrossEntropy(), 2).bounds(outputs, y, gamma=0.3, tolerance=1e-3)
+    >>> bool(found.lower <= found.upper <= found.lower + 1e-3)
+    True
+    """
+
+    def __init__(self, weight: Tensor, loss: OutputLoss, norm: float) -> None:
+        if not is_known(loss):
+            raise ValueError(f"phi_gamma is known for cross-entropy and squared error, not for {loss.name}")
+        self._ball = Ball(weight, norm)
+        self._loss, self._weight, self._norm = loss, weight, norm
+        factor = loss.quadratic
+        self._regression = None if factor is None else regression.Regression(weight, factor, norm)
+
+    @cached_property
+    def _curvature(self) -> float:
+        return float(CrossEntropy().curvature(self._weight[None], self._norm)[0])
+
+    def _concave(self, gamma: float) -> bool:
+        """Whether what is maximized is concave in p: it then has one maximum."""
+        return self._norm == 2 and 2.0 * gamma >= self._curvature
+
+    @property
+    def limit(self) -> float:
+        """phi_gamma is finite above this gamma."""
+        return 0.0 if self._regression is None else self._regression.limit
+
+    def reached(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float) -> tuple[Tensor, Tensor]:
+        """What an ascent finds: a value that phi_gamma is not below, and the squared length of the move."""
+        if self._regression is not None:
+            found = self._regression.bounds(outputs, y, gamma)
+            return found[0], found[2]
+        reached = partial(self._reached, gamma)
+        return _joined(map_in_threads(reached, _pieces(_differences(outputs, y), y, _per_example(tolerance, outputs))))
+
+    def _reached(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        a, y, allowed = piece
+        if self._norm == 1:
+            found = along_coordinates(self._ball.weight, a, y, gamma, allowed)
+            return found[0], found[2]
+        best = climb(self._ball, a, y, gamma, allowed, self._concave(gamma))
+        return best.value, best.cost
+
+    def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float | Tensor) -> Phi:
+        """Both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
+
+        Args:
+            outputs: of the examples as they are, ``[n, C]``.
+            y: their labels ``[n]``, or targets ``[n, C]``.
+            gamma: the price of transport.
+            tolerance: how far apart the two sides may be, for all or for each example.
+        """
+        if self._regression is not None:
+            lower, upper, cost = self._regression.bounds(outputs, y, gamma)
+            return Phi(lower, upper, cost)
+        bounds = partial(self._bounds, gamma)
+        pieces = _pieces(_differences(outputs, y), y, _per_example(tolerance, outputs))
+        return Phi(*_joined(map_in_threads(bounds, pieces)))
+
+    def _bounds(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        a, y, allowed = piece
+        if self._norm == 1:
+            return along_coordinates(self._ball.weight, a, y, gamma, allowed)
+        if self._concave(gamma):
+            best = summit(self._ball, a, y, gamma, allowed)
+            lower, cost, upper = best.value, best.cost, best.value + best.missed
+        else:
+            best = climb(self._ball, a, y, gamma, allowed)
+            if self._norm == 2:
+                best = settled_above(self._ball, a, y, best, gamma, EASY * allowed)
+                upper = best.value + best.missed
+            else:
+                upper = within_ellipsoids(self._ball, a, y, best.p, best.value, gamma, EASY * allowed)
+            lower, cost = best.value, best.cost
+        wide = (upper - lower > allowed).nonzero()[:, 0]
+        if len(wide):
+            low, high, spent = self._searched(a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
+            lower[wide], upper[wide] = low, high
+            cost[wide] = torch.where(spent.isnan(), cost[wide], spent)
+        return lower, torch.maximum(upper, lower), cost
+
+    def _searched(
+        self, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, allowed: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Along the distance, and where that is not enough by branch and bound; see :func:`simplex.branch`."""
+        along = torch.minimum(self._along_the_distance(a, y, gamma, allowed), self._smooth(a, y, gamma))
+        upper, cost = torch.minimum(upper, along), torch.full_like(lower, math.nan)
+        wide = (upper - lower > allowed).nonzero()[:, 0]
+        if len(wide):
+            found = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
+            lower, upper, cost = (
+                old.index_put((wide,), new) for old, new in zip((lower, upper, cost), found, strict=True)
+            )
+        return lower, upper, cost
+
+    def _along_the_distance(self, a: Tensor, y: Tensor, gamma: float, allowed: Tensor) -> Tensor:
+        """At distance t no A_j is larger by more than ``||w_j - w_y||_* t``; exact for two classes."""
+        most = COARSE if a.shape[1] > 2 else 4096
+        return along_lines(a, self._ball.distances[y], gamma, 0.5 * allowed, most).upper
+
+    def _smooth(self, a: Tensor, y: Tensor, gamma: float) -> Tensor:
+        """``loss + ||g||_*^2 / (4 gamma - 2 L)``, tight for a large gamma."""
+        modulus = 2.0 * gamma - self._curvature
+        if modulus <= 0.0:
+            return torch.full_like(a[:, 0], math.inf)
+        return a.logsumexp(-1) + self._ball.size(y, a.softmax(-1)).square() / (2.0 * modulus)
+
+
+def is_known(loss: OutputLoss) -> bool:
+    """Whether :class:`LinearPhi` knows this loss."""
+    return loss.logistic or loss.quadratic is not None
+
+
+def error_bounds(weight: Tensor, outputs: Tensor, y: Tensor, gamma: float, norm: float) -> Phi:
+    """phi_gamma of the 0/1 loss of a linear classifier, exactly: ``max(0, 1 - gamma distance^2)``.
+
+    ``distance`` is how far an example is from its decision boundary, ``min_j (s_y - s_j)_+ / ||w_j - w_y||_*``: the
+    cheapest move to where another class has at least the same output, which counts as an error.
+
+    >>> weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    >>> outputs = torch.tensor([[1.0, -1.0]], dtype=torch.float64)  # of x = (1, 0): the boundary is 1 away
+    >>> float(error_bounds(weight, outputs, torch.tensor([0]), 0.25, 2).upper)
+    0.75
+    """
+    square = distance_to_error(weight, outputs, y, norm).square()
+    value = (1.0 - gamma * square).clamp_min(0.0)
+    return Phi(value, value, torch.where(value > 0, square, 0.0))
+
+
+def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
+    """How far each example is from where another class has at least the same output as its own; 0 for errors.
+
+    Every lead is taken to be smaller by ``slack``, which allows for what float64 has lost of the outputs.
+    """
+    behind = -_differences(outputs, y) - slack
+    behind.scatter_(-1, y[:, None], math.inf)
+    far = Ball(weight, norm).distances[y]
+    # A rival with the same weights never catches up; one that is ahead is there already.
+    return torch.where(behind <= 0, 0.0, behind / far).amin(-1)
+
+
+def _differences(outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs - outputs.gather(-1, y[:, None])
+
+
+def _pieces(*tensors: Tensor) -> list[Any]:
+    return list(zip(*(tensor.split(PIECE) for tensor in tensors), strict=True))
+
+
+def _joined(found: Sequence[Any]) -> Any:
+    """Tuples of tensors, one after another."""
+    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+
+
+def _per_example(tolerance: float | Tensor, outputs: Tensor) -> Tensor:
+    if isinstance(tolerance, Tensor):
+        return tolerance
+    return torch.full_like(outputs[:, 0], tolerance)

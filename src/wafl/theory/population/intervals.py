@@ -1,0 +1,144 @@
+"""Clients are a sample too: what the numbers of K clients say about all clients of their population.
+
+Each of K independent clients has a number ``V_i`` in ``[0, most]``, such as its certified loss, with the distribution
+function F. Three statements, each with its own probability:
+
+**All clients.** With probability ``1 - delta``, ``F >= F_K - epsilon`` everywhere, with the exact epsilon of the
+one-sided Kolmogorov statistic, at most the ``sqrt(log(1 / delta) / (2 K))`` of Dvoretzky, Kiefer, Wolfowitz and
+Massart. So F is stochastically no larger than the sample with its lowest mass ``epsilon`` moved to ``most``, and so is
+every functional that grows with V: the mean (Anderson's bound), and the largest mean in a ball of distributions over
+clients,
+
+    KL(Q | F) <= r:     inf over t > 0 of  t r + t log E exp(V / t)
+    chi2(Q | F) <= r:   inf over eta of  eta + sqrt(1 + r) sqrt(E (V - eta)_+^2)
+
+each of which is an upper bound at every t and eta (Donsker and Varadhan; Cauchy and Schwarz), so a search that stops
+early is still safe.
+
+**A share of all clients.** ``F(V_(j))`` is at least a Beta(j, K - j + 1) variable, so with probability ``1 - delta`` a
+share of at least its delta-quantile of all clients is at most ``V_(j)``: exact order statistics.
+
+**One more client.** It is equally likely to be in any place among K + 1, so it is at most ``V_(j)`` with probability
+``j / (K + 1)`` or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wafl.base.errors import PreconditionError
+
+
+@dataclass(frozen=True)
+class Population:
+    """The population behind the numbers of some of its clients.
+
+    Args:
+        values: one number per client, in ``[0, most]``.
+        most: what no client's number is above.
+        delta: the probability with which each of the statements about all clients may fail.
+    """
+
+    values: Sequence[float]
+    most: float
+    delta: float
+
+    @property
+    def width(self) -> float:
+        """How far the distribution function of all clients may lie below that of these, but for ``delta``."""
+        from scipy.stats import ksone
+
+        return float(ksone.isf(self.delta, len(self.values)))
+
+    def upper_mean(self) -> float:
+        """At least the mean over all clients."""
+        return math.fsum(share * value for share, value in self._worst())
+
+    def upper_quantile(self, share: float) -> float:
+        """At least this share of all clients has a number that is no larger."""
+        from scipy.stats import beta
+
+        if not 0.0 < share < 1.0:
+            raise ValueError(f"share={share} must lie between 0 and 1")
+        ordered, count = sorted(self.values), len(self.values)
+        for place, value in enumerate(ordered, start=1):
+            if beta.ppf(self.delta, place, count - place + 1) >= share:
+                return value
+        needed = math.ceil(math.log(self.delta) / math.log(share))
+        raise PreconditionError(
+            f"{count} clients say nothing about a share of {share:g} of all clients with probability "
+            f"{1.0 - self.delta:g}: it takes {needed}, or a smaller share"
+        )
+
+    def next_client(self, probability: float) -> float:
+        """One more client's number is no larger, with this probability over all K + 1 clients."""
+        if not 0.0 < probability < 1.0:
+            raise ValueError(f"probability={probability} must lie between 0 and 1")
+        place = math.ceil((len(self.values) + 1) * probability - 1e-9)
+        if place > len(self.values):
+            raise PreconditionError(
+                f"{len(self.values)} clients say nothing about the next one with probability {probability:g}: it takes "
+                f"{math.ceil(probability / (1.0 - probability) - 1e-9)}, or a smaller probability"
+            )
+        return sorted(self.values)[max(place, 1) - 1]
+
+    def upper_mean_within_kl(self, radius: float) -> float:
+        """At least the mean over any population whose KL divergence from this one is at most ``radius``."""
+        _check_radius(radius)
+        worst = self._worst()
+        top = max(value for share, value in worst if share > 0)
+
+        def dual(log_t: float) -> float:
+            t = math.exp(log_t)
+            less = math.fsum(share * math.expm1((value - top) / t) for share, value in worst)
+            return t * radius + top + (t * math.log1p(less) if less > -1.0 else -math.inf)
+
+        return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, *_around(self.most)))
+
+    def upper_mean_within_chi2(self, radius: float) -> float:
+        """At least the mean over any population whose chi-squared divergence from this one is at most ``radius``."""
+        _check_radius(radius)
+        worst = self._worst()
+
+        def dual(eta: float) -> float:
+            beyond = math.fsum(share * max(value - eta, 0.0) ** 2 for share, value in worst)
+            return eta + math.sqrt((1.0 + radius) * beyond)
+
+        # For a small radius the best eta is far below all values, where the root of (1 + r) comes to rest at the mean.
+        low = -self.most * (1.0 + 2.0 / math.sqrt(radius)) if radius > 0 else 0.0
+        top = max(value for share, value in worst if share > 0)
+        return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, low, self.most))
+
+    def _worst(self) -> list[tuple[float, float]]:
+        """Shares and values: those of the clients with the lowest mass moved to ``most``."""
+        width, count = self.width, len(self.values)
+        if width >= 1.0:
+            raise PreconditionError(
+                f"{count} clients say nothing about all clients with probability {1.0 - self.delta:g}: use more"
+            )
+        left, worst = width, [(width, self.most)]
+        for value in sorted(self.values):
+            kept = max(1.0 / count - left, 0.0)
+            left = max(left - 1.0 / count, 0.0)
+            worst.append((kept, value))
+        return worst
+
+
+def _check_radius(radius: float) -> None:
+    if not (radius >= 0.0 and math.isfinite(radius)):
+        raise ValueError(f"radius={radius} must be finite and at least 0")
+
+
+def _around(scale: float) -> tuple[float, float]:
+    middle = math.log(max(scale, 1e-300))
+    return middle - 25.0, middle + 25.0
+
+
+def _least(dual: Callable[[float], float], low: float, high: float) -> float:
+    """The least value that a search finds; every value is an upper bound."""
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10 * (high - low)})
+    return float(found.fun)

@@ -1,0 +1,231 @@
+"""What the next client may expect: certificates of clients that never trained, as a sample of all clients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from wafl.base.errors import PreconditionError
+from wafl.base.norms import norm_name
+from wafl.data.arguments import check_arguments
+from wafl.data.federation import Federation
+from wafl.results.run import Run
+from wafl.tasks.task import Loss
+from wafl.theory.certificates.certificate import Certificates, Metric
+from wafl.theory.certificates.certify import LARGEST, certify, check_confidence, check_radii
+from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_surrogate
+from wafl.theory.certificates.upper import ErrorSurrogate, report_for
+from wafl.theory.population.intervals import Population
+from wafl.weights import ClientWeights, uniform
+
+
+@dataclass(frozen=True)
+class NextClient:
+    """Certified losses of clients that never trained, and what they say about all clients of their population.
+
+    With ``metric="error"`` every loss is an error rate.
+
+    Each method speaks with probability ``confidence`` over the draw of the clients and of their examples. A client's
+    certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the slope's ``E[loss] + L_z radius``) under the client's own
+    distribution, which bounds its loss after any move of its data by ``radius``.
+
+    Args:
+        names: of the held-out clients.
+        sample: their examples' phi_gamma.
+        offset: ``gamma radius^2``, or ``L_z radius``.
+        center: what phi_gamma is about, from the clients that trained.
+        radius: by which each client's data may move, plus that by which the population of clients may.
+        norm: the ground norm.
+        unit: of the data.
+        confidence: of each statement.
+        metric: what is certified.
+    """
+
+    names: tuple[str, ...]
+    sample: Sample
+    offset: float
+    center: float
+    radius: float
+    norm: float
+    unit: str
+    confidence: float
+    metric: Metric = "loss"
+
+    @property
+    def measured(self) -> tuple[float, ...]:
+        """The certified loss of each held-out client's own examples."""
+        return tuple(map(self._certified, self.sample.means))
+
+    def _certified(self, mean: float) -> float:
+        """From a mean of phi_gamma; an error rate is never above 1."""
+        return min(self.offset + mean, 1.0) if self.metric == "error" else self.offset + mean
+
+    def mean(self, *, kl: float | None = None, chi2: float | None = None) -> float:
+        """At least the mean certified loss over all clients.
+
+        The clients' sampling errors cancel in the mean, so none is added.
+
+        Args:
+            kl: let the population of clients itself shift, by at most this Kullback-Leibler divergence.
+            chi2: the same, by at most this chi-squared divergence.
+        """
+        if kl is not None and chi2 is not None:
+            raise ValueError("give kl or chi2, not both")
+        if not math.isfinite(self.sample.most):
+            raise PreconditionError(
+                "the mean over all clients needs bounds of the data, from which the largest possible loss follows: "
+                "declare them (bounds=(low, high), or preprocess='unit')"
+            )
+        some = Population(self.sample.means, self.sample.most, 1.0 - self.confidence)
+        if kl is not None:
+            return self._certified(some.upper_mean_within_kl(kl))
+        return self._certified(some.upper_mean() if chi2 is None else some.upper_mean_within_chi2(chi2))
+
+    def share(self, share: float, *, own_sampling: bool = True) -> float:
+        """At least this share of all clients has a certified loss that is no larger.
+
+        Args:
+            share: of all clients, between 0 and 1.
+            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+        """
+        delta = 1.0 - self.confidence
+        if not own_sampling:
+            return Population(self.measured, math.inf, delta).upper_quantile(share)
+        return Population(self._upper(delta / 2.0), math.inf, delta / 2.0).upper_quantile(share)
+
+    def next(self, *, own_sampling: bool = True) -> float:
+        """One more client's certified loss is no larger, with probability ``confidence``.
+
+        Args:
+            own_sampling: whether it is about the client's distribution, or about examples as many as these have.
+        """
+        if not own_sampling:
+            return Population(self.measured, math.inf, 0.5).next_client(self.confidence)
+        delta = (1.0 - self.confidence) / 2.0
+        return Population(self._upper(delta), math.inf, 0.5).next_client(1.0 - delta)
+
+    def _upper(self, delta: float) -> list[float]:
+        """At least each held-out client's true certified loss, all of them but for probability ``delta``."""
+        if not math.isfinite(self.sample.most):
+            raise PreconditionError(
+                "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
+                "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
+            )
+        level, most = delta / len(self.names), self.sample.most
+        numbers = zip(self.sample.sizes, self.sample.means, self.sample.seconds, strict=True)
+        singles = [Sample([size], [mean], [second], most) for size, mean, second in numbers]
+        return [self._certified(min(single.upper_mean([1.0], [self.center], level), most)) for single in singles]
+
+    def __str__(self) -> str:
+        about = f"{len(self.names)} clients that never trained, moved by {self.radius:g} ({norm_name(self.norm)}"
+        lines = [f"{about}, {self.unit}); with probability {self.confidence:g}:"]
+        for what, bound in (
+            (f"the mean certified {'error rate' if self.metric == 'error' else 'loss'} of all clients", self.mean),
+            ("that of at least 90% of all clients", lambda: self.share(0.9)),
+            ("that of the next client", self.next),
+        ):
+            try:
+                lines.append(f"{what} is at most {bound():.4f}")
+            except PreconditionError as refusal:
+                lines.append(f"{what}: {refusal}")
+        return "\n".join(lines)
+
+
+def next_client(
+    model: Run | nn.Module,
+    seen: Federation,
+    unseen: Federation,
+    *,
+    radius: float = 0.0,
+    population_radius: float = 0.0,
+    norm: float = 2,
+    metric: Metric = "loss",
+    confidence: float = 0.95,
+    client_weights: ClientWeights | None = None,
+    curvature: float | None = None,
+    loss: Loss | None = None,
+    seed: int = 0,
+) -> NextClient:
+    """What a client that nobody has seen may expect, from clients that were held out of training.
+
+    The held-out clients must be drawn from the population of all clients, as :meth:`wafl.Federation.hold_out` draws
+    them. Gamma is chosen on the clients that trained; all examples of the held-out clients count.
+
+    A population of clients that lies within ``population_radius`` (W_2 between distributions over clients, whose ground
+    distance is W_2 between their data), each of whose clients' data then moves by ``radius``, has a mixture within the
+    sum of both: couple the clients, then their examples, and add the lengths. So its mean loss is at most the mean
+    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball).
+
+    Args:
+        model: a model, or a run, which brings its own loss and client weights.
+        seen: the clients that trained.
+        unseen: the clients that did not.
+        radius: how far each client's data may move, in the unit of the data.
+        population_radius: how far the population of clients may move, in the same unit; then only the mean is about it.
+        norm: the ground norm, 1, 2 or inf.
+        metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier, which needs no bounds of the data.
+        confidence: the probability with which each statement holds.
+        client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
+        curvature: a bound on L_zz that you have proven yourself.
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        seed: of the objective.
+
+    >>> import wafl
+    >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)
+    >>> run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=2, local_epochs=1)
+    >>> found = next_client(run, seen, unseen, radius=0.1)
+    >>> max(found.measured) >= found.share(0.9, own_sampling=False) and found.mean() <= found.mean(kl=0.1)
+    True
+    """
+    check_arguments("next_client(model, seen, unseen)", model, seen)
+    check_confidence(confidence, "test")
+    check_radii([radius, population_radius])
+    if unseen.input_shape != seen.input_shape or unseen.num_classes != seen.num_classes:
+        raise ValueError(
+            f"unseen clients have examples of shape {unseen.input_shape} with {unseen.num_classes} classes, those that "
+            f"trained {seen.input_shape} with {seen.num_classes}: hold out clients of the same federation"
+        )
+    reach = radius + population_radius
+    chosen = certify(
+        model,
+        seen,
+        radii=[reach],
+        norm=norm,
+        metric=metric,
+        client_weights=client_weights,
+        curvature=curvature,
+        achieved=False,
+        loss=loss,
+        seed=seed,
+    )
+    row = chosen[0]
+    held = replace(unseen, train=unseen.train.joined(unseen.test))
+    theirs = Mixture.of(model, held, "train", uniform(), loss)
+    ours = Mixture.of(model, seen, "train", client_weights, loss)
+    if metric == "error":
+        gamma = LARGEST if reach == 0 else row.gamma
+        moments, setting, most = Moments(ErrorSurrogate(norm)), {"gamma": gamma}, 1.0
+        offset = gamma * reach**2
+    else:
+        moments, setting, offset, gamma = _loss_moments(chosen, reach)
+        domain, most = Domain.of(seen), math.inf
+        if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
+            most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
+    means = moments.ask(ours, setting, most, seed).means
+    center = math.fsum(weight * mean for weight, mean in zip(ours.weights.tolist(), means, strict=True))
+    sample = moments.ask(theirs, setting, most, seed)
+    return NextClient(unseen.names, sample, float(offset), center, reach, norm, seen.unit, confidence, metric)
+
+
+def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
+    """What clients are asked about the loss, with what is added to it, and gamma: by duality, or by the slope."""
+    row = chosen[0]
+    equally = chosen.simple_proven == chosen.proven
+    by_slope = reach == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
+    gamma = math.inf if by_slope else row.gamma
+    offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
+    setting = {} if by_slope else chosen.setting(row)
+    return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma

@@ -1,0 +1,82 @@
+"""What the rules that weigh a cohort by its losses share: they ask for the losses first, then those that count train.
+
+A round asks twice: the cohort reports its loss at the model of the server, on all its examples; then the clients of the
+cohort that have a weight train from there. The clients outside the cohort play no part in the round.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import check_options
+from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round, uniform_cohort
+from wafl.weights.fixed import ByExamples
+
+BY_EXAMPLES = ByExamples()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reweighted(ClientWeights):
+    """A base for rules whose weights are a function of the cohort's losses, around the weights of ``center``.
+
+    Args:
+        center: the weights before any loss is known; by default each client's share of the examples.
+    """
+
+    center: Annotated[
+        ClientWeights, "The client weights before losses count (wafl.weights); by default shares of the examples."
+    ] = BY_EXAMPLES
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not isinstance(self.center, ClientWeights) or self.center.learns:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"center={self.center!r} must be weights that do not change: wafl.weights.by_examples(), uniform(), "
+                "fixed([...]), or a rule of your own without losses"
+            )
+
+    @abstractmethod
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        """The weights of the clients that reported.
+
+        Args:
+            center: the positive weights of these clients before their losses count, summing to 1.
+            losses: one loss for each of them, in double precision.
+        """
+
+    def initial(self, num_examples: Sequence[int]) -> Tensor:
+        return self.center.initial(num_examples)
+
+    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
+        return self.center.enlarged(weights, num_examples)
+
+    @property
+    def closed(self) -> bool:
+        return self.center.closed
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return self.center.needs_sizes(local_steps)
+
+    def loss_query(self, round: Round) -> LossQuery:
+        return LossQuery(uniform_cohort(round), 0)
+
+    def draw(self, weights: Tensor, round: Round) -> Cohort:
+        """Those of the cohort that have a weight; all of them if none has, and then nothing changes."""
+        cohort = uniform_cohort(round)
+        clients = tuple(client for client in cohort if float(weights[client]) > 0) or cohort
+        return Cohort(clients, weights[list(clients)])
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        center = self.center.initial(round.num_examples)[list(clients)]
+        counts = center > 0
+        chosen = torch.tensor(list(clients))[counts]
+        learned = torch.zeros_like(weights)
+        if len(chosen):
+            learned[chosen] = self.weigh(center[counts] / center.sum(), losses.to(weights)[counts])
+        return learned

@@ -1,0 +1,93 @@
+"""KL: weights that grow exponentially with the losses, by a temperature or within a ball.
+
+Guo and Yang, "Communication-efficient federated group distributionally robust optimization" (NeurIPS 2024), FGDRO-KL.
+The paper estimates losses by moving averages over mini-batches of all clients; here clients report their loss on all
+their examples, and nothing has to be estimated. Weighing a cohort that is not everyone by its own losses is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import NotNegative, Positive, Tunable
+from wafl.parts.client_weights import ClientWeights
+from wafl.weights.fixed import ByExamples
+from wafl.weights.reweighting.base import Reweighted
+from wafl.weights.reweighting.divergence import leaning
+
+
+@dataclass(frozen=True)
+class KL(Reweighted):
+    """``max sum_i lambda_i loss_i - temperature KL(lambda, center)``, or the same without penalty in a ball.
+
+    The maximizer is ``lambda_i ~ center_i exp(loss_i / temperature)``. With a radius, the temperature is that at which
+    ``KL(lambda, center) = sum_i lambda_i log(lambda_i / center_i)`` equals the radius.
+
+    Args:
+        temperature: the price of leaving the center; a lower one weighs the worst clients more.
+        radius: the size of the ball, instead of a temperature; 0 keeps the center.
+        center: the weights before losses count.
+    """
+
+    temperature: Annotated[
+        float | None, Positive(), Tunable(30.0, "high"), "The price of weights that differ from the center."
+    ] = None
+    radius: Annotated[
+        float | None, NotNegative, Tunable(), "How far weights may be from the center, instead of a temperature."
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature is not None and self.radius is not None:
+            raise ValueError(
+                f"give temperature or radius, not both (temperature={self.temperature}, radius={self.radius}): "
+                "each determines the other"
+            )
+        if self.temperature is None and self.radius is None:
+            object.__setattr__(self, "temperature", 1.0)
+
+    def changed(self, **options: Any) -> Self:
+        """The same rule with other options; a new temperature replaces a radius, and a new radius a temperature."""
+        if options.get("temperature") is not None and "radius" not in options:
+            options["radius"] = None
+        elif options.get("radius") is not None and "temperature" not in options:
+            options["temperature"] = None
+        return replace(self, **options)
+
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        gaps = losses.max() - losses
+
+        def lean(t: float) -> Tensor:
+            return center * (1.0 + excess(t))
+
+        def excess(t: float) -> Tensor:
+            """``lambda / center - 1``, which keeps its digits however small it is."""
+            return torch.expm1(-t * gaps - torch.log1p((center * torch.expm1(-t * gaps)).sum()))
+
+        if self.radius is None:
+            assert self.temperature is not None
+            return lean(1.0 / self.temperature)
+        if not bool((gaps > 0).any()):
+            return center
+        far = 1e3 / float(gaps[gaps > 0].min())  # exp(-1000) is 0
+
+        def divergence(t: float) -> float:
+            more = excess(t)
+            return float((center * (torch.special.xlog1py(1.0 + more, more) - more)).sum())
+
+        return leaning(lean, divergence, self.radius, far)
+
+
+def kl(temperature: float | None = None, radius: float | None = None, center: ClientWeights | None = None) -> KL:
+    """KL: weights ``center_i exp(loss_i / temperature)``, scaled to sum to 1; give a temperature or a radius.
+
+    Args:
+        temperature: the price of weights that differ from the center; 1 if you give neither.
+        radius: the largest KL divergence from the center, instead; 0 keeps the center.
+        center: the weights before losses count; by default each client's share of the examples.
+    """
+    return KL(temperature, radius, center=center or ByExamples())

@@ -1,0 +1,434 @@
+"""Callbacks are told about every round, add to the history, and end runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import wafl
+from wafl.callbacks import Callback, EarlyStopping, EvaluateEvery, Moment
+from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.results.history import History
+
+SCHEDULE: dict[str, Any] = {"rounds": 6, "cohort": 3, "local_steps": 2, "batch_size": 4, "learning_rate": 0.2}
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    """Five clients whose three classes can mostly be told apart."""
+    rng = np.random.default_rng(0)
+    labels = [np.arange(n) % 3 for n in (32, 48, 28, 36, 24)]
+    pairs = [(0.6 * rng.random((len(y), 3)) + 0.4 * np.eye(3)[y], y) for y in labels]
+    return wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0))
+
+
+def fit(clients: wafl.Federation, *callbacks: Any, method: wafl.Method | None = None, **changes: Any) -> wafl.Run:
+    model = wafl.models.mlr(clients)
+    return wafl.fit(model, clients, method or wafl.WAFL(gamma=1.0), callbacks=callbacks, **{**SCHEDULE, **changes})
+
+
+def sweep(
+    clients: wafl.Federation, *callbacks: Any, grid: dict[str, list[Any]] | None = None, **changes: Any
+) -> list[wafl.Run]:
+    grid, model = grid or {"gamma": [1.0, 4.0], "seed": [0, 1]}, wafl.models.mlr(clients)
+    return wafl.sweep(model, clients, wafl.WAFL(), grid, callbacks=callbacks, **{**SCHEDULE, **changes})
+
+
+def assert_same(one: wafl.Run, other: wafl.Run) -> None:
+    """The same draws exactly, the same numbers up to the rounding of sums taken in another order."""
+    assert one.history.column("cohort") == other.history.column("cohort")
+    for name, value in one.params.items():
+        torch.testing.assert_close(value, other.params[name], rtol=0, atol=1e-5)
+    assert one.history.column("loss") == pytest.approx(other.history.column("loss"), abs=1e-5)
+
+
+class Diary(Callback):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, int]] = []
+        self.ends: list[tuple[int, wafl.Run]] = []
+
+    def on_round(self, moment: Moment) -> None:
+        self.rounds.append((moment.place, moment.record.round))
+
+    def on_end(self, place: int, run: wafl.Run) -> None:
+        self.ends.append((place, run))
+
+
+class Given(Callback):
+    """Adds a metric with given values, one per round."""
+
+    def __init__(self, *values: float, name: str = "given") -> None:
+        self.values, self.name = values, name
+
+    def on_round(self, moment: Moment) -> None:
+        if moment.record.round < len(self.values):
+            moment.metrics[self.name] = self.values[moment.record.round]
+
+
+# -- What callbacks are told ----------------------------------------------------------------------------------
+
+
+def test_a_function_and_a_callback_are_told_of_every_round_of_every_run(clients: wafl.Federation) -> None:
+    told: list[tuple[int, int]] = []
+    diary = Diary()
+    sweep(clients, lambda moment: told.append((moment.place, moment.record.round)), diary)
+    expected = [(place, number) for number in range(6) for place in range(4)]
+    assert told == diary.rounds == expected
+
+
+def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned(clients: wafl.Federation) -> None:
+    diary = Diary()
+    runs = sweep(clients, diary, grid={"gamma": [1.0, 2.0], "batch_size": [2, 4]})
+    assert Counter(place for place, _ in diary.ends) == {0: 1, 1: 1, 2: 1, 3: 1}
+    for place, run in diary.ends:
+        assert all(torch.equal(value, runs[place].params[name]) for name, value in run.params.items())
+        assert list(run.history) == list(runs[place].history)
+        assert run.settings == runs[place].settings
+
+
+def test_callbacks_are_told_of_the_end_of_a_run_that_stops_early(clients: wafl.Federation) -> None:
+    def stop(moment: Moment) -> None:
+        if moment.place == 1:
+            moment.stop("enough")
+
+    diary = Diary()
+    sweep(clients, stop, diary)
+    assert {place: len(run.history) for place, run in diary.ends} == {0: 6, 1: 1, 2: 6, 3: 6}
+    assert len(diary.ends) == 4
+
+
+def test_a_moment_is_the_run_at_the_end_of_its_round(clients: wafl.Federation) -> None:
+    seen: list[tuple[str, int, dict[str, Any]]] = []
+
+    def look(moment: Moment) -> None:
+        params = {name: value.clone() for name, value in moment.run.params.items()}
+        assert moment.run is moment.run
+        seen.append((moment.name, len(moment.history), params))
+
+    fit(clients, look)
+    assert [(name, before) for name, before, _ in seen] == [("WAFL", number) for number in range(6)]
+    for number, (_, _, params) in enumerate(seen):
+        shorter = fit(clients, rounds=number + 1)
+        assert all(torch.equal(value, params[name]) for name, value in shorter.params.items())
+    sweep(clients, lambda moment: seen.append((moment.name, 0, {})), rounds=1)
+    assert seen[-1][0] == "WAFL (gamma=4.0, seed=1)"
+
+
+def test_a_run_kept_from_a_moment_is_as_if_training_had_ended_there(clients: wafl.Federation) -> None:
+    """So is its history: it has all rounds up to this one and no later ones, even if the run is asked for later."""
+    kept: list[wafl.Run] = []
+    moments: list[Moment] = []
+    fit(clients, Given(5.0, 6.0), lambda moment: kept.append(moment.run), rounds=3)
+    fit(clients, Given(5.0, 6.0), moments.append, rounds=3)
+    for number, runs in enumerate(zip(kept, [moment.run for moment in moments], strict=True)):
+        shorter = fit(clients, Given(5.0, 6.0), rounds=number + 1)
+        for run in runs:
+            assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
+            for column in ("round", "loss", "cohort", "metrics"):
+                assert run.history.column(column) == shorter.history.column(column)
+
+
+def test_callbacks_are_called_in_order_and_see_what_earlier_ones_added(clients: wafl.Federation) -> None:
+    seen: list[dict[str, float]] = []
+    run = fit(clients, Given(1.0, 2.0, 3.0), lambda moment: seen.append(dict(moment.metrics)), rounds=3)
+    assert seen == [{"given": 1.0}, {"given": 2.0}, {"given": 3.0}]
+    assert run.history.column("metrics") == seen
+
+
+def test_callbacks_that_only_watch_change_no_bit(clients: wafl.Federation) -> None:
+    plain = fit(clients)
+    watched = fit(clients, Diary(), EvaluateEvery(clients, 1), EarlyStopping(patience=100), lambda moment: moment.run)
+    assert all(torch.equal(value, watched.params[name]) for name, value in plain.params.items())
+    assert plain.history.column("loss") == watched.history.column("loss")
+
+
+def test_an_error_in_a_callback_is_not_swallowed(clients: wafl.Federation) -> None:
+    def fails(moment: Moment) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        fit(clients, fails)
+
+
+@pytest.mark.parametrize("bad", ["log", 3, None, {"loss": 1.0}, [print]], ids=repr)
+def test_what_is_not_a_callback_is_refused_before_any_work(clients: wafl.Federation, bad: Any) -> None:
+    diary = Diary()
+    with pytest.raises(TypeError, match=r"is not a callback: use a wafl.callbacks.Callback or a function of a moment"):
+        fit(clients, diary, bad)
+    assert diary.rounds == []
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, Diary])
+def test_a_class_in_place_of_a_callback_is_refused(clients: wafl.Federation, kind: type[Callback]) -> None:
+    """It would be called with each moment, and do nothing."""
+    with pytest.raises(TypeError, match="callback"):
+        fit(clients, kind)
+
+
+# -- Metrics --------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_kept_in_the_history_and_in_json(tmp_path: Path, clients: wafl.Federation) -> None:
+    run = fit(clients, Given(0.1, 1 / 3, 5), rounds=4)
+    expected = [{"given": 0.1}, {"given": 1 / 3}, {"given": 5}, {}]
+    assert run.history.column("metrics") == expected
+    rows = json.loads(json.dumps(run.history.to_json()))
+    assert [row["metrics"] for row in rows] == expected
+    assert list(History.from_json(rows)) == list(run.history)
+    saved = json.loads((run.save(tmp_path / "run") / "run.json").read_text())
+    assert [row["metrics"] for row in saved["history"]] == expected
+    assert list(wafl.load_run(tmp_path / "run").history) == list(run.history)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(2), torch.tensor(0.5)], ids=["float32", "int64", "tensor"])
+def test_a_metric_of_another_librarys_number_type_is_kept_as_a_number(
+    tmp_path: Path, clients: wafl.Federation, value: Any
+) -> None:
+    """Otherwise the first checkpoint fails, and everything trained so far is lost."""
+    run = fit(clients, lambda moment: moment.metrics.update(mine=value), checkpoint=Checkpoint(tmp_path / "checkpoint"))
+    run.save(tmp_path / "run")
+    assert [row["mine"] for row in run.history.column("metrics")] == [float(value)] * 6
+    assert list(wafl.load_run(tmp_path / "run").history) == list(run.history)
+
+
+def test_the_values_of_a_metric_come_from_the_rounds_that_have_it(clients: wafl.Federation) -> None:
+    found: list[list[float]] = []
+    losses: list[list[float]] = []
+
+    def look(moment: Moment) -> None:
+        if moment.record.round % 2:
+            moment.metrics["odd"] = float(moment.record.round)
+        found.append(moment.values("odd"))
+        losses.append(moment.values("loss"))
+        assert moment.values("nothing") == []
+
+    run = fit(clients, look)
+    assert found == [[], [1.0], [1.0], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0, 5.0]]
+    assert losses == [run.history.column("loss")[: number + 1] for number in range(6)]
+
+
+# -- Stopping -------------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_a_run_after_the_current_round(clients: wafl.Federation) -> None:
+    def stop(moment: Moment) -> None:
+        if moment.record.round == 2:
+            moment.stop("enough")
+
+    run = fit(clients, stop)
+    shorter = fit(clients, rounds=3)
+    assert len(run.history) == 3
+    assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
+
+
+def test_stop_needs_no_reason(clients: wafl.Federation) -> None:
+    assert len(fit(clients, lambda moment: moment.stop("")).history) == 1
+
+
+@pytest.mark.parametrize(
+    "method", [wafl.WAFL(radius=0.3), wafl.FedRobust(), wafl.DRFA()], ids=lambda method: method.name
+)
+@pytest.mark.parametrize("stopped", [(0,), (1, 2), (0, 1, 2)])
+def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
+    clients: wafl.Federation, method: wafl.Method, stopped: tuple[int, ...]
+) -> None:
+    rounds = [2 + place if place in stopped else 6 for place in range(3)]
+
+    def stop(moment: Moment) -> None:
+        if moment.record.round + 1 == rounds[moment.place]:
+            moment.stop("enough")
+
+    model, seeds = wafl.models.mlr(clients), [3, 4, 5]
+    runs = wafl.sweep(model, clients, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)
+    for place, (seed, run) in enumerate(zip(seeds, runs, strict=True)):
+        assert len(run.history) == rounds[place]
+        # A gamma that is learned depends on how many rounds were asked for: the run alone asks for as many.
+        alone = fit(clients, lambda moment, last=rounds[place]: _stop_at(moment, last), method=method, seed=seed)
+        assert_same(run, alone)
+
+
+def _stop_at(moment: Moment, rounds: int) -> None:
+    if moment.record.round + 1 == rounds:
+        moment.stop("enough")
+
+
+def test_stopping_a_run_leaves_those_that_shared_its_batches_as_if_they_were_alone(clients: wafl.Federation) -> None:
+    def stop(moment: Moment) -> None:
+        if moment.place == 1 and moment.record.round == 1:
+            moment.stop("enough")
+
+    gammas = [1.0, 2.0, 4.0]
+    runs = sweep(clients, stop, grid={"gamma": gammas, "seed": [7]})
+    assert [len(run.history) for run in runs] == [6, 2, 6]
+    for gamma, run in zip(gammas, runs, strict=True):
+        assert_same(run, fit(clients, method=wafl.WAFL(gamma=gamma), seed=7, rounds=len(run.history)))
+
+
+# -- Early stopping -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "rounds"),
+    [
+        ((5, 4, 3, 2, 1, 0), {"patience": 1}, 6),  # always better
+        ((5, 5, 5, 5, 5, 5), {"patience": 1}, 2),  # equally good is not better
+        ((5, 4, 4, 4, 4, 4), {"patience": 3}, 5),
+        ((5, 4, 6, 6, 3, 3), {"patience": 3}, 6),  # better just in time
+        ((5, 4, 6, 6, 3, 3), {"patience": 2}, 4),
+        ((1, 5, 4, 3, 2, 2), {"patience": 4}, 5),  # better than the last value, but not than the best
+        ((1, 2, 3, 4, 5, 6), {"patience": 1, "largest": True}, 6),
+        ((6, 5, 4, 3, 2, 1), {"patience": 2, "largest": True}, 3),
+        ((1, 3, 2, 3, 4, 4), {"patience": 2, "largest": True}, 4),
+        ((5, 4.6, 4.2, 3.8, 3.4, 3), {"patience": 1, "min_delta": 0.5}, 2),  # never enough in one round
+        ((5, 4.6, 4.2, 3.8, 3.4, 3), {"patience": 2, "min_delta": 0.5}, 6),  # enough in two
+        ((5, 4, 3, 2.5, 2, 1.5), {"patience": 1, "min_delta": 0.5}, 4),  # exactly the difference is not more than it
+        ((1, 2, 2.2, 9, 9, 9), {"patience": 1, "min_delta": 0.5, "largest": True}, 3),
+        ((5, 5, 5, 5, 5, 5), {"patience": 6}, 6),
+    ],
+)
+def test_early_stopping_ends_a_run_after_patience_values_without_improvement(
+    clients: wafl.Federation, values: tuple[float, ...], options: dict[str, Any], rounds: int
+) -> None:
+    run = fit(clients, Given(*values), EarlyStopping(metric="given", **options))
+    assert run.history.column("metrics") == [{"given": value} for value in values[:rounds]]
+
+
+def test_patience_counts_values_and_not_rounds(clients: wafl.Federation) -> None:
+    """With a metric every second round that only gets worse, two values take four rounds."""
+
+    def every_second(moment: Moment) -> None:
+        if moment.record.round % 2:
+            moment.metrics["accuracy"] = -float(moment.record.round)
+
+    run = fit(clients, every_second, EarlyStopping("accuracy", patience=2, largest=True), rounds=12)
+    assert len(run.history) == 6
+
+
+def test_early_stopping_watches_the_loss_by_default(clients: wafl.Federation) -> None:
+    losses = fit(clients, rounds=30, learning_rate=1.0).history.column("loss")
+    best = [min(losses[: number + 1]) for number in range(30)]
+    expected = next(number for number in range(4, 30) if min(losses[number - 3 : number + 1]) >= best[number - 4]) + 1
+    run = fit(clients, EarlyStopping(patience=4), rounds=30, learning_rate=1.0)
+    assert len(run.history) == expected < 30
+
+
+@pytest.mark.parametrize("metric", ["los", "accuracies", "gamma"])
+def test_early_stopping_on_an_unknown_metric_is_an_error_that_lists_the_known_ones(
+    clients: wafl.Federation, metric: str
+) -> None:
+    with pytest.raises(
+        ValueError, match=rf"metric='{metric}' is not a metric of this run: use one of loss, replies, seconds"
+    ):
+        fit(clients, EarlyStopping(metric), method=wafl.FedAvg())
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "test_loss", "attacked_accuracy", "attacked_loss"])
+def test_early_stopping_waits_for_a_metric_that_not_every_round_has(clients: wafl.Federation, metric: str) -> None:
+    """The first round does not have it yet."""
+    attack = wafl.PGD(epsilon=0.1, steps=2) if metric.startswith("attacked") else None
+    stopping = EarlyStopping(metric, patience=1, min_delta=100.0)
+    run = fit(clients, EvaluateEvery(clients, 2, attack=attack), stopping)
+    assert len(run.history) == 4, "at its second value"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"patience": 0}, "patience=0 must be at least 1"),
+        ({"min_delta": -0.1}, "min_delta=-0.1 must be finite and at least 0"),
+        ({"min_delta": float("nan")}, "min_delta=nan must be finite"),
+    ],
+)
+def test_early_stopping_refuses_a_patience_or_difference_out_of_range(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EarlyStopping(**wrong)
+
+
+# -- Evaluating -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_evaluation_every_few_rounds_is_that_of_the_run_so_far(clients: wafl.Federation, every: int) -> None:
+    attack = wafl.PGD(epsilon=0.2, steps=3)
+    run = fit(
+        clients, EvaluateEvery(clients, every), EvaluateEvery(clients, every, attack=attack, attacked=0.6, seed=9)
+    )
+    for record in run.history:
+        if (record.round + 1) % every:
+            assert record.metrics == {}
+            continue
+        shorter = fit(clients, rounds=record.round + 1)
+        clean, moved = (
+            wafl.evaluate(shorter, clients),
+            wafl.evaluate(shorter, clients, attack=attack, attacked=0.6, seed=9),
+        )
+        assert record.metrics == {
+            "accuracy": clean.accuracy,
+            "test_loss": clean.loss,
+            "attacked_accuracy": moved.accuracy,
+            "attacked_loss": moved.loss,
+        }
+        assert moved.loss > clean.loss
+
+
+def test_the_evaluation_of_a_regression_adds_a_loss_and_no_accuracy() -> None:
+    rng = np.random.default_rng(1)
+    targets = wafl.Federation.from_arrays([(rng.random((8, 3)), rng.random(8)) for _ in range(3)])
+    run = fit(targets, EvaluateEvery(targets, 3), method=wafl.FedAvg(), loss="squared_error")
+    assert [set(record.metrics) for record in run.history] == [set(), set(), {"test_loss"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rounds": 0}, "rounds=0 must be at least 1: how often to evaluate"),
+        ({"attacked": 1.5}, "attacked=1.5 is a share of the clients"),
+        ({"attack": "pgd"}, "'pgd' is not an attack"),
+    ],
+)
+def test_evaluation_refuses_options_out_of_range(clients: wafl.Federation, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EvaluateEvery(clients, **wrong)
+
+
+def test_evaluation_of_clients_without_test_examples_is_refused_before_any_work() -> None:
+    rng = np.random.default_rng(1)
+    untested = wafl.Federation.from_arrays([(rng.random((8, 3)), np.arange(8) % 2)], test_fraction=0)
+    with pytest.raises(ValueError, match="no client has test examples"):
+        EvaluateEvery(untested)
+
+
+# -- Resuming -------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_is_evaluated_and_stops_where_an_uninterrupted_one_does(
+    tmp_path: Path, clients: wafl.Federation
+) -> None:
+    """The earlier metrics are in the checkpoint, and early stopping looks at nothing else."""
+
+    def watch() -> list[Any]:
+        return [EvaluateEvery(clients, 2), EarlyStopping("test_loss", patience=2, min_delta=0.02)]
+
+    whole = sweep(clients, *watch(), rounds=40)
+    lengths = [len(run.history) for run in whole]
+    assert min(lengths) < max(lengths)
+    for at in (1, min(lengths) - 1, min(lengths)):
+
+        def fails(moment: Moment, at: int = at) -> None:
+            if moment.record.round == at:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            sweep(clients, *watch(), fails, rounds=40, checkpoint=Checkpoint(tmp_path / str(at)))
+        again = sweep(clients, *watch(), rounds=40, checkpoint=Checkpoint(tmp_path / str(at)))
+        for one, other in zip(whole, again, strict=True):
+            assert all(torch.equal(value, other.params[name]) for name, value in one.params.items())
+            assert one.history.column("metrics") == other.history.column("metrics")

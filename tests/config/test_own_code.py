@@ -1,0 +1,163 @@
+"""Code that an experiment names runs when somebody starts it, and never because somebody reads a folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from wafl.base.errors import ConfigError, UntrustedError
+from wafl.cli import shared
+from wafl.cli.main import app
+from wafl.config.own_code import imported, own_code
+from wafl.studies.study import Study
+
+MODULE = """
+from pathlib import Path
+
+import numpy as np
+import wafl
+from helpers import SIZE
+
+with Path(__file__).with_name("ran").open("a") as file:
+    file.write("x")
+
+
+def clients():
+    x = np.random.default_rng(0).random((SIZE, 3))
+    return wafl.Federation.from_arrays([(x, np.arange(SIZE) % 3), (1 - x, np.arange(SIZE) % 3)], test_fraction=0.5)
+"""
+EXPERIMENT = """
+name = "mine"
+[data]
+source = "strange:clients"
+[schedule]
+rounds = 1
+local_steps = 1
+[attack]
+kind = "none"
+[[methods]]
+method = "FedAvg"
+"""
+READERS = [
+    ("evaluate", "study", "--attack", "none"),
+    ("theory", "study", "--radii", "0.1"),
+    ("export", "study", "--format", "safetensors"),
+    ("resume", "study"),
+    ("config", "check", "study/config.toml"),
+    ("config", "check", "experiment.toml"),
+]
+
+
+def invoke(*arguments: Any, **options: Any) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
+
+
+@pytest.fixture
+def downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A finished study with its code, which somebody else ran; nothing is remembered here."""
+    for name, text in (
+        ("strange.py", MODULE),
+        ("helpers.py", "SIZE = 12"),
+        ("sklearn.py", "1 / 0"),
+    ):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "theirs"))
+    result = invoke("run", "experiment.toml", "--output", ".", "--name", "study")
+    assert result.exit_code == 0, result.output
+    (tmp_path / "ran").unlink()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "ours"))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    """As in a new process."""
+    for name in ("strange", "helpers"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: " ".join(command[:2]))
+def test_reading_runs_no_code_until_it_is_trusted(command: tuple[str, ...], downloaded: Path) -> None:
+    refused = invoke(*command)
+    assert refused.exit_code == 2, refused.output
+    assert "runs code, which has not run here before: strange:clients" in " ".join(refused.output.split())
+    assert "--trust" in refused.output
+    assert not (downloaded / "ran").exists()
+    allowed = invoke(*command, "--trust")
+    assert allowed.exit_code == 0, allowed.output
+    assert (downloaded / "ran").exists()
+
+
+def test_what_was_trusted_once_is_remembered_until_it_changes(downloaded: Path) -> None:
+    assert invoke("config", "check", "experiment.toml", "--trust").exit_code == 0
+    assert invoke("config", "check", "experiment.toml").exit_code == 0
+    with (downloaded / "helpers.py").open("a") as file:
+        file.write("# one more line")
+    assert invoke("config", "check", "experiment.toml").exit_code == 2
+
+
+def test_what_somebody_ran_can_be_read_without_asking(downloaded: Path) -> None:
+    shutil.rmtree(downloaded / "study")
+    assert invoke("run", "experiment.toml", "--output", ".", "--name", "study").exit_code == 0
+    assert invoke("evaluate", "study", "--attack", "none").exit_code == 0
+    assert invoke("resume", "study").exit_code == 0
+
+
+def test_on_a_terminal_somebody_is_asked_once(downloaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    declined = invoke("resume", "study", input="n\n")
+    assert declined.exit_code == 2
+    assert not (downloaded / "ran").exists()
+    assert invoke("resume", "study", input="y\n").exit_code == 0
+    assert invoke("resume", "study", input="").exit_code == 0
+
+
+def test_from_python_a_strangers_study_needs_trust_too(downloaded: Path) -> None:
+    with pytest.raises(UntrustedError, match="strange:clients"):
+        Study.resume(downloaded / "study")
+    assert not (downloaded / "ran").exists()
+    assert not Study.resume(downloaded / "study", trust=True).pending()
+
+
+def test_a_plain_study_with_a_library_of_its_own_next_to_it_runs_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sklearn.py").write_text("1 / 0")
+    (tmp_path / "experiment.toml").write_text(
+        EXPERIMENT.replace('source = "strange:clients"', "iid = true\nnum_clients = 4")
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
+    result = invoke("config", "check", "experiment.toml")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("name", ["json", "sklearn", "wafl"])
+def test_a_module_with_the_name_of_a_library_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("def make(): ...")
+    with (
+        pytest.raises(ConfigError, match="has the name of an installed library: rename your module"),
+        own_code(tmp_path, [f"{name}:make"], trust=True),
+    ):
+        pass
+
+
+def test_two_experiments_with_modules_of_one_name_get_their_own(tmp_path: Path) -> None:
+    before = list(sys.path)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "twin.py").write_text(f"def make(): return {name!r}")
+        with own_code(tmp_path / name, ["twin:make"], trust=True):
+            assert imported("data.source", "twin:make")() == name
+    assert sys.path == before
+    sys.modules.pop("twin")

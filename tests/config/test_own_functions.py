@@ -1,0 +1,336 @@
+"""Models, data, methods and parts that an experiment file takes from your own functions."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import wafl
+from tests.config.commands import STARTER, as_toml, assert_one_line, check, invoke, one_command, write
+from wafl.callbacks import Moment
+from wafl.config.read import parse_experiment
+from wafl.studies.study import Study
+
+__all__ = ["one_command"]
+
+BASE: dict[str, Any] = {
+    "seeds": [0, 4],
+    "data": {"num_clients": 5, "labels_per_client": 4},
+    "schedule": {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1},
+    "attack": {"kind": "none"},
+}
+COMMON: dict[str, Any] = {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
+
+
+OWN = """
+import torch
+import wafl
+
+
+def make_clients():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 12, 3, generator=generator)
+    return wafl.Federation.from_arrays([(x[i], (torch.arange(12) + i) % 3) for i in range(4)], bounds=(0.0, 1.0))
+
+
+def build(clients):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+    generator = torch.Generator().manual_seed(7)
+    for value in model.parameters():
+        value.data = torch.rand(value.shape, generator=generator)
+    return model
+
+
+def nothing(*_):
+    return 3
+
+
+def two(one, other):
+    return one
+
+
+class Inside:
+    @staticmethod
+    def make():
+        return make_clients()
+
+
+number = 3
+"""
+OWN_FILE = """
+name = "own"
+data.source = "{module}:make_clients"
+model.kind = "{module}:build"
+schedule = {{rounds = 2, local_steps = 1, learning_rate = 0.1}}
+methods = [{{method = "FedAvg"}}]
+attack.steps = 2
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
+    """A folder with a module, whose name no other test uses, and an experiment next to it."""
+    module = "mine_" + re.sub(r"\W", "_", request.node.name)
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / f"{module}.py").write_text(OWN)
+    (folder / "exp.toml").write_text(OWN_FILE.format(module=module))
+    yield folder / "exp.toml", module
+    sys.modules.pop(module, None)
+
+
+def test_a_module_next_to_the_file_provides_model_and_data(
+    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, module = own
+    before = list(sys.path)
+    assert invoke("run", str(path.relative_to(tmp_path))).exit_code == 0
+    assert sys.path == before, "imports look elsewhere again"
+    mine = sys.modules[module]
+    clients, model = mine.make_clients(), mine.build(None)
+    run = wafl.fit(model, clients, wafl.FedAvg(), rounds=2, local_steps=1, learning_rate=0.1)
+    saved = wafl.load_run(tmp_path / "runs" / "own" / "fedavg", model=model)
+    assert all(torch.equal(value, saved.params[name]) for name, value in run.params.items())
+
+
+def test_a_function_inside_a_class_can_provide_the_data(own: tuple[Path, str]) -> None:
+    path, module = own
+    assert check(path, f"data.source={module}:Inside.make").exit_code == 0
+
+
+@pytest.mark.parametrize("key", ["data.source", "model.kind"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:make", "cannot be imported: No module named 'no_such_module'"),
+        ("{module}:no_such_function", "cannot be imported: "),
+        ("{module}.sub:make", "cannot be imported: "),
+        ("{module}:number", "is not a function"),
+        ("{module}:nothing", "returned int, not a "),
+        (".{module}:make", ""),
+        ("..:make", ""),
+        ("{module}:.", ""),
+    ],
+)
+def test_a_function_that_provides_no_model_or_data_is_one_line(
+    own: tuple[Path, str], key: str, name: str, message: str
+) -> None:
+    path, module = own
+    wanted = {"data.source": "wafl.Federation", "model.kind": "torch.nn.Module"}[key]
+    name = name.format(module=module)
+    result = check(path, f"{key}={name}")
+    assert_one_line(result, key, name, message + (wanted if message.endswith("not a ") else ""))
+
+
+def test_a_model_that_does_not_fit_the_data_is_one_line(own: tuple[Path, str]) -> None:
+    path, _ = own
+    result = check(path, "data={num_clients=5, iid=true}")
+    assert_one_line(result, "the model does not take examples of shape (1, 8, 8)")
+
+
+def test_a_module_next_to_the_file_comes_before_one_of_the_same_name_elsewhere(
+    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of the same name elsewhere is not imported instead."""
+    path, module = own
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / f"{module}.py").write_text("raise RuntimeError('the wrong one')")
+    monkeypatch.syspath_prepend(elsewhere)
+    assert check(path).exit_code == 0
+
+
+def test_two_experiments_in_one_process_each_import_their_own_module(own: tuple[Path, str], tmp_path: Path) -> None:
+    """Both modules have the same name."""
+    path, module = own
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / f"{module}.py").write_text(OWN.replace("rand(4, 12, 3", "rand(6, 12, 3").replace("range(4)", "range(6)"))
+    (other / "exp.toml").write_text(path.read_text())
+    assert "4 clients" in check(path).stdout
+    assert "6 clients" in check(other / "exp.toml").stdout
+
+
+# -- Your own methods and parts -------------------------------------------------------------------------------
+
+
+PARTS_MODULE = """
+from dataclasses import dataclass
+
+import wafl
+
+
+def strong(strength=1.0, norm="2", steps=3):
+    objective = wafl.objectives.wasserstein(gamma=1 / strength, norm=float(norm), steps=steps)
+    return wafl.Method("strong", objective, wafl.weights.uniform())
+
+
+@dataclass(frozen=True)
+class Half:
+    keep: float = 0.5
+
+    def initial_vectors(self, params):
+        return {"last": params.clone()}
+
+    def step(self, params, weights, replies, vectors):
+        return self.keep * params + (1 - self.keep) * replies.params.mean(0), {"last": params}
+
+
+def server(keep):
+    return Half(keep)
+
+
+def local(mu=0.1):
+    return wafl.local.prox(mu)
+
+
+def rule():
+    return wafl.weights.fixed([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
+    """A folder with a module of methods and parts, and its name."""
+    module = "parts_" + re.sub(r"\W", "_", request.node.name)
+    (tmp_path / f"{module}.py").write_text(PARTS_MODULE)
+    yield tmp_path, module
+    sys.modules.pop(module, None)
+
+
+def trained(folder: Path, source: Path, method: dict[str, Any]) -> dict[str, wafl.Run]:
+    """The runs of a study with one method, by their folders."""
+    Study.create(parse_experiment({**BASE, "methods": [method]}, "here"), folder, source).run()
+    return {str(path.parent.relative_to(folder)): wafl.load_run(path.parent) for path in folder.rglob("run.json")}
+
+
+def assert_same(one: wafl.Run, other: wafl.Run) -> None:
+    assert all(torch.equal(value, one.params[name]) for name, value in other.params.items())
+    assert one.history.column("loss") == other.history.column("loss")
+    assert torch.equal(one.client_weights, other.client_weights)
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_your_own_method_trains_what_its_function_returns_and_a_list_of_arguments_is_a_sweep(
+    parts: tuple[Path, str], clients: wafl.Federation
+) -> None:
+    folder, module = parts
+    options = {"strength": [0.5, 2.0], "norm": ["1", "inf"], "steps": 2}
+    entry = {"method": f"{module}:strong", "options": options, "learning_rate": [0.1, 0.2]}
+    runs = trained(folder / "study", folder, entry)
+    strong = sys.modules[module].strong
+    assert len(runs) == 16
+    for strength in (0.5, 2.0):
+        for norm in ("1", "inf"):
+            method = strong(strength, norm, steps=2)
+            grid = {"learning_rate": [0.1, 0.2], "seed": [0, 4]}
+            for run in wafl.sweep(wafl.models.mlr(clients), clients, method, grid, **COMMON):
+                point = run.settings["sweep"]
+                name = f"strong-strength={strength}-norm={norm}-learning_rate={point['learning_rate']}"
+                saved = runs[name + ("" if point["seed"] == 0 else "/seed-4")]
+                assert_same(saved, run)
+                assert saved.settings["sweep"] == {"strength": strength, "norm": norm, **point}
+    rows = [json.loads(line) for line in (folder / "study" / "metrics.jsonl").read_text().splitlines()]
+    assert {(row["method"], row["strength"], row["norm"]) for row in rows} == {
+        ("strong", strength, norm) for strength in (0.5, 2.0) for norm in ("1", "inf")
+    }
+
+
+def test_your_own_server_local_step_and_client_weights_are_used(
+    parts: tuple[Path, str], clients: wafl.Federation
+) -> None:
+    folder, module = parts
+    runs = trained(
+        folder / "study",
+        folder,
+        {
+            "method": "WAFL",
+            "gamma": 2.0,
+            "server": {"kind": f"{module}:server", "options": {"keep": 0.25}},
+            "local": {"kind": f"{module}:local"},
+            "client_weights": f"{module}:rule",
+        },
+    )
+    mine = sys.modules[module]
+    method = wafl.WAFL(gamma=2.0, server=mine.Half(0.25), local=wafl.local.prox(0.1), client_weights=mine.rule())
+    for run in wafl.sweep(wafl.models.mlr(clients), clients, method, {"seed": [0, 4]}, **COMMON):
+        assert_same(runs["wafl" if run.settings["sweep"]["seed"] == 0 else "wafl/seed-4"], run)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"method": "{module}:none"}, "none.method = '{module}:none' cannot be imported"),
+        ({"method": "no_such_module:make"}, "make.method = 'no_such_module:make' cannot be imported"),
+        ({"method": "{module}:nothing"}, "returned int, not a wafl.Method"),
+        ({"method": "{module}:wafl"}, "is not a function"),
+        ({"method": "{module}:strong", "options": {"strenght": 1}}, "unexpected keyword argument 'strenght'"),
+        ({"method": "{module}:strong", "options": {"strength": [1.0, -1.0]}}, "gamma=-1.0 must be positive"),
+        ({"method": "{module}:strong", "options": {"strength": [1.0, 1.0]}}, "has a value twice"),
+        ({"method": "{module}:strong", "options": {"strength": []}}, "a sweep is a list of numbers or plain words"),
+        ({"method": "{module}:strong", "options": {"norm": ["a/b"]}}, "a sweep is a list of numbers or plain words"),
+        ({"method": "{module}:strong", "options": {"norm": [[1], [2]]}}, "a sweep is a list of numbers or plain words"),
+        ({"method": "{module}:strong", "options": {"seed": [1, 2]}}, "options.seed cannot be swept under this name"),
+        ({"method": "{module}:server"}, "missing a required argument: 'keep'"),
+        ({"method": "WAFL", "server": {"kind": "{module}:server"}}, "missing a required argument: 'keep'"),
+        ({"method": "WAFL", "server": {"kind": "{module}:nothing"}}, "wafl: server=3 does not implement Server"),
+        ({"method": "WAFL", "local": {"kind": "{module}:nothing"}}, "wafl: local=3 does not implement LocalStep"),
+        ({"method": "WAFL", "local": {"kind": "{module}:none"}}, "local.kind = '{module}:none' cannot be imported"),
+        ({"method": "WAFL", "client_weights": "{module}:nothing"}, "client_weights=3 does not implement ClientWeights"),
+        ({"method": "WAFL", "client_weights": "{module}:none"}, "client_weights = '{module}:none' cannot be imported"),
+        ({"method": "FedAdam", "server_learning_rate": 0.5}, "server_learning_rate=0.5"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_your_own_method_or_part_that_cannot_be_used_is_one_line(
+    tmp_path: Path, parts: tuple[Path, str], method: dict[str, Any], message: str
+) -> None:
+    _, module = parts
+    text = STARTER[: STARTER.index("[[methods]]")] + "[attack]\nsteps = 1\n[[methods]]\n"
+    lines = (f"{name} = {as_toml(value)}" for name, value in method.items())
+    path = write(tmp_path, text + "\n".join(lines).replace("{module}", module))
+    assert_one_line(check(path), message.replace("{module}", module))
+
+
+def test_your_own_method_is_changed_by_the_name_of_its_function(tmp_path: Path, parts: tuple[Path, str]) -> None:
+    _, module = parts
+    head = STARTER[: STARTER.index("[[methods]]")]
+    path = write(tmp_path, f'{head}[[methods]]\nmethod = "{module}:strong"\n')
+    result = check(path, "methods.strong.options.strength=[0.25, 0.5]", "methods.strong.rounds=3")
+    assert result.exit_code == 0, result.stderr
+    assert "strong: strong, 3 rounds, 4 runs, swept: strength" in result.stdout
+
+
+def test_a_study_of_your_own_method_resumes_to_the_same_bits(tmp_path: Path, parts: tuple[Path, str]) -> None:
+    folder, module = parts
+    content = {**BASE, "methods": [{"method": f"{module}:strong", "options": {"strength": [0.1, 0.2]}}]}
+    whole = Study.create(parse_experiment(content, "here"), tmp_path / "whole", folder)
+    whole.run()
+
+    def stop(_: Moment) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Study.create(parse_experiment(content, "here"), tmp_path / "study", folder).run([stop])
+    sys.modules.pop(module)
+    assert invoke("resume", str(tmp_path / "study")).exit_code == 0
+    for path in (tmp_path / "whole").rglob("params.safetensors"):
+        again = tmp_path / "study" / path.relative_to(tmp_path / "whole")
+        assert again.read_bytes() == path.read_bytes()

@@ -1,0 +1,57 @@
+"""A method or a part is named in its own file, its own test and one list: everything else is derived from the lists."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import wafl
+from wafl.methods import FAMILIES
+from wafl.methods.preset import Preset
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", "examples")
+PAGES = {".md", ".html", ".png", ".svg"}
+"""Pages are generated, or prose."""
+SHARED = {Path(__file__), ROOT / "src/wafl/__init__.pyi"}
+
+
+def files() -> list[Path]:
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file())
+    return [path for path in found if path.suffix not in PAGES and "__pycache__" not in path.parts]
+
+
+def part_of(preset: Preset[...]) -> type:
+    """The part that makes the method what it is."""
+    method = preset()
+    plain = wafl.FedAvg()
+    (part,) = (
+        getattr(method, slot)
+        for slot in ("objective", "client_weights", "server", "local")
+        if getattr(method, slot) != getattr(plain, slot)
+    )
+    return type(part)
+
+
+@pytest.mark.parametrize(
+    ("preset", "test"),
+    [
+        (wafl.FedSR, "test_simple_representation.py"),
+        (wafl.REx, "test_reweighted.py"),
+        (wafl.FedGMA, "test_robust_servers.py"),
+    ],
+    ids=["an objective", "a rule for the client weights", "a server"],
+)
+def test_a_method_and_its_part_are_named_in_their_own_files_and_one_list(preset: Preset[...], test: str) -> None:
+    part = part_of(preset)
+    own = Path(str(sys.modules[part.__module__].__file__))
+    (family,) = (Path(str(each.__file__)) for each in FAMILIES if preset in vars(each).values())
+    allowed = {own, own.with_name("__init__.py"), own.parents[1] / "__init__.py", family, *SHARED}
+    words = rf"\b({preset.__name__}|{preset.__name__.lower()}|{part.__name__})\b|[\"'.]{own.stem}\b"
+    named = {path for path in files() if re.search(words, path.read_text(errors="ignore"))}
+    elsewhere = {str(path.relative_to(ROOT)) for path in named - allowed if path.name != test}
+    assert not elsewhere, f"derive these from wafl.METHODS or from the list of the part's folder: {elsewhere}"
+    assert {own, family} <= named

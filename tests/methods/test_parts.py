@@ -1,0 +1,169 @@
+"""Each named method has the parts that its paper says, and options reach the part that they belong to."""
+
+import inspect
+import math
+
+import pytest
+
+import wafl
+from wafl import objectives, weights
+from wafl.methods.preset import Preset
+from wafl.objectives import Wasserstein
+
+
+@pytest.mark.parametrize("name", wafl.METHODS)
+def test_a_named_method_has_the_parts_that_it_extends_and_otherwise_those_of_fedavg(name):
+    preset, plain = wafl.METHODS[name], wafl.FedAvg()
+    method = preset()
+    assert method.name == name
+    extended = {base.slot: base for base in preset.options.__bases__ if hasattr(base, "slot")}
+    decided = set(extended) | set(preset.options().parts())
+    for slot in ("objective", "client_weights", "server", "local"):
+        part = getattr(method, slot)
+        assert (part != getattr(plain, slot)) == (slot in decided), slot
+        if slot in extended:
+            assert type(getattr(part, "optimizer", part) if slot == "server" else part) is extended[slot]
+    left_open = {"client_weights", "server", "local"} - decided
+    assert left_open == {"client_weights", "server", "local"} & set(inspect.signature(preset).parameters)
+
+
+def test_every_preset_is_listed_and_public_and_has_a_place_of_its_own():
+    assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
+    public = {name for name in wafl.__all__ if isinstance(getattr(wafl, name), Preset)}
+    assert set(wafl.METHODS) == public
+    places = [preset.options.about.place for preset in wafl.METHODS.values()]
+    assert places == sorted(set(places)), f"two methods have one place: the next free one is {max(places) + 1}"
+
+
+def test_afl_and_drfa_learn_by_their_own_rules():
+    assert wafl.AFL(weights_step=0.3).client_weights == weights.agnostic(0.3)
+    assert wafl.DRFA(weights_step=0.3).client_weights == weights.snapshot(0.3)
+    assert weights.agnostic(0.3) != weights.snapshot(0.3)
+
+
+def test_the_options_of_a_method_reach_its_objective():
+    options = {"norm": 1, "power": 1, "label_cost": 4.0, "steps": 3, "tolerance": 0.1, "restarts": 2, "bounds": (0, 1)}
+    given = wafl.WAFL(gamma=3.0, **options).objective
+    assert {name: getattr(given, name) for name in options} == options
+    assert (given.gamma, given.radius) == (3.0, None)
+    strict = wafl.WAFL(radius=0.7, strict=True).objective
+    assert (strict.radius, strict.strict) == (0.7, True)
+
+    pgm = wafl.FedPGM(epsilon=0.3, step_size=0.05, steps=7, norm=2, random_start=True, bounds=(-1, 1)).objective
+    assert (pgm.epsilon, pgm.step_size, pgm.steps, pgm.norm) == (0.3, 0.05, 7, 2)
+    assert (pgm.random_start, pgm.bounds) == (True, (-1, 1))
+
+    fgsm = wafl.FedFGSM(epsilon=0.3, norm=2, bounds=(-1, 1)).objective
+    assert (fgsm.epsilon, fgsm.norm, fgsm.bounds) == (0.3, 2, (-1, 1))
+    assert fgsm.scalars()["step_size"] == 0.3, "its one step goes to the surface of the ball"
+
+    affine = wafl.FedRobust(penalty=5.0, step_size=0.2).objective
+    assert (affine.penalty, affine.step_size) == (5.0, 0.2)
+
+
+def test_the_defaults_are_those_of_the_papers():
+    assert wafl.WAFL().objective.gamma == 0.5
+    assert wafl.WAFL().objective.norm == 2
+    assert wafl.WAFL().objective.label_cost == math.inf
+    assert wafl.FedPGM().objective.norm == math.inf
+
+
+def test_the_default_steps_of_fedpgm_can_cross_its_whole_ball():
+    scalars = wafl.FedPGM(epsilon=0.3, steps=40).objective.scalars()
+    assert 40 * scalars["step_size"] >= 2 * 0.3
+
+
+@pytest.mark.parametrize("make", [wafl.FedAvg, wafl.WAFL, wafl.FedPGM, wafl.FedFGSM, wafl.FedRobust])
+def test_any_objective_works_with_any_weights(make):
+    assert make(client_weights=weights.snapshot(0.5)).client_weights == weights.snapshot(0.5)
+    assert make(client_weights=weights.fixed([1, 2])).client_weights == weights.fixed([1, 2])
+
+
+@pytest.mark.parametrize("make", [wafl.WAFL, objectives.wasserstein])
+def test_gamma_and_radius_together_are_refused(make):
+    with pytest.raises(ValueError, match=r"give gamma or radius, not both \(gamma=0.5, radius=0.1\)"):
+        make(gamma=0.5, radius=0.1)
+
+
+@pytest.mark.parametrize("make", [lambda: wafl.WAFL().objective, objectives.wasserstein, Wasserstein])
+def test_without_gamma_and_radius_gamma_is_that_of_the_paper(make):
+    assert (make().gamma, make().radius) == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        (wafl.WAFL(gamma=1.0), {"gamma": 2.0, "steps": 4}),
+        (wafl.FedPGM(), {"epsilon": 0.9, "norm": 2}),
+        (wafl.FedFGSM(), {"epsilon": 0.9}),
+        (wafl.FedRobust(), {"penalty": 9.0}),
+    ],
+)
+def test_with_options_changes_only_what_it_is_told(method, changes):
+    changed = method.with_options(**changes)
+    assert {name: getattr(changed.objective, name) for name in changes} == changes
+    assert (changed.name, changed.client_weights) == (method.name, method.client_weights)
+    back = changed.with_options(**{name: getattr(method.objective, name) for name in changes})
+    assert back == method
+    assert method.with_options() == method
+
+
+def test_with_options_changes_the_step_of_learned_weights():
+    assert wafl.AFL(weights_step=0.1).with_options(weights_step=0.7) == wafl.AFL(weights_step=0.7)
+    both = wafl.WAFL(gamma=1.0, client_weights=weights.snapshot(0.1)).with_options(gamma=2.0, weights_step=0.7)
+    assert both == wafl.WAFL(gamma=2.0, client_weights=weights.snapshot(0.7))
+
+
+def test_with_options_replaces_a_radius_by_a_gamma_and_back():
+    assert wafl.WAFL(radius=0.3).with_options(gamma=2.0).objective.radius is None
+    assert wafl.WAFL(gamma=2.0).with_options(radius=0.3).objective.radius == 0.3
+
+
+def test_with_options_refuses_gamma_and_radius_together():
+    with pytest.raises(ValueError, match="not both"):
+        wafl.WAFL(gamma=1.0).with_options(gamma=2.0, radius=0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "known"),
+    [
+        (wafl.WAFL(), "epsilon", "gamma, radius, norm"),
+        (wafl.FedPGM(), "gamma", "epsilon"),
+        (wafl.FedAvg(), "weights_step", "rate, client_weights, server, local"),
+        (wafl.AFL(), "gamma", "weights_step"),
+    ],
+)
+def test_an_unknown_option_is_an_error_that_lists_the_known_ones(method, name, known):
+    with pytest.raises(ValueError, match=f"{method.name} has no option '{name}'; it has: .*{known}"):
+        method.with_options(**{name: 1.0})
+
+
+def test_with_options_refuses_values_out_of_range():
+    with pytest.raises(ValueError, match="gamma=-1"):
+        wafl.WAFL().with_options(gamma=-1)
+    with pytest.raises(ValueError, match=r"=0 .*positive"):
+        wafl.DRFA().with_options(weights_step=0)
+
+
+@pytest.mark.parametrize("name", wafl.METHODS)
+def test_the_help_of_a_preset_lists_each_of_its_arguments_with_its_type_and_purpose(name):
+    preset = wafl.METHODS[name]
+    lines = inspect.getdoc(preset).splitlines()
+    for argument, parameter in inspect.signature(preset).parameters.items():
+        (line,) = [line for line in lines if line.startswith(f"    {argument}: ")]
+        assert line.endswith(".")
+        assert "Annotated" not in str(parameter)
+        assert parameter.default is not inspect.Parameter.empty
+
+
+def test_with_options_replaces_a_part_and_options_of_the_new_part_at_once():
+    method = wafl.FedAvg().with_options(server=wafl.servers.adam(0.1), rate=0.5, local=wafl.local.prox(0.1), mu=0.2)
+    assert method == wafl.FedAvg(server=wafl.servers.adam(0.5), local=wafl.local.prox(0.2))
+    with pytest.raises(ValueError, match="FedAvg has no option 'beta1'; it has: rate, client_weights, server, local"):
+        wafl.FedAvg(server=wafl.servers.adam(0.1)).with_options(server=wafl.servers.sgd(), beta1=0.5)
+
+
+def test_the_step_of_learned_weights_is_named_as_the_user_names_it():
+    for make in (wafl.AFL, wafl.DRFA):
+        with pytest.raises(ValueError, match=r"^weights_step=-1 must be positive and finite"):
+            make(weights_step=-1)

@@ -1,0 +1,141 @@
+"""The linear maximizer, the heart of the ascent, against closed forms and a general solver."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.oracles import objective as oracles
+from wafl.base.norms import power_norm
+from wafl.objectives.ball.ascent import Room, linear_maximizer
+from wafl.objectives.ball.staircase import by_sorting, crossing
+
+NORMS = (1, 2, math.inf)
+SLOPES = st.floats(-3, 3).map(lambda value: round(value, 2))
+SPACES = st.floats(0, 2).map(lambda value: round(value, 2))
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64).view(1, 1, -1)
+
+
+def maximizer(gradient, gamma, norm, power, room=None):
+    return linear_maximizer(tensor(gradient), torch.tensor([gamma], dtype=torch.float64), norm, power, room)[0, 0]
+
+
+def gain(gradient, delta, gamma, norm, power):
+    return float(np.dot(gradient, delta) - gamma * np.linalg.norm(delta, ord=norm) ** power)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@oracles.quick
+@given(st.lists(SLOPES, min_size=1, max_size=4), st.floats(0.1, 5))
+def test_without_bounds_the_linear_maximizer_gains_what_the_dual_norm_says(norm, gradient, gamma):
+    delta = maximizer(gradient, gamma, norm, 2).numpy()
+    dual = np.linalg.norm(gradient, ord=oracles.dual_order(norm))
+    assert np.linalg.norm(delta, ord=norm) == pytest.approx(dual / (2 * gamma))
+    assert gain(gradient, delta, gamma, norm, 2) == pytest.approx(dual**2 / (4 * gamma))
+    far = np.full(len(gradient), 100.0)
+    best = oracles.best_linear_gain(np.array(gradient), gamma, norm, 2, -far, far)
+    assert gain(gradient, delta, gamma, norm, 2) >= best - 1e-7
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("norm", NORMS)
+@oracles.quick
+@given(st.lists(st.tuples(SLOPES, SPACES, SPACES), min_size=1, max_size=4), st.floats(0.1, 5))
+def test_within_bounds_the_linear_maximizer_beats_a_general_solver(norm, power, coordinates, gamma):
+    gradient, down, up = (np.array(part) for part in zip(*coordinates, strict=True))
+    delta = maximizer(gradient, gamma, norm, power, Room(tensor(down), tensor(up))).numpy()
+    assert (delta >= -down).all()
+    assert (delta <= up).all()
+    best = oracles.best_linear_gain(gradient, gamma, norm, power, -down, up)
+    assert gain(gradient, delta, gamma, norm, power) >= best - 1e-7
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("norm", [1, math.inf])
+@pytest.mark.parametrize("levels", [None, 16])
+def test_within_bounds_the_linear_maximizer_is_that_of_sorting_all_coordinates(norm, power, levels):
+    """Images have few gray levels, so many coordinates reach their bounds together; half of the pixels are dark."""
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(6, 5, 100, generator=generator, dtype=torch.float64)
+    x = torch.rand(6, 5, 100, generator=generator, dtype=torch.float64)
+    if levels is not None:
+        x = (x * levels).round() / levels * (torch.rand(x.shape, generator=generator) < 0.5)
+    gammas = torch.tensor([1e-3, 0.1, 1.0, 10.0, 100.0, 1e4], dtype=torch.float64)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        g, box = gradient.to(dtype), Room.within(x.to(dtype), (0.0, 1.0))
+        found = linear_maximizer(g, gammas.to(dtype), norm, power, box)
+        for lane, gamma in enumerate(gammas.tolist()):
+            for example in range(5):
+                parts = (part[lane, example].double().numpy() for part in (box.down, box.up))
+                expected = oracles.sorted_linear_maximizer(
+                    g[lane, example].double().numpy(), gamma, norm, power, *parts
+                )
+                off = np.linalg.norm(found[lane, example].double().numpy() - expected, ord=norm)
+                assert off <= tolerance * np.linalg.norm(expected, ord=norm), (gamma, example)
+
+
+@pytest.mark.parametrize("norm", [1, math.inf])
+def test_a_box_open_on_one_side_bounds_only_that_side(norm):
+    gradient, x = torch.tensor([[[1.0, -2.0, 0.5]]]), torch.tensor([[[0.5, 0.1, 0.3]]])
+    open_box = linear_maximizer(gradient, torch.tensor([0.5]), norm, 2, Room.within(x, (0.0, math.inf)))
+    wide_box = linear_maximizer(gradient, torch.tensor([0.5]), norm, 2, Room.within(x, (0.0, 1e4)))
+    assert torch.allclose(open_box, wide_box, rtol=1e-6)
+    assert (x + open_box).min() == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_zero_gradient_moves_nothing(norm):
+    room = Room(tensor([1.0, 0.0]), tensor([0.0, 2.0]))
+    assert maximizer([0.0, 0.0], 0.5, norm, 2).tolist() == [0.0, 0.0]
+    for power in (1, 2):
+        assert maximizer([0.0, 0.0], 0.5, norm, power, room).abs().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_power_one_without_bounds_is_refused(norm):
+    with pytest.raises(ValueError, match="without bounds"):
+        maximizer([1.0], 0.5, norm, 1)
+
+
+def test_each_lane_is_moved_by_its_own_gamma():
+    gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
+    gammas = torch.tensor([0.5, 1.0, 4.0])
+    room = Room.within(torch.rand(gradient.shape, generator=torch.Generator().manual_seed(1)), (0.0, 1.0))
+    for norm in NORMS:
+        for power in (1, 2):
+            together = linear_maximizer(gradient, gammas, norm, power, room)
+            for lane in range(3):
+                alone = linear_maximizer(
+                    gradient[lane : lane + 1],
+                    gammas[lane : lane + 1],
+                    norm,
+                    power,
+                    Room(room.down[lane : lane + 1], room.up[lane : lane + 1]),
+                )
+                assert torch.equal(together[lane : lane + 1], alone)
+
+
+def test_power_norm_agrees_with_numpy():
+    delta = np.random.default_rng(0).normal(size=(2, 3, 4))
+    for norm in NORMS:
+        for power in (1, 2):
+            expected = np.linalg.norm(delta, ord=norm, axis=-1) ** power
+            np.testing.assert_allclose(power_norm(torch.from_numpy(delta), norm, power).numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("slope", [0.05, 1.0, 30.0])
+def test_sorting_finds_the_same_crossing_as_narrowing_it_down(slope: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reach, gain = torch.rand(2, 200, 40, dtype=torch.float64, generator=generator).unbind(0)
+    reach[:, ::5] = reach[:, 1::5]  # several drop out together
+
+    def line(height: torch.Tensor) -> torch.Tensor:
+        return height / slope
+
+    torch.testing.assert_close(by_sorting(reach, gain, line), crossing(reach, gain, line), atol=1e-14, rtol=0)

@@ -1,0 +1,232 @@
+"""PGM, FGSM and the attacks made of them stay within their ball and bounds, and do what a closed form says."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from tests.oracles import objective as oracles
+from wafl import FGSM, PGD
+from wafl.base.random import Key
+from wafl.objectives import ObjectiveState, ProjectedAscent, fgsm, pgm
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
+
+NORMS = (2, math.inf)
+
+
+def network(seed, dtype=torch.float64):
+    draw = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
+    for value in model.parameters():
+        value.data = torch.randn(value.shape, generator=draw, dtype=dtype)
+    return model, torch.rand(5, 6, generator=draw, dtype=dtype), torch.randint(3, (5,), generator=draw)
+
+
+def losses(model, x, y):
+    return nn.functional.cross_entropy(model(x).detach(), y, reduction="none")
+
+
+def lengths(moved, x, norm):
+    return torch.linalg.vector_norm((moved - x).flatten(1), ord=norm, dim=-1)
+
+
+@oracles.settings(oracles.quick, max_examples=60)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(NORMS),
+    st.sampled_from([0.0, 0.05, 0.5, 5.0]),
+    st.sampled_from([None, (0.0, 1.0), (-0.25, 1.5)]),
+    st.sampled_from([None, 0.01, 1.0]),
+    st.integers(1, 4),
+    st.integers(0, 2),
+)
+def test_moves_stay_within_epsilon_and_the_bounds(seed, norm, epsilon, bounds, step_size, steps, restarts):
+    model, x, y = network(seed)
+    attacks = [
+        PGD(epsilon, step_size, steps, norm, random_start=restarts > 0, restarts=max(restarts, 1), bounds=bounds),
+        FGSM(epsilon, norm, bounds),
+    ]
+    for attack in attacks:
+        moved = attack(model, x, y, seed=seed)
+        assert bool(torch.isfinite(moved).all())
+        assert float(lengths(moved, x, norm).max()) <= epsilon * (1 + 1e-12) + 1e-15
+        if bounds is not None:
+            assert float(moved.min()) >= bounds[0]
+            assert float(moved.max()) <= bounds[1]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_bounds_hold_to_the_last_bit_in_float32(norm):
+    low, high = (float(np.float32(value)) for value in (0.1, 0.7))
+    for seed in range(20):
+        model, x, y = network(seed, torch.float32)
+        moved = PGD(0.3, norm=norm, steps=5, bounds=(low, high))(model, x.clamp(low, high), y)
+        assert float(moved.min()) >= low
+        assert float(moved.max()) <= high
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_examples_outside_the_bounds_are_refused(norm):
+    """No move would lie both in the bounds and within epsilon."""
+    model, x, y = network(0)
+    with pytest.raises(ValueError, match="outside bounds"):
+        PGD(0.1, norm=norm, bounds=(0.0, 1.0))(model, x + 0.5, y)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_attack_on_a_binary_linear_model_is_the_closed_form(norm, seed):
+    """The best move is epsilon times the unit vector along w; the margin falls by ``epsilon ||w||_*``."""
+    rng = np.random.default_rng(seed)
+    weight, x, y, epsilon = rng.normal(size=(2, 5)), rng.normal(size=(8, 5)), np.arange(8) % 2, 0.3
+    model = oracles.linear_model(weight)
+    w = np.where(y[:, None] == 0, weight[1] - weight[0], weight[0] - weight[1])
+    direction = np.sign(w) if norm == math.inf else w / np.linalg.norm(w, axis=1, keepdims=True)
+    margin = -np.sum(w * x, 1) - epsilon * np.linalg.norm(w[0], ord=oracles.dual_order(norm))
+    for attack in (FGSM(epsilon, norm), PGD(epsilon, norm=norm, steps=10), PGD(epsilon, 0.02, 20, norm)):
+        moved = attack(model, x, y)
+        np.testing.assert_allclose(moved, x + epsilon * direction, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(losses(model, moved, torch.from_numpy(y)), np.log1p(np.exp(-margin)), rtol=1e-10)
+
+
+def test_within_bounds_the_linf_attack_is_the_clipped_closed_form():
+    rng = np.random.default_rng(3)
+    weight, x, y = rng.normal(size=(2, 5)), rng.uniform(size=(8, 5)), np.zeros(8, dtype=int)
+    moved = PGD(0.3, steps=10, bounds=(0.0, 1.0))(oracles.linear_model(weight), x, y)
+    np.testing.assert_allclose(moved, np.clip(x + 0.3 * np.sign(weight[1] - weight[0]), 0.0, 1.0), rtol=0, atol=1e-12)
+
+
+def test_within_bounds_the_l2_attack_spends_nearly_its_whole_ball():
+    """One coordinate cannot move: the other takes its share, except for what clipping after scaling gives up."""
+    weight = np.array([[1.0, 1.0], [-1.0, -1.0]])
+    moved = PGD(0.3, norm=2, steps=40, bounds=(0.0, 1.0))(oracles.linear_model(weight), np.array([[0.0, 0.5]]), [0])
+    np.testing.assert_allclose(moved, [[0.0, 0.2]], rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_each_example_keeps_the_best_of_its_restarts(norm):
+    """``(x - y)^2`` on an interval is largest at the end away from y; about half of the starts climb to the other."""
+    model = oracles.linear_model(np.ones((1, 1)))
+    x, y = np.zeros((60, 1)), np.full(60, 0.05)
+    once, often = (
+        PGD(1.0, 0.1, 30, norm, random_start=True, restarts=restarts)(model, x, y, loss="squared_error")
+        for restarts in (1, 20)
+    )
+    assert once.abs().flatten().tolist() == pytest.approx([1.0] * 60)
+    assert 15 < int((once < 0).sum()) < 45
+    assert often.flatten().tolist() == pytest.approx([-1.0] * 60)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_random_starts_are_uniform_in_the_ball(norm):
+    """In d dimensions the share of draws within radius t is ``t^d``."""
+    objective = ProjectedAscent(2.0, norm, step_size=1e-12, steps=1, random_start=True)
+    task = make_task(nn.Linear(3, 2).double())
+    start = objective(
+        Problem(task, task.initial()[None]), torch.zeros(1, 4000, 3).double(), torch.zeros(1, 4000).long()
+    )
+    levels = (torch.linalg.vector_norm(start.x_adv[0], ord=norm, dim=-1) / 2.0) ** 3
+    assert float(levels.max()) <= 1.0
+    assert stats.kstest(levels.numpy(), "uniform").pvalue > 1e-3
+    assert float(start.x_adv.mean((0, 1)).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_zero_gradient_moves_nothing(norm):
+    model = oracles.linear_model(np.zeros((2, 3)))
+    x = np.ones((2, 3))
+    for attack in (FGSM(0.3, norm), PGD(0.3, norm=norm)):
+        assert np.array_equal(attack(model, x, [0, 1]), x)
+    moved = PGD(0.3, norm=norm, random_start=True)(model, x, [0, 1])
+    assert bool(torch.isfinite(moved).all())
+
+
+def test_the_default_steps_can_cross_the_whole_ball():
+    assert pgm(epsilon=0.4, steps=10).scalars() == {"epsilon": 0.4, "step_size": pytest.approx(0.1)}
+    assert fgsm(epsilon=0.4).scalars() == {"epsilon": 0.4, "step_size": 0.4}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("random_start", [False, True])
+def test_no_example_depends_on_its_neighbors(norm, random_start):
+    """Each lane has its own model, epsilon and key; a lane may be padded to the longest of its cohort."""
+    task = make_task(network(0)[0])
+    draw = torch.Generator().manual_seed(1)
+    params = torch.randn(3, task.num_params, generator=draw, dtype=torch.float64)
+    x = torch.rand(3, 5, 6, generator=draw, dtype=torch.float64)
+    y = torch.randint(3, (3, 5), generator=draw)
+    epsilon = torch.tensor([0.1, 0.5, 2.0]).double()
+    key = torch.tensor([4, 7, 1])
+    objective = pgm(epsilon=1.0, steps=5, norm=norm, random_start=random_start)
+
+    def run(lanes, count):
+        scalars = {"epsilon": epsilon[lanes], "step_size": epsilon[lanes] / 3}
+        state = ObjectiveState(scalars, Key(*4 * (key[lanes],)))
+        return objective(Problem(task, params[lanes]), x[lanes, :count], y[lanes, :count], state)
+
+    together = run([0, 1, 2], 5)
+    for lanes, count in (([0, 1, 2], 2), ([1], 5), ([2], 1), ([2, 0], 3)):
+        alone = run(lanes, count)
+        for name in ("x_adv", "value", "cost"):
+            torch.testing.assert_close(
+                getattr(alone, name), getattr(together, name)[lanes, :count], rtol=1e-12, atol=1e-12
+            )
+
+
+def test_value_and_cost_are_those_of_the_moved_example():
+    model, x, y = network(2)
+    task = make_task(model)
+    for norm in NORMS:
+        move = pgm(epsilon=0.3, norm=norm, steps=4)(Problem(task, task.initial()[None]), x[None], y[None])
+        torch.testing.assert_close(move.value[0], losses(model, move.x_adv[0], y))
+        torch.testing.assert_close(move.cost[0], lengths(move.x_adv[0], x, norm) ** 2)
+        assert torch.equal(move.y_adv[0], y)
+
+
+def test_pgd_and_fgsm_move_examples_as_the_objectives_pgm_and_fgsm_do():
+    model, x, y = network(5)
+    task = make_task(model)
+    problem = Problem(task, task.initial()[None])
+    for norm in NORMS:
+        for attack, objective in (
+            (PGD(0.2, 0.03, 7, norm), pgm(epsilon=0.2, step_size=0.03, steps=7, norm=norm)),
+            (FGSM(0.2, norm), fgsm(epsilon=0.2, norm=norm)),
+        ):
+            assert torch.equal(attack(model, x, y), objective(problem, x[None], y[None]).x_adv[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": -0.1}, "epsilon=-0.1"),
+        ({"epsilon": math.nan}, "epsilon=nan"),
+        ({"step_size": 0.0}, "step_size=0.0 must be positive"),
+        ({"steps": 0}, "steps=0"),
+        ({"norm": 1}, "norm=1 must be 2 or inf"),
+        ({"restarts": 3}, "restarts=3 without random_start=True"),
+        ({"bounds": (1.0, 1.0)}, "low < high"),
+    ],
+)
+def test_options_outside_their_range_are_refused_with_a_message(options, message):
+    with pytest.raises(ValueError, match=message):
+        PGD(**{"epsilon": 0.1, **options})
+    if "restarts" not in options:
+        with pytest.raises(ValueError, match=message):
+            pgm(**{"epsilon": 0.1, **options})
+
+
+def test_the_same_seed_repeats_an_attack_and_another_does_not():
+    model, x, y = network(6)
+    attack = PGD(0.5, norm=2, random_start=True, steps=1)
+    assert torch.equal(attack(model, x, y, seed=1), attack(model, x, y, seed=1))
+    assert not torch.equal(attack(model, x, y, seed=1), attack(model, x, y, seed=2))
+    assert replace(attack, random_start=False)(model, x, y, seed=1).equal(
+        replace(attack, random_start=False)(model, x, y, seed=2)
+    )

@@ -1,0 +1,135 @@
+"""The outlier-resilient ball: weights against a solver, gradients against autograd, and garbage losing weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+import wafl
+from tests.objectives.test_penalties import MODELS, by_autograd, drawn
+from wafl.objectives import Wasserstein, resilient
+from wafl.objectives.ball.resilient import best_explained
+from wafl.objectives.surrogate import move_one_lane, single_lane
+
+BALL = {"gamma": 3.0, "steps": 50, "tolerance": 0.0, "bounds": None}
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 7.0])
+def test_the_weights_are_those_of_a_solver(temperature: float) -> None:
+    losses, share = np.array([0.3, 1.4, 0.1, 5.0]), np.array([0.1, 0.4, 0.2, 0.3])
+
+    def objective(w: np.ndarray) -> float:
+        return float(w @ losses + temperature * (w * np.log(np.maximum(w, 1e-300) / share)).sum())
+
+    found = minimize(
+        objective, share, bounds=[(1e-12, 1)] * 4, constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"ftol": 1e-14, "maxiter": 500},
+    )  # fmt: skip
+    padded = torch.tensor([[*losses, np.inf]]), torch.tensor([[*share, 0.0]])
+    value, factor = best_explained(*padded, torch.tensor([[temperature]], dtype=torch.float64))
+    assert float(value) == pytest.approx(found.fun, abs=1e-7)
+    np.testing.assert_allclose(factor[0, :4].numpy() * share, found.x, atol=1e-4)
+    assert float(factor[0, 4]) == 0.0, "padding never counts"
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("options", [{}, {"norm": float("inf")}])
+def test_it_descends_the_soft_minimum_of_the_robust_losses(name: str, options: dict[str, float]) -> None:
+    problem, x, y, state = drawn(MODELS[name]())
+    plain = Wasserstein(**BALL, **options)(problem, x, y, state)
+    move = resilient(**BALL, **options, temperature=0.7)(problem, x, y, state)
+    share, cost = state.weight, plain.cost
+    assert share is not None
+
+    def objective(outputs: object, lane: int) -> Tensor:
+        losses = nn.functional.cross_entropy(outputs(plain.x_adv[lane]), y[lane], reduction="none")  # type: ignore[operator]
+        robust = losses - 3.0 * cost[lane]
+        return -0.7 * (share[lane] * torch.exp(-robust / 0.7)).sum().log()
+
+    torch.testing.assert_close(move.descent(problem, share), by_autograd(problem, objective), rtol=1e-9, atol=1e-10)
+    wanted = torch.stack([objective(lambda z, p=p: problem.task.call(p, z), i) for i, p in enumerate(problem.params)])
+    torch.testing.assert_close((share * move.value).sum(1), wanted)
+
+
+def test_at_a_high_temperature_it_is_wafl() -> None:
+    problem, x, y, state = drawn(MODELS["linear"]())
+    move, plain = (kind(problem, x, y, state) for kind in (resilient(**BALL, temperature=1e6), Wasserstein(**BALL)))
+    assert state.weight is not None
+    wanted = plain.descent(problem, state.weight)
+    torch.testing.assert_close(move.descent(problem, state.weight), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(move.cost, plain.cost, rtol=1e-5, atol=1e-6)
+
+
+def test_at_a_layer_examples_are_weighed_once() -> None:
+    problem, x, y, state = drawn(MODELS["layers"]())
+    move = resilient(gamma=3.0, space="1", temperature=0.5)(problem, x, y, state)
+    plain = Wasserstein(gamma=3.0, space="1")(problem, x, y, state)
+    assert state.weight is not None
+    value, _ = best_explained(plain.value, state.weight, torch.full((2, 1), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(move.value[:, :1], value)
+    assert torch.isfinite(move.descent(problem, state.weight)).all()
+
+
+def spoiled(clients: wafl.Federation, share: float, seed: int) -> tuple[wafl.Federation, Tensor]:
+    """The clients, this share of whose training examples are bright noise with any label; and which."""
+    generator, train = torch.Generator().manual_seed(seed), clients.train
+    rows = torch.randperm(len(train.y), generator=generator)[: round(share * len(train.y))]
+    raw, y = train.raw[:].clone(), train.y.clone()
+    raw[rows] = torch.randint(128, raw[rows].shape, generator=generator, dtype=raw.dtype)
+    y[rows] = torch.randint(10, (len(rows),), generator=generator)
+    return replace(clients, train=replace(train, raw=raw, y=y)), rows
+
+
+def test_planted_outliers_lose_weight_and_a_supremum_would_give_them_more() -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=5, iid=True, preprocess="zscore", seed=0)
+    garbage, rows = spoiled(clients, 0.05, 1)
+    method = wafl.ResilientWAFL(gamma=0.5, temperature=4.0)
+    run = wafl.fit(
+        wafl.models.mlr(clients), garbage, method, rounds=5, local_epochs=1, batch_size=32, learning_rate=0.02
+    )
+    problem, x, y = single_lane(run, garbage.train.x, garbage.train.y)
+    robust = move_one_lane(Wasserstein(gamma=0.5, bounds=None), problem, x, y).value
+    share = torch.ones_like(robust)
+    factor, opposite = (best_explained(sign * robust, share, torch.tensor([[4.0]]))[1][0] for sign in (1.0, -1.0))
+    assert float(factor[rows].mean()) < 0.2
+    assert float(opposite[rows].mean()) > 5.0, "the sign of a supremum over the weights"
+
+
+def test_a_sweep_over_the_temperature_gives_the_runs_one_by_one() -> None:
+    digits = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
+    model, schedule = wafl.models.mlr(digits), {"rounds": 2, "local_steps": 2, "batch_size": 8, "learning_rate": 0.2}
+    runs = wafl.sweep(model, digits, wafl.ResilientWAFL(radius=0.5), {"temperature": [0.5, 3.0]}, **schedule)
+    for temperature, run in zip((0.5, 3.0), runs, strict=True):
+        alone = wafl.fit(model, digits, wafl.ResilientWAFL(radius=0.5, temperature=temperature), **schedule)
+        assert all(torch.equal(run.params[name], alone.params[name]) for name in run.params)
+    assert not torch.equal(runs[0].params["1.weight"], runs[1].params["1.weight"])
+
+
+def test_without_a_temperature_the_error_names_the_method_to_use() -> None:
+    with pytest.raises(ValueError, match=r"temperature=0 must be positive and finite; to leave nothing out use WAFL"):
+        wafl.ResilientWAFL(temperature=0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::wafl.base.errors.TrainingWarning")
+def test_garbage_costs_at_most_one_point_and_wafl_clearly_more() -> None:
+    """Five seeds, paired: the 95% interval of the difference lies above 1 point."""
+    costs: dict[str, list[float]] = {"WAFL": [], "ResilientWAFL": []}
+    schedule = {"rounds": 40, "local_epochs": 2, "batch_size": 32, "learning_rate": 0.02}
+    for seed in range(5):
+        clients = wafl.load_dataset("digits").partition(num_clients=10, iid=True, preprocess="zscore", seed=seed)
+        garbage, _ = spoiled(clients, 0.05, 1000 + seed)
+        for method in (wafl.WAFL(gamma=0.5), wafl.ResilientWAFL(gamma=0.5, temperature=4.0)):
+            runs = [
+                wafl.fit(wafl.models.mlr(clients), each, method, seed=seed, **schedule) for each in (clients, garbage)
+            ]
+            clean, spoilt = (100 * (wafl.evaluate(run, clients).accuracy or 0.0) for run in runs)
+            costs[method.name].append(clean - spoilt)
+    less = np.array(costs["WAFL"]) - costs["ResilientWAFL"]
+    assert np.mean(costs["ResilientWAFL"]) <= 1.0
+    assert less.mean() - 2.776 * less.std(ddof=1) / np.sqrt(5) > 1.0

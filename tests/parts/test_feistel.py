@@ -1,0 +1,150 @@
+"""The first of a random order: against unbounded integers, against statistics, and at a cost that does not grow."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.oracles import objective as oracles
+from tests.oracles import reference
+from wafl.base.random import Purpose
+from wafl.parts import feistel
+from wafl.parts.feistel import first
+
+TOTALS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16, 17, 31, 32, 33, 97, 100, 127, 128, 129, 255, 256, 257, 1000, 1021]
+
+
+@pytest.mark.parametrize("total", TOTALS)
+def test_the_whole_order_holds_everyone_once(total: int):
+    for round_ in range(3):
+        assert sorted(first(7, Purpose.COHORT, total, total, round_)) == list(range(total))
+
+
+@oracles.quick
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**31), st.integers(1, 400), st.data())
+def test_the_draw_is_that_of_unbounded_integers(seed: int, round_: int, total: int, data: st.DataObject):
+    count = data.draw(st.integers(0, min(total, 20)))
+    for purpose in (Purpose.COHORT, Purpose.LOSS_COHORT):
+        wanted = reference.choose(seed, purpose, round_, total, count)
+        assert sorted(first(seed, purpose, total, count, round_)) == wanted
+
+
+@pytest.mark.parametrize("total", [2**16, 2**16 + 1, 10**6, 10**9, 2**40 + 1])
+def test_the_draw_from_very_many_is_that_of_unbounded_integers(total: int):
+    """Above 65536 the amounts are no longer drawn all at once."""
+    wanted = reference.choose(3, Purpose.COHORT, 5, total, 12)
+    assert sorted(first(3, Purpose.COHORT, total, 12, 5)) == wanted
+
+
+@oracles.quick
+@given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.data())
+def test_fewer_are_the_beginning_of_more(seed: int, total: int, data: st.DataObject):
+    more = data.draw(st.integers(0, total))
+    fewer = data.draw(st.integers(0, more))
+    assert first(seed, Purpose.COHORT, total, more)[:fewer] == first(seed, Purpose.COHORT, total, fewer)
+
+
+@pytest.mark.parametrize("total", [2, 3, 5, 10, 16])
+def test_first_and_second_are_uniform_over_the_rounds(total: int):
+    """A chi-square test over the first, and over the ordered pairs of first and second."""
+    draws = np.array([first(11, Purpose.COHORT, total, 2, round_) for round_ in range(1500)])
+    assert stats.chisquare(np.bincount(draws[:, 0], minlength=total)).pvalue > 1e-3
+    codes = [one * total + other for one, other in itertools.permutations(range(total), 2)]
+    counts = np.bincount(draws @ [total, 1], minlength=total**2)
+    assert counts.sum() == counts[codes].sum()
+    assert stats.chisquare(counts[codes]).pvalue > 1e-3
+
+
+def test_first_of_a_billion_is_uniform():
+    draws = np.array([first(1, Purpose.COHORT, 10**9, 8, round_) for round_ in range(40)]).ravel()
+    assert len(set(draws)) == draws.size
+    assert stats.kstest(draws / 1e9, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("change", ["seed", "round", "purpose"])
+def test_draws_with_another_key_are_independent(change: str):
+    """Who comes first under one key says nothing about who does under the next."""
+    other = {"seed": {"seed": 1}, "round": {}, "purpose": {"purpose": Purpose.LOSS_COHORT}}[change]
+    base = {"seed": 0, "purpose": Purpose.COHORT, "total": 5, "count": 1}
+    pairs = np.zeros((5, 5))
+    for round_ in range(0, 1200, 2):
+        following = round_ + 1 if change == "round" else round_
+        one, two = first(**base, round=round_), first(**{**base, **other}, round=following)
+        pairs[one[0], two[0]] += 1
+    assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
+
+
+def test_what_is_drawn_of_few_is_nearly_uniform_over_all_keys():
+    """Exactly, over all functions that the turns could draw: total variation as the comment on TURNS states it."""
+    worst = 0.0
+    for total in range(2, 7):
+        chances = chances_of_all_orders(total)
+        for count in range(1, total):
+            drawn: dict[frozenset[int], float] = {}
+            for order, chance in chances.items():
+                chosen = frozenset(order[:count])
+                drawn[chosen] = drawn.get(chosen, 0.0) + chance
+            each = 1 / math.comb(total, count)
+            missing = math.comb(total, count) - len(drawn)
+            worst = max(worst, (sum(abs(chance - each) for chance in drawn.values()) + missing * each) / 2)
+    assert worst < 5e-4
+
+
+def chances_of_all_orders(total: int) -> dict[tuple[int, ...], float]:
+    """The chance of each order of ``0 .. total-1`` after all turns, if every amount is uniform and independent."""
+    rows = math.ceil(math.sqrt(total))
+    columns = math.ceil(total / rows)
+    grid = [divmod(place, columns) for place in range(rows * columns)]
+    downs = [
+        tuple((row + move[column]) % rows * columns + column for row, column in grid)
+        for move in itertools.product(range(rows), repeat=columns)
+    ]
+    along = [
+        tuple(row * columns + (column + move[row]) % columns for row, column in grid)
+        for move in itertools.product(range(columns), repeat=rows)
+    ]
+    chances = {tuple(range(len(grid))): 1.0}
+    for turn in range(feistel.TURNS):
+        turns, after = along if turn % 2 else downs, dict[tuple[int, ...], float]()
+        for order, chance in chances.items():
+            for moved in turns:
+                image = tuple(moved[place] for place in order)
+                after[image] = after.get(image, 0.0) + chance / len(turns)
+        chances = after
+    walked: dict[tuple[int, ...], float] = {}
+    for order, chance in chances.items():
+        places: list[int] = []
+        for place in order[:total]:
+            while place >= total:
+                place = order[place]
+            places.append(place)
+        walked[tuple(places)] = walked.get(tuple(places), 0.0) + chance
+    return walked
+
+
+def test_the_work_does_not_grow_with_the_number_of_clients(monkeypatch: pytest.MonkeyPatch):
+    """Words drawn, not seconds: at most a table for few clients, and 16 per client of the cohort and walk for many."""
+    drawn: list[int] = []
+    philox = feistel.philox_array
+
+    def counting(*arguments):
+        words = philox(*arguments)
+        drawn.append(words[0].size)
+        return words
+
+    monkeypatch.setattr(feistel, "philox_array", counting)
+
+    def words(total: int) -> int:
+        drawn.clear()
+        for round_ in range(5):
+            first(0, Purpose.COHORT, total, 10, round_)
+        return sum(drawn)
+
+    assert words(100) == 5 * 16 * 10
+    assert words(2**20) == 5 * 16 * 1024
+    for total in (2**20 + 1, 10**9, 10**12):
+        assert 5 * 16 * 10 <= words(total) <= 5 * 16 * 11

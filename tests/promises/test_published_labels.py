@@ -1,0 +1,42 @@
+"""What is published about labels is nearly as tight as a certificate of each label's examples alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from wafl.promises.published_labels import certified_loss
+
+
+@pytest.fixture(autouse=True)
+def no_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for estimates takes seconds, and proves nothing."""
+    for name in ("largest_slope", "largest_curvature"):
+        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["linear", "relu"])
+def test_a_label_is_certified_nearly_as_tightly_as_alone(hidden: bool) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = rng.normal(size=(60, 2)) + np.array([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0]])[y]
+    torch.manual_seed(0)
+    layers = [nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 3)] if hidden else [nn.Linear(2, 3)]
+    model = nn.Sequential(*layers).double()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(3.0)
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3)
+    content: Any = wafl.issue(model, clients, radii=[0.3, 3.0], points=2).content
+    slope, published = content["constants"]["L_z"]["value"], content["labels"]
+    for each in published["labels"]:
+        chosen = y == each["label"]
+        alone = wafl.Federation.from_arrays([(x[chosen], y[chosen])], test_fraction=0.0, num_classes=3)
+        for row in wafl.certify(model, alone, radii=[0.3, 1.0, 3.0], gap=1e-3, achieved=False).rows:
+            found = certified_loss(each, published["gammas"], slope, row.radius)
+            assert row.value - 0.01 <= found <= 1.05 * row.value + 0.01

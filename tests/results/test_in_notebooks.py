@@ -1,0 +1,121 @@
+"""Results in a notebook: frames, pictures, short texts, and tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import wafl
+from wafl.report.plotting import COLORS, METHODS, sequence, styles
+from wafl.results.history import History
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    generator = torch.Generator().manual_seed(0)
+    pairs = [(torch.rand(12, 3, generator=generator), torch.arange(12) % 2) for _ in range(3)]
+    return wafl.Federation.from_arrays(pairs)
+
+
+@pytest.fixture(scope="module")
+def runs(clients: wafl.Federation) -> wafl.Runs:
+    grid = {"gamma": [1.0, 5.0], "seed": [0, 1]}
+    return wafl.sweep(wafl.models.mlr(clients), clients, wafl.WAFL(), grid, rounds=2, cohort=2, local_steps=1)
+
+
+def test_a_sweep_is_a_list_whose_rows_carry_what_varied(runs: wafl.Runs, tmp_path: Path) -> None:
+    assert isinstance(runs, list)
+    frame = runs.to_pandas()
+    assert frame[["gamma", "seed"]].values.tolist() == [[1.0, 0], [1.0, 1], [5.0, 0], [5.0, 1]]
+    assert frame["final_loss"].tolist() == [run.history[-1].loss for run in runs]
+    assert repr(runs) == "Runs(4 of WAFL: gamma=1.0, 5.0; seed=0, 1)"
+    assert "<td>5</td>" in runs._repr_html_()
+    runs.plot(tmp_path / "runs.png")
+    assert (tmp_path / "runs.png").read_bytes().startswith(PNG)
+
+
+def test_a_history_has_one_row_per_round(runs: wafl.Runs, tmp_path: Path) -> None:
+    history = runs[0].history
+    frame = history.to_pandas()
+    assert frame["round"].tolist() == [0, 1]
+    assert frame["loss"].tolist() == history.column("loss")
+    assert len(repr(history)) < 80
+    assert history._repr_html_().count("<tr>") == 3
+    history.plot(tmp_path / "history.png")
+    assert (tmp_path / "history.png").read_bytes().startswith(PNG)
+
+
+def test_a_history_without_rounds_says_that_there_is_nothing_to_draw() -> None:
+    with pytest.raises(ValueError, match="no round to draw"):
+        History().plot()
+
+
+def test_a_score_has_one_row_per_client_and_draws_the_worst_first(
+    runs: wafl.Runs, clients: wafl.Federation, tmp_path: Path
+) -> None:
+    score = wafl.evaluate(runs[0], clients, attack=wafl.PGD(epsilon=0.1), attacked=0.4)
+    frame = score.to_pandas()
+    assert frame["accuracy"].tolist() == [client.accuracy for client in score.per_client]
+    assert score._repr_html_().count("<tr>") == 4
+    axes = score.plot(tmp_path / "score.png").axes[0]
+    assert axes.get_ylabel() == "accuracy (%)"
+    heights = {bar.get_x(): bar.get_height() for bar in axes.patches}
+    assert list(dict(sorted(heights.items())).values()) == sorted(heights.values())
+
+
+def test_a_regression_is_drawn_as_a_loss(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = wafl.Federation.from_arrays([(torch.rand(9, 2, generator=generator), torch.rand(9))] * 2)
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), loss="squared_error", rounds=1, local_steps=1)
+    assert wafl.evaluate(run, clients).plot().axes[0].get_ylabel() == "loss"
+    assert wafl.compare([run], clients).plot().axes[0].get_ylabel() == "loss"
+
+
+def test_accuracy_against_a_swept_parameter_is_one_call(
+    runs: wafl.Runs, clients: wafl.Federation, tmp_path: Path
+) -> None:
+    found = wafl.compare(runs, clients, attacks=[None, wafl.PGD(epsilon=0.1)], attacked=[0.5])
+    frame = found.to_pandas()
+    assert frame[["run", "gamma", "seed"]].values.tolist()[::4] == [
+        ["WAFL (gamma=1.0)", 1.0, 0], ["WAFL (gamma=5.0)", 5.0, 0]
+    ]  # fmt: skip
+    figure = found.plot(tmp_path / "gamma.png", against="gamma")
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "gamma"
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[1.0, 5.0]] * 2
+    assert len(axes.collections) == 2, "a band over the seeds for each test"
+    for gamma, shown in zip((1.0, 5.0), axes.lines[0].get_ydata(), strict=True):
+        rows = [row for row in found.rows if row.point["gamma"] == gamma and row.score.attack == "none"]
+        assert shown == pytest.approx(50.0 * sum(row.score.accuracy for row in rows))
+    with pytest.raises(ValueError, match=r"against='radius' is no number.*gamma"):
+        found.plot(against="radius")
+    assert len(repr(found)) < 100
+
+
+def test_one_seed_has_no_error_bars(runs: wafl.Runs, clients: wafl.Federation) -> None:
+    attacks, shares = [None, wafl.PGD(epsilon=0.1)], [0.5, 1.0]
+    several = wafl.compare(runs, clients, attacks=attacks, attacked=shares).plot()
+    one = wafl.compare(runs[::2], clients, attacks=attacks, attacked=shares).plot()
+    assert len(several.axes[0].collections) == 2
+    assert len(one.axes[0].collections) == 0
+
+
+def test_a_method_has_one_color_and_its_sweep_is_a_sequence_of_it() -> None:
+    alone, *_ = styles(["FedAvg", "WAFL"])
+    first, second, third = styles(["WAFL (gamma=1.0)", "fedavg", "wafl-gamma=2.0"])
+    assert alone.color == second.color == METHODS["fedavg"]
+    assert [first.color, third.color] == sequence(METHODS["wafl"], 2)
+    assert styles(["mine", "WAFL"])[0].color not in (METHODS["wafl"], None)
+    assert styles(["mine"])[0].color in COLORS
+    assert len(set(METHODS.values())) == len(METHODS) == len(wafl.METHODS)
+
+
+def test_pandas_is_asked_for_only_where_it_is_needed(runs: wafl.Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ValueError, match=r"to_pandas needs the package pandas: pip install 'wafl-learn\[pandas\]'"):
+        runs.to_pandas()

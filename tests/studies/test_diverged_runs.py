@@ -1,0 +1,413 @@
+"""A run of a study that diverges is marked and explained; the others, and the study, go on to the same bits."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import wafl
+from tests import soak
+from wafl.base.errors import DivergedError
+from wafl.callbacks import Moment
+from wafl.cli.bars import Bars
+from wafl.cli.main import app
+from wafl.config.read import parse_experiment
+from wafl.studies.export_metrics import export_metrics
+from wafl.studies.folder import StudyFolder
+from wafl.studies.study import Study
+
+TOO_LARGE = 1e30
+FRAGILE = '''
+from dataclasses import dataclass
+
+import wafl
+
+
+@dataclass(frozen=True)
+class Fragile(wafl.servers.Server):
+    """The mean of the clients' models, which is not finite if one of the clients takes part."""
+
+    client: int
+
+    def step(self, params, weights, replies, vectors):
+        mean, _ = wafl.servers.averaging().step(params, weights, replies, vectors)
+        return (mean * float("inf") if self.client in replies.clients else mean), {}
+'''
+MODULE = "fragile_server_of_the_tests"
+BASE: dict[str, Any] = {
+    "data": {"num_clients": 5, "labels_per_client": 4},
+    "schedule": {"rounds": 4, "cohort": 1, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1},
+    "attack": {"steps": 2},
+    "evaluation": {"attacked": [0.4, 0.8]},
+}
+# By their cohorts of one client: seeds 6 and 10 never ask client 2; seed 1 asks it in round 2, seed 4 in round 0.
+SEEDS, SOUND = [1, 6, 4, 10], [6, 10]
+SERVER = {"kind": f"{MODULE}:Fragile", "options": {"client": 2}}
+METHODS: list[dict[str, Any]] = [
+    {"method": "FedAvg", "name": "hopeless", "weight_decay": TOO_LARGE},
+    {"method": "WAFL", "gamma": [1.0, 4.0], "server": SERVER},
+    {"method": "FedAvg", "weight_decay": [0.0, TOO_LARGE, 0.1]},
+]
+LABELS = ["hopeless", "wafl-gamma=1.0", "wafl-gamma=4.0"] + [f"fedavg-weight_decay={d}" for d in (0.0, TOO_LARGE, 0.1)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path, None, None]:
+    folder = tmp_path_factory.mktemp("source")
+    (folder / f"{MODULE}.py").write_text(FRAGILE)
+    yield folder
+    sys.modules.pop(MODULE, None)
+
+
+def make(path: Path, source: Path, **changes: Any) -> Study:
+    content = {**BASE, "seeds": SEEDS, "methods": METHODS, **changes}
+    return Study.create(parse_experiment(content, "here"), path, source)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
+    """A finished study with a method that diverges, a sweep of which one value does, and one of which two seeds do."""
+    path = tmp_path_factory.mktemp("whole") / "study"
+    make(path, source).run()
+    return path
+
+
+@pytest.fixture
+def finished(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "finished"))
+
+
+def invoke(*arguments: Any) -> Any:
+    return CliRunner(env={"COLUMNS": "300"}).invoke(app, [str(argument) for argument in arguments])
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    return StudyFolder(folder).read_results()
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a finished study gave, to the last bit, without the time it took."""
+    results, metrics = results_of(folder), StudyFolder(folder).read_metrics()
+    assert results.pop("finished")
+    for row in (results, *results["methods"].values(), *metrics):
+        for name in ("seconds", "metrics"):
+            row.pop(name, None)
+    params = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("params.safetensors")}
+    return {"results": results, "metrics": metrics, "params": params}
+
+
+def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+# -- Results --------------------------------------------------------------------------------------------------
+
+
+def test_a_row_says_which_seeds_diverged_and_why_and_its_numbers_are_over_the_others(whole: Path) -> None:
+    rows = results_of(whole)["methods"]
+    assert list(rows) == LABELS
+    for label in ("wafl-gamma=1.0", "wafl-gamma=4.0"):
+        row = rows[label]
+        assert row["seeds"] == SOUND
+        assert row["diverged"] == {
+            seed: f"round {number}, server: its step is not finite; lower the server's learning rate"
+            for seed, number in (("1", 2), ("4", 0))
+        }
+        for numbers in (row["clean"], row["worst_client"], *row["attacked"].values()):
+            assert len(numbers["seeds"]) == len(SOUND)
+            assert numbers["mean"] == pytest.approx(sum(numbers["seeds"]) / len(SOUND))
+    for label in ("fedavg-weight_decay=0.0", "fedavg-weight_decay=0.1"):
+        assert rows[label]["seeds"] == SEEDS
+        assert "diverged" not in rows[label]
+
+
+def test_a_row_whose_runs_all_diverged_has_no_numbers(whole: Path) -> None:
+    rows = results_of(whole)["methods"]
+    for label in ("hopeless", f"fedavg-weight_decay={TOO_LARGE}"):
+        assert list(rows[label]) == ["diverged"]
+        assert list(rows[label]["diverged"]) == [str(seed) for seed in SEEDS]
+        for reason in rows[label]["diverged"].values():
+            assert reason.startswith("round ")
+            assert "learning_rate=0.1 is likely too large: lower it" in reason
+
+
+def test_the_numbers_of_the_others_are_those_of_a_study_without_what_diverged(
+    whole: Path, tmp_path: Path, source: Path
+) -> None:
+    make(tmp_path / "sound", source, seeds=SOUND, methods=[METHODS[1]]).run()
+    make(tmp_path / "decays", source, methods=[{**METHODS[2], "weight_decay": [0.0, 0.1]}]).run()
+    rows = results_of(whole)["methods"]
+    for label, row in results_of(tmp_path / "sound")["methods"].items():
+        mine = {name: value for name, value in rows[label].items() if name not in ("seconds", "diverged")}
+        assert mine == without_seconds(row)
+    for label, row in results_of(tmp_path / "decays")["methods"].items():
+        assert without_seconds(rows[label]) == without_seconds(row)
+    everything = outcome(whole)
+    for folder in ("sound", "decays"):
+        alone = outcome(tmp_path / folder)
+        for name, data in alone["params"].items():
+            seeds = {"sound": SOUND, "decays": SEEDS}[folder]
+            label, _, seed = name.removesuffix("/params.safetensors").partition("/")
+            number = int(seed.removeprefix("seed-")) if seed else seeds[0]
+            place = label if number == SEEDS[0] else f"{label}/seed-{number}"
+            assert everything["params"][f"{place}/params.safetensors"] == data
+        assert all(row in everything["metrics"] for row in alone["metrics"])
+
+
+# -- Metrics --------------------------------------------------------------------------------------------------
+
+
+def test_the_last_line_of_a_diverged_run_says_why_in_place_of_the_numbers(whole: Path) -> None:
+    rows, runs = StudyFolder(whole).read_metrics(), 0
+    for label, row in results_of(whole)["methods"].items():
+        name, _, value = label.partition("=")
+        for seed, reason in row.get("diverged", {}).items():
+            runs += 1
+            folder = whole / label / ("" if int(seed) == SEEDS[0] else f"seed-{seed}")
+            run = wafl.load_run(folder)
+            swept = {name.partition("-")[2]: float(value)} if value else {}
+            about = {"method": name.partition("-")[0], **swept, "seed": int(seed)}
+            mine = [line for line in rows if about.items() <= line.items()]
+            assert mine[-1] == {**about, "round": len(run.history), "diverged": reason}
+            assert [line["loss"] for line in mine[:-1]] == run.history.column("loss")
+            assert run.diverged == reason
+            assert reason.startswith(f"round {len(run.history)}, ")
+    assert runs == sum("diverged" in line for line in rows) == 4 + 2 * 2 + 4
+
+
+def test_the_lines_while_a_study_trains_are_those_that_it_ends_with(whole: Path, tmp_path: Path, source: Path) -> None:
+    final = [without_seconds(line) for line in StudyFolder(whole).read_metrics()]
+    path, seen = tmp_path / "study", set[int]()
+
+    def compare(_: Moment) -> None:
+        lines = [without_seconds(json.loads(line)) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        assert lines == final[: len(lines)]
+        seen.add(len(lines))
+
+    make(path, source).run([compare])
+    assert len(seen) > 20
+    assert outcome(path) == outcome(whole)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_exported_metrics_hold_why_a_run_diverged(whole: Path, tmp_path: Path, suffix: str) -> None:
+    expected = StudyFolder(whole).read_metrics()
+    path = export_metrics(whole, tmp_path / f"rounds.{suffix}")
+    if suffix == "csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            rows: list[dict[str, Any]] = [
+                {name: value or None for name, value in row.items()} for row in csv.DictReader(file)
+            ]
+    else:
+        from pyarrow import parquet
+
+        rows = parquet.read_table(path).to_pylist()
+    assert [row["diverged"] for row in rows] == [line.get("diverged") for line in expected]
+    assert [row["loss"] is None for row in rows] == ["diverged" in line for line in expected]
+    assert [int(row["round"]) for row in rows] == [line["round"] for line in expected]
+
+
+# -- Interrupted and resumed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [1, 4, 7, 9, 13, 25, 27])
+def test_interrupted_and_resumed_a_study_with_diverged_runs_ends_in_the_same_bits(
+    whole: Path, tmp_path: Path, source: Path, at: int
+) -> None:
+    left, path = at, tmp_path / "study"
+
+    def stop(_: Moment) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(path, source).run([stop])
+    assert not results_of(path).get("finished")
+    Study.resume(path).run()
+    assert outcome(path) == outcome(whole)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("write", [3, 12, 20, 31, 45, 60, 75])
+def test_killed_while_it_writes_and_resumed_a_study_with_diverged_runs_ends_in_the_same_bits(
+    whole: Path, tmp_path: Path, source: Path, write: int
+) -> None:
+    path = tmp_path / "study"
+    make(path, source)
+    status = soak.in_a_process(partial(soak._killed_at_write, write, lambda: Study.resume(path).run()))  # pyright: ignore
+    assert status == -signal.SIGKILL
+    Study.resume(path).run()
+    assert outcome(path) == outcome(whole)
+
+
+def test_a_method_that_diverged_is_not_trained_again(whole: Path, finished: Path) -> None:
+    results = results_of(finished)
+    results |= {"done": ["hopeless"], "finished": False, "methods": {"hopeless": results["methods"]["hopeless"]}}
+    results.pop("metrics")
+    StudyFolder(finished).write_results(results)
+    for name in ("checkpoint", *LABELS[1:]):
+        shutil.rmtree(finished / name)
+    trained = set[str]()
+    Study.resume(finished).run([lambda moment: trained.add(moment.name.partition(" ")[0])])
+    assert trained == {"WAFL", "FedAvg"}
+    assert outcome(finished) == outcome(whole)
+
+
+def test_damaged_metrics_are_repaired_with_the_lines_of_diverged_runs(whole: Path, finished: Path) -> None:
+    (finished / "metrics.jsonl").write_text("{")
+    assert invoke("resume", finished).exit_code == 3
+    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert (finished / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+
+
+# -- All of them ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("methods", [METHODS[:1], [METHODS[0], {"method": "WAFL", "weight_decay": TOO_LARGE}]])
+def test_a_study_whose_every_run_diverged_is_an_error_after_its_results_are_written(
+    tmp_path: Path, source: Path, methods: list[dict[str, Any]]
+) -> None:
+    path = tmp_path / "study"
+    with pytest.raises(
+        DivergedError, match=r"^every run diverged; hopeless, seed 1: round 1, client \d: the update is"
+    ):
+        make(path, source, methods=methods).run()
+    results = results_of(path)
+    assert results["finished"]
+    assert len(results["done"]) == len(methods)
+    assert all(list(row) == ["diverged"] for row in results["methods"].values())
+    assert len(StudyFolder(path).read_metrics()) == 2 * len(SEEDS) * len(methods)
+    with pytest.raises(DivergedError, match="every run diverged"):
+        Study.resume(path).run([lambda _: pytest.fail("a round was trained")])
+    shown = invoke("resume", path)
+    assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
+    assert shown.stderr.startswith("Error: every run diverged; hopeless, seed 1: round 1, client")
+
+
+# -- The commands ---------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    """The experiment as a file beside the module of its server."""
+    import tomlkit
+
+    path = folder / "exp.toml"
+    path.write_text(tomlkit.dumps({**BASE, "seeds": SEEDS, "methods": METHODS, **changes}))
+    return path
+
+
+def test_run_exits_3_and_its_table_counts_and_explains_what_diverged(whole: Path, tmp_path: Path, source: Path) -> None:
+    result = invoke("run", write(source), "--output", tmp_path, "--name", "study")
+    assert result.exit_code == 3, result.output
+    assert outcome(tmp_path / "study") == outcome(whole)
+    lines = result.stdout.splitlines()
+    table = {line.split()[0]: line for line in lines if line.split()[:1] and line.split()[0] in LABELS}
+    assert table["hopeless"].split() == ["hopeless", *["-"] * 5, "4", "of", "4"]
+    assert table["wafl-gamma=1.0"].rstrip().endswith(" 2 of 4")
+    assert "±" in table["wafl-gamma=1.0"]
+    assert not table["fedavg-weight_decay=0.0"].rstrip().endswith("of 4")
+    assert "over 4 seeds without those whose runs diverged" in " ".join(result.stdout.split())
+    for label, row in results_of(whole)["methods"].items():
+        for seed, reason in row.get("diverged", {}).items():
+            assert f"Diverged: {label}, seed {seed}: {reason}" in lines
+    assert (tmp_path / "study" / "figures" / "accuracy.png").stat().st_size > 1000
+    assert invoke("resume", tmp_path / "study").exit_code == 3
+
+
+def test_run_exits_0_and_its_table_has_no_column_for_it_if_nothing_diverged(tmp_path: Path, source: Path) -> None:
+    result = invoke("run", write(source, methods=[{"method": "FedAvg"}]), "--output", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "diverged" not in result.stdout.lower()
+
+
+def test_run_exits_2_and_shows_why_if_every_run_diverged(tmp_path: Path, source: Path) -> None:
+    result = invoke("run", write(source, methods=METHODS[:1]), "--output", tmp_path, "--name", "study")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: every run diverged; hopeless, seed 1: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout.count("Diverged: hopeless, seed ") == 4
+    assert "every run in" in invoke("evaluate", tmp_path / "study").stderr
+    assert "4 runs diverged" in invoke("runs", tmp_path).stdout
+
+
+def test_resume_of_an_interrupted_study_exits_3_too(whole: Path, tmp_path: Path, source: Path) -> None:
+    def stop(_: Moment) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "study", source).run([stop])
+    assert invoke("resume", tmp_path / "study").exit_code == 3
+    assert outcome(tmp_path / "study") == outcome(whole)
+
+
+def test_help_says_what_the_exit_status_means() -> None:
+    for command in ("run", "resume"):
+        text = " ".join(invoke(command, "--help").stdout.split())
+        assert "3 if some run diverged and the others finished" in text
+        assert "130" in text
+
+
+def test_runs_names_the_best_of_the_others_and_counts_what_diverged(whole: Path) -> None:
+    rows = {label: row for label, row in results_of(whole)["methods"].items() if "clean" in row}
+    best = max(rows, key=lambda label: rows[label]["attacked"]["0.8"]["mean"])
+    shown = invoke("runs", whole.parent).stdout
+    assert f"{best}: {rows[best]['attacked']['0.8']['mean']:.1f}% (80% attacked); 12 runs diverged" in shown
+
+
+def test_evaluate_tests_the_seeds_that_did_not_diverge(finished: Path) -> None:
+    result = invoke("evaluate", finished, "--attack", "none")
+    assert result.exit_code == 0, result.output
+    tested = [(row["run"], row["seed"]) for row in json.loads((finished / "comparison.json").read_text())]
+    rows = results_of(finished)["methods"]
+    assert sorted(tested) == [(label, seed) for label in sorted(rows) for seed in sorted(rows[label].get("seeds", []))]
+    assert [seed for label, seed in tested if label == "wafl-gamma=1.0"] == SOUND
+    assert "hopeless" not in dict(tested)
+    lines = result.stderr.splitlines()
+    reasons = rows["wafl-gamma=1.0"]["diverged"]
+    assert f"Left out: {finished / 'wafl-gamma=1.0'} diverged: {reasons['1']}" in lines
+    assert f"Left out: {finished / 'wafl-gamma=1.0' / 'seed-4'} diverged: {reasons['4']}" in lines
+    assert sum(line.startswith(f"Left out: {finished / 'hopeless'}") for line in lines) == 4
+    assert len(lines) == sum(len(row.get("diverged", ())) for row in rows.values())
+
+
+@pytest.mark.slow
+def test_theory_leaves_out_what_diverged(finished: Path) -> None:
+    result = invoke("theory", finished, "--radii", "0.1")
+    assert result.exit_code == 0, result.output
+    assert "wafl-gamma=1.0/seed-6: Lipschitz constants" in result.stdout
+    assert "hopeless:" not in result.stdout
+    assert (finished / "certificates.png").exists()
+
+
+def test_a_run_that_diverged_is_neither_evaluated_nor_exported(finished: Path) -> None:
+    method = finished / "wafl-gamma=1.0"
+    for command, path in (("evaluate", method / "seed-4"), ("theory", method), ("export", method)):
+        result = invoke(command, path, *(("--format", "safetensors") if command == "export" else ()))
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"Error: {path} diverged: round {0 if path != method else 2}, server: ")
+        assert result.stderr.count("\n") == 1
+    result = invoke("export", finished / "wafl-gamma=1.0" / "seed-6", "--format", "safetensors")
+    assert result.exit_code == 0, result.output
+
+
+def test_the_bars_are_full_at_the_end_also_of_runs_that_diverged(tmp_path: Path, source: Path) -> None:
+    study = make(tmp_path / "study", source)
+    with open(os.devnull, "w") as nowhere:
+        bars = Bars(study, Console(file=nowhere))
+        study.run([bars])
+    tasks = {task.description: (task.completed, task.total) for task in bars.display.tasks}
+    assert tasks == {"hopeless": (4, 4), "WAFL": (4, 4), "FedAvg": (4, 4)}

@@ -1,0 +1,216 @@
+"""Studies from strangers: whatever their files hold, commands end in one line, and terminals obey none of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+import wafl
+from wafl.base.errors import FolderError
+from wafl.base.files import sealed
+from wafl.base.json_types import parsed
+from wafl.base.visible import visible
+from wafl.cli.main import app
+from wafl.cli.terminal import make_console
+from wafl.config.demo import demo_experiment
+from wafl.report import Page, as_html
+from wafl.results.run import SAVED
+from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.shown import read_lines, show_study, summary_of
+from wafl.studies.saved_types import check_results
+
+ESCAPE = "\x1b]0;title\x07\x9b2J\u202e"
+DEEP = b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+def command(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def spread(value: float) -> dict[str, Any]:
+    return {"mean": value, "std": 0.0, "seeds": [value]}
+
+
+def results() -> dict[str, Any]:
+    row = {"clean": spread(90.0), "attacked": {"0.2": spread(80.0)}, "worst_client": spread(70.0), "seconds": 1.0}
+    fixed = {"seeds": [0], "measure": "accuracy", "attack": None, "done": ["wafl"], "finished": True}
+    return {**fixed, "methods": {"WAFL": row, "FedAvg": {"diverged": {"0": "round 3"}}}}
+
+
+@pytest.fixture
+def studies(tmp_path: Path) -> Path:
+    for name in ("good", "other"):
+        folder = StudyFolder.create(tmp_path / name, demo_experiment(rounds=1, seeds=[0]))
+        folder.write_results(results())
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    clients = wafl.Federation.from_arrays([(np.eye(4, dtype="float32"), np.arange(4) % 2)] * 2, test_fraction=0.0)
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=9.0), rounds=1, local_steps=1)
+    return run.save(tmp_path_factory.mktemp("runs") / "wafl")
+
+
+def changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of every value in a file, of lists only the first."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield (*path, key)
+        yield from changes(each, (*path, key))
+
+
+def changed(content: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    copy = json.loads(json.dumps(content))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return copy
+
+
+def test_results_with_any_value_of_another_type_are_refused_or_listed(studies: Path) -> None:
+    from rich.console import Console
+
+    from wafl.cli.tables import comparison
+
+    for path in changes(results()):
+        for value in (None, "x", [["x"]], {"x": None}, -1):
+            content = changed(results(), path, value)
+            try:
+                check_results(content)
+            except ValueError:
+                continue
+            with Console().capture():  # what is not refused can be shown
+                Console().print(comparison(content))
+    for wrong in ({}, {**results(), "methods": {"WAFL": {"clean": 5}}}, {**results(), "seeds": "x"}):
+        StudyFolder(studies / "good").write_results(wrong)
+        with pytest.raises(FolderError, match=r"results.json is damaged and cannot be read: .*Nothing was changed"):
+            StudyFolder(studies / "good").read_results()
+
+
+def test_one_bad_folder_does_not_end_the_list_of_studies(studies: Path) -> None:
+    good = studies / "good"
+    for file, content in [
+        ("results.json", DEEP),
+        ("results.json", sealed({"methods": 5})),
+        ("results.json", b"[]"),
+        ("about.json", sealed({"started": ["x"], "format": "x"})),
+        ("about.json", b"\xff\xfe"),
+    ]:
+        before = (good / file).read_bytes()
+        (good / file).write_bytes(content)
+        result = command("runs", str(studies))
+        assert result.exit_code == 0
+        assert "damaged" in result.output
+        assert "WAFL: 80.0%" in " ".join(result.output.split())  # the other study
+        (good / file).write_bytes(before)
+
+
+@pytest.mark.parametrize("content", [DEEP, b"[1, 2]", b"5", b"", b'{"format": 1}', b'{"format": {"x": 1}}'])
+def test_a_run_whose_description_is_no_description_is_refused(content: bytes, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "params.safetensors").write_bytes((saved / "params.safetensors").read_bytes())
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged"):
+        wafl.load_run(tmp_path)
+
+
+def test_a_run_with_any_value_of_another_type_is_refused_by_name(saved: Path, tmp_path: Path) -> None:
+    about = json.loads((saved / "run.json").read_bytes())
+    del about["checksum"]
+    (tmp_path / "params.safetensors").write_bytes((saved / "params.safetensors").read_bytes())
+    for name in SAVED:
+        (tmp_path / "run.json").write_bytes(sealed({**about, name.removesuffix("?"): [{"x": 1}]}))
+        with pytest.raises(ValueError, match=f"is damaged: {name.removesuffix('?')}"):
+            wafl.load_run(tmp_path)
+    (tmp_path / "run.json").write_bytes(sealed({**about, "model": {"name": "cnn", "input_shape": 5}}))
+    with pytest.raises(ValueError, match="describes no model that wafl builds"):
+        wafl.load_run(tmp_path)
+    record = {**about["history"][0], "loss": "x"}
+    (tmp_path / "run.json").write_bytes(sealed({**about, "history": [record]}))
+    with pytest.raises(ValueError, match=r"history\.0\.loss: input should be a valid number"):
+        wafl.load_run(tmp_path)
+
+
+def test_terminals_never_get_control_characters_or_markup_from_files(studies: Path) -> None:
+    content = results()
+    content["methods"] = {f"[red]{ESCAPE}[/red][/]": content["methods"]["WAFL"]}
+    StudyFolder(studies / "good").write_results(content)
+    output = command("runs", str(studies)).output
+    assert "[red]" in output.replace("\n", "")
+    (studies / "evil\x1b[2J[bold]").mkdir()
+    (studies / "evil\x1b[2J[bold]" / "config.toml").touch()
+    for text in (output, command("runs", str(studies)).output, command("evaluate", str(studies / ESCAPE)).stderr):
+        assert "?" in text
+        assert not set(text) & set("\x1b\x07\x9b\u202e")
+
+
+def test_a_console_keeps_its_own_colors_and_shows_what_a_terminal_would_obey(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = make_console(force_terminal=True, color_system="standard")
+    console.print(f"[red]mine[/] {ESCAPE}", highlight=False)
+    shown = capsys.readouterr().out
+    assert "\x1b[31mmine\x1b[0m" in shown
+    assert "]0;title" in shown
+    assert "\x1b]" not in shown
+    assert visible("a\nb\tc é 日本 👍") == "a\nb\tc é 日本 👍"
+    assert visible("\ud800\x00\r\x85") == "????"
+
+
+@pytest.mark.parametrize("file", ["results.json", "about.json", ".lock"])
+@pytest.mark.parametrize("kind", ["a pipe", "a terabyte"])
+def test_a_pipe_or_a_terabyte_in_one_folder_does_not_stop_the_list(studies: Path, file: str, kind: str) -> None:
+    place = studies / "good" / file
+    place.unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(place)
+    else:
+        with place.open("wb") as sparse:
+            sparse.truncate(2**40)
+    listed = command("runs", str(studies))
+    assert listed.exit_code == 0
+    assert "WAFL: 80.0%" in " ".join(listed.output.split())  # the other study
+    assert ("damaged" in listed.output) == (file != ".lock")
+    assert as_html(Page("", [summary_of(studies / "good", "/study/good")]))
+
+
+@pytest.mark.parametrize("place", ["metrics.jsonl", "wafl"])
+def test_a_pipe_in_a_study_is_named_and_not_read(studies: Path, place: str) -> None:
+    os.mkfifo(studies / "good" / place)
+    for arguments in (
+        ["resume"],
+        ["evaluate"],
+        ["export", "--metrics", str(studies / "new.csv")],
+        ["report", "--quick"],
+        ["repair"],
+    ):
+        result = command(arguments[0], str(studies / "good"), *arguments[1:])
+        assert result.exit_code == 2
+        assert "is neither a file nor a folder: remove it" in " ".join(result.output.split())
+
+
+def test_a_number_of_a_thousand_digits_is_damage(studies: Path, saved: Path, tmp_path: Path) -> None:
+    line = {"method": "wafl", "seed": 0, "round": 0, "loss": 1.0, "cohort": [0]}
+    rows = [line, {**line, "round": 10**1000}, {**line, "loss": 10**1000}]
+    (studies / "good" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert len(read_lines(studies / "good" / "metrics.jsonl")) == 1
+    assert show_study(studies / "good").sections
+    assert parsed('{"text": "' + "1" * 1000 + '", "number": 5}')["number"] == 5
+    about = json.loads((saved / "run.json").read_bytes())
+    del about["checksum"]
+    (tmp_path / "params.safetensors").write_bytes((saved / "params.safetensors").read_bytes())
+    model = {"name": "mlr", "input_shape": [10**200, 10**200], "num_outputs": 2}
+    (tmp_path / "run.json").write_bytes(sealed({**about, "model": model}))
+    with pytest.raises(ValueError, match="describes no model that wafl builds"):
+        wafl.load_run(tmp_path)

@@ -1,0 +1,363 @@
+"""Losses against torch, their curvature against Hessians, and your own losses against the built-in ones."""
+
+import itertools
+import math
+import types
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+import wafl
+from tests.oracles import objective as oracles
+from wafl.tasks.losses import CrossEntropy, CustomLoss, OutputLoss, SquaredError, output_loss
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
+
+LOSSES = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
+TORCH = {
+    "cross_entropy": lambda s, y: functional.cross_entropy(s.flatten(0, -2), y.flatten(), reduction="none"),
+    "squared_error": lambda s, y: (s - (y if y.ndim == s.ndim else y[..., None])).pow(2).sum(-1).flatten(),
+}
+
+
+def outputs_and_labels(name, seed, lead, outputs):
+    rng = np.random.default_rng(seed)
+    s = torch.from_numpy(5.0 * rng.normal(size=(*lead, outputs)))
+    if name == "cross_entropy":
+        return s, torch.from_numpy(rng.integers(outputs, size=lead))
+    return s, torch.from_numpy(rng.normal(size=(*lead, outputs) if outputs > 1 else lead))
+
+
+@oracles.quick
+@given(
+    st.sampled_from(sorted(LOSSES)),
+    st.integers(0, 10**6),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.integers(1, 5),
+)
+def test_value_and_gradient_agree_with_torch(name, seed, lead, outputs):
+    s, y = outputs_and_labels(name, seed, lead, outputs)
+    expected = TORCH[name](s.requires_grad_(), y)
+    (gradient,) = torch.autograd.grad(expected.sum(), s)
+    s = s.detach()
+    custom = CustomLoss(TORCH[name])
+    for loss in (LOSSES[name], custom):
+        torch.testing.assert_close(loss.value(s, y), expected.detach().view(lead), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(loss.gradient(s, y), gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_cross_entropy_of_huge_outputs_is_finite():
+    s, y = torch.tensor([[1e30, 0.0], [1e30, 0.0]]), torch.tensor([0, 1])
+    assert CrossEntropy().value(s, y).tolist() == pytest.approx([0.0, 1e30])
+    assert CrossEntropy().gradient(s, y).tolist() == [[0.0, 0.0], [1.0, -1.0]]
+
+
+def top_of_hessian(weight, p):
+    """The largest eigenvalue of ``W^T (diag p - p p^T) W`` for each row of p."""
+    spread = p[:, :, None] * np.eye(p.shape[1]) - p[:, :, None] * p[:, None, :]
+    return np.linalg.eigvalsh(weight.T @ spread @ weight)[:, -1]
+
+
+def hardest_inputs(weight, rng):
+    """Inputs from everywhere, and inputs that put half of the mass on each of two classes."""
+    classes, features = weight.shape
+    inputs = [rng.normal(size=(2000, features)) * 10.0 ** rng.uniform(-2, 2, size=(2000, 1))]
+    for j, k in itertools.combinations(range(classes), 2):
+        wanted = np.zeros(classes)
+        wanted[[j, k]] = 30.0
+        inputs.append(np.linalg.lstsq(weight, wanted, rcond=None)[0][None])
+    return np.concatenate(inputs)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("classes", "features"), [(2, 2), (3, 3), (4, 6), (5, 2), (6, 3)])
+def test_cross_entropy_curvature_bounds_the_hessian_and_is_tight(classes, features, seed):
+    rng = np.random.default_rng(seed)
+    weight = rng.normal(size=(classes, features))
+    bound = float(CrossEntropy().curvature(torch.from_numpy(weight)[None])[0])
+    logits = hardest_inputs(weight, rng) @ weight.T
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    largest = top_of_hessian(weight, p / p.sum(1, keepdims=True)).max()
+    assert largest <= bound * (1.0 + 1e-12)
+    if classes <= features:  # the rows are affinely independent: any two classes can share the mass
+        assert largest >= bound * (1.0 - 1e-3)
+
+
+def test_curvature_of_equal_rows_is_zero():
+    assert CrossEntropy().curvature(torch.ones(1, 3, 4)).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 2), (4, 4)])
+def test_squared_error_curvature_is_the_largest_eigenvalue_of_the_hessian(shape):
+    weight = torch.from_numpy(np.random.default_rng(1).normal(size=(2, *shape)))
+    for lane, bound in enumerate(SquaredError().curvature(weight)):
+        y = torch.zeros(shape[0], dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(
+            lambda x, w=weight[lane], y=y: SquaredError().value(w @ x, y), torch.ones(shape[1], dtype=torch.float64)
+        )
+        assert float(bound) == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-10)
+
+
+def test_curvature_of_a_custom_loss_is_unknown():
+    assert CustomLoss(TORCH["cross_entropy"]).curvature(torch.ones(1, 2, 2)) is None
+
+
+def test_output_loss_takes_a_name_or_a_function():
+    assert output_loss("cross_entropy") == CrossEntropy()
+    assert output_loss("squared_error") == SquaredError()
+    assert output_loss(torch.nn.MSELoss(reduction="none")).name == "MSELoss"
+    with pytest.raises(ValueError, match="unknown loss 'hinge': use one of cross_entropy, squared_error"):
+        output_loss("hinge")
+
+
+def test_a_custom_loss_must_give_one_value_per_example():
+    with pytest.raises(ValueError, match="one loss per example"):
+        output_loss(functional.cross_entropy).value(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64))
+
+
+# ---------------------------------------------------------------- your own loss object
+
+
+class OwnCrossEntropy(OutputLoss):
+    """The cross-entropy written again, with every fact about it stated; no subclass of the library's."""
+
+    labels = "classes"
+    convex = True
+    logistic = True
+    name = "cross_entropy"
+
+    def value(self, outputs, y):
+        return -outputs.mT.log_softmax(-2).gather(-2, y[..., None, :]).squeeze(-2)
+
+    def probabilities(self, outputs):
+        return outputs.mT.softmax(-2).mT
+
+    def gradient(self, outputs, y):
+        one = torch.ones_like(y, dtype=outputs.dtype)[..., None]
+        return self.probabilities(outputs).scatter_add_(-1, y[..., None], -one)
+
+    def slopes(self, weight, norm=2):
+        return CrossEntropy().slopes(weight, norm)
+
+    def curvature(self, weight, norm=2):
+        return self.slopes(weight, norm).amax(-1).square() / 4.0
+
+
+class OwnSquaredError(OutputLoss):
+    """``a ||s - y||^2``, written again."""
+
+    labels = "targets"
+    convex = True
+
+    def __init__(self, factor=1.0):
+        self.quadratic = factor
+
+    def value(self, outputs, y):
+        return self.quadratic * (outputs - y.view_as(outputs)).square().sum(-1)
+
+    def gradient(self, outputs, y):
+        return self.quadratic * (2.0 * (outputs - y.view_as(outputs)))
+
+    def curvature(self, weight, norm=2):
+        return self.quadratic * SquaredError().curvature(weight, norm)
+
+
+class OnlyAValue(OutputLoss):
+    """Nothing is known about it beyond its values."""
+
+    def value(self, outputs, y):
+        return TORCH["cross_entropy"](outputs, y).view(y.shape)
+
+
+def classes_and_targets():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(3, 20, 4)).astype(np.float32)
+    labels = rng.integers(3, size=(3, 20))
+    targets = x @ np.array([1.0, -1.0, 0.5, 2.0], dtype=np.float32) + rng.normal(size=(3, 20)).astype(np.float32)
+    return tuple(
+        wafl.Federation.from_arrays(list(zip(x, y, strict=True)), test_fraction=0.2, seed=0) for y in (labels, targets)
+    )
+
+
+CLASSES, TARGETS = classes_and_targets()
+WORK = {"rounds": 2, "local_epochs": 1, "batch_size": 8, "learning_rate": 0.05}
+
+
+def trained(clients, model, method, loss):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", wafl.ConcavityWarning)
+        run = wafl.fit(model, clients, method, loss=loss, **WORK)
+    return torch.cat([value.flatten() for value in run.params.values()]), run.history.column("loss")
+
+
+def same_training(clients, model, method, one, other):
+    ours, theirs = (trained(clients, model, method, loss) for loss in (one, other))
+    return torch.equal(ours[0], theirs[0]) and ours[1] == theirs[1]
+
+
+def random_model(clients):
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, clients.num_classes or 1)
+
+
+def small_network(clients):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, clients.num_classes))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        wafl.FedAvg(),
+        wafl.WAFL(gamma=0.3),
+        wafl.WAFL(gamma=0.1, restarts=1),
+        wafl.WAFL(gamma=0.5, label_cost=0.5),
+        wafl.WAFL(radius=0.5, strict=True),
+        wafl.WAFL(gamma=0.5, norm=math.inf, steps=4),
+        wafl.WAFL(gamma=0.5, bounds=(-4.0, 4.0), restarts=1),
+        wafl.WAFL(gamma=5.0, power=1),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:no example moved:wafl.RadiusWarning")  # with power 1
+def test_your_own_cross_entropy_trains_bit_for_bit_like_the_built_in(method):
+    assert same_training(CLASSES, wafl.models.mlr(CLASSES), method, OwnCrossEntropy(), "cross_entropy")
+
+
+def test_your_own_cross_entropy_trains_a_network_bit_for_bit_like_the_built_in():
+    method = wafl.WAFL(gamma=0.3, steps=4, restarts=1)
+    assert same_training(CLASSES, small_network(CLASSES), method, OwnCrossEntropy(), "cross_entropy")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [wafl.FedAvg(), wafl.WAFL(gamma=20.0), wafl.WAFL(gamma=20.0, label_cost=0.3), wafl.WAFL(radius=0.2, strict=True)],
+    ids=str,
+)
+def test_your_own_squared_error_trains_bit_for_bit_like_the_built_in(method):
+    assert same_training(TARGETS, wafl.models.mlr(TARGETS), method, OwnSquaredError(), "squared_error")
+
+
+def test_facts_about_a_loss_decide_its_path():
+    """Without them the same loss gets another ascent, and nothing is proven about it."""
+    model, x, y = random_model(CLASSES), *CLASSES.train.of(0)
+    facts, none = (wafl.robust_loss(model, x, y, gamma=2.0, loss=loss) for loss in (OwnCrossEntropy(), OnlyAValue()))
+    assert (facts.concave, none.concave) == (True, None)
+    torch.testing.assert_close(none.value, facts.value, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="power=1 without bounds is known only for"):
+        wafl.robust_loss(model, x, y, gamma=20.0, power=1, loss=OnlyAValue())
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("params_radius", [None, 3.0])
+@pytest.mark.parametrize("name", ["cross_entropy", "squared_error"])
+def test_your_own_loss_has_the_built_in_constants(name, params_radius, norm):
+    clients, own = {
+        "cross_entropy": (CLASSES, OwnCrossEntropy()),
+        "squared_error": (TARGETS, OwnSquaredError()),
+    }[name]
+    known = [
+        wafl.theory.constants(
+            random_model(clients), clients, params_radius=params_radius, norm=norm, label_cost=2.0, loss=loss
+        )
+        for loss in (own, name)
+    ]
+    assert known[0] == known[1]
+    assert repr(known[0]) == repr(known[1])  # kinds and reasons too
+
+
+def test_your_own_loss_has_the_built_in_certificates():
+    """On a linear model and, by layers, on a network."""
+    for model in (random_model(CLASSES), small_network(CLASSES)):
+        found = [
+            wafl.certify(model, CLASSES, radii=[0.2], achieved=False, loss=loss)
+            for loss in (OwnCrossEntropy(), "cross_entropy")
+        ]
+        assert found[0] == found[1]
+        assert found[0].proven
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_a_scaled_squared_error_is_that_many_times_the_built_in(factor):
+    """``sup of a L - gamma d^2`` is a times ``sup of L - (gamma / a) d^2``, and the constants are a times as large."""
+    model, x, y = random_model(TARGETS), *TARGETS.train.of(0)
+    own, base = OwnSquaredError(factor), "squared_error"
+    scaled = wafl.robust_loss(model, x, y, gamma=8.0 * factor, label_cost=0.5, loss=own)
+    plain = wafl.robust_loss(model, x, y, gamma=8.0, label_cost=0.5, loss=base)
+    torch.testing.assert_close(scaled.value, factor * plain.value)
+    torch.testing.assert_close(scaled.x_adv, plain.x_adv)
+    torch.testing.assert_close(scaled.y_adv, plain.y_adv)
+    with pytest.raises(ValueError, match=rf"gamma \* label_cost = {0.9 * factor:g} must exceed {factor:g}"):
+        wafl.robust_loss(model, x, y, gamma=0.9 * factor, label_cost=1.0, loss=own)
+    for params_radius in (None, 3.0):
+        ours, theirs = (
+            wafl.theory.constants(model, TARGETS, params_radius=params_radius, loss=loss) for loss in (own, base)
+        )
+        for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
+            assert getattr(ours, name) == pytest.approx(factor * getattr(theirs, name), rel=1e-12)
+        assert ours.L_zz.why == f"{factor:g} times {theirs.L_zz.why}"
+        assert (ours.convex, ours.steep_everywhere) == (True, False)
+    ball, reference = (
+        wafl.calibrate(model, TARGETS, gammas=[gamma], loss=loss)
+        for gamma, loss in ((10.0 * factor, own), (10.0, base))
+    )
+    assert ball.radii == pytest.approx(reference.radii, rel=1e-6)
+    assert ball.gamma_for(0.4) == pytest.approx(factor * reference.gamma_for(0.4), rel=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_the_limits_of_a_scaled_squared_error_are_scaled_too(factor):
+    strict = wafl.objectives.wasserstein(radius=1.0, label_cost=0.7, strict=True)
+    loose = wafl.objectives.wasserstein(radius=1.0, label_cost=0.7)
+    model = random_model(TARGETS)
+    tasks = make_task(model, OwnSquaredError(factor)), make_task(model, "squared_error")
+    own, base = (Problem(task, task.initial()[None]) for task in tasks)
+    assert strict.concavity_limit(own) == pytest.approx(factor * strict.concavity_limit(base))
+    for objective in (strict, loose):
+        assert objective.lowest_gamma(own) == pytest.approx(factor * objective.lowest_gamma(base))
+
+
+def test_a_loss_with_nothing_but_values_is_a_function_of_outputs():
+    model, method = wafl.models.mlr(CLASSES), wafl.WAFL(gamma=0.5)
+    assert same_training(CLASSES, model, method, OnlyAValue(), TORCH["cross_entropy"])
+    assert OnlyAValue().name == "OnlyAValue"
+    assert CustomLoss(TORCH["cross_entropy"]).quadratic is None
+
+
+def test_output_loss_takes_any_object_with_the_right_members():
+    """It need not be a subclass."""
+    members = ("labels", "convex", "logistic", "quadratic", "name", "probabilities")
+    methods = ("value", "gradient", "slopes", "curvature")
+    plain = types.SimpleNamespace(**{name: getattr(CrossEntropy(), name) for name in (*members, *methods)})
+    assert output_loss(plain) is plain
+    own = OwnCrossEntropy()
+    assert output_loss(own) is own
+    del plain.slopes
+    with pytest.raises(ValueError, match=r"is not a loss: use one of .*a subclass of wafl\.OutputLoss"):
+        output_loss(plain)
+
+
+def test_a_loss_object_without_values_cannot_be_made():
+    class Nothing(OutputLoss):
+        pass
+
+    with pytest.raises(TypeError, match="value"):
+        Nothing()
+
+
+@pytest.mark.parametrize(
+    ("loss", "clients", "message"),
+    [
+        (OwnCrossEntropy(), TARGETS, "loss='cross_entropy' needs integer labels"),
+        (OwnSquaredError(), CLASSES, "loss='OwnSquaredError' needs floating-point targets, one per output"),
+    ],
+    ids=["targets for classes", "classes for targets"],
+)
+def test_labels_that_do_not_suit_your_own_loss_are_refused(loss, clients, message):
+    with pytest.raises(ValueError, match=message):
+        wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), loss=loss, **WORK)
