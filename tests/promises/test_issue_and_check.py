@@ -21,8 +21,8 @@ from tests.oracles import theory
 from tests.theory.test_certificates import NORMS, a_case, certificates_of, clients_of, hinge
 from wafl.promises.in_words import rounded_up
 from wafl.promises.issue import to_bytes
-from wafl.promises.rounding import allowance, magnitudes
 from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.rounding import allowance, magnitudes
 
 
 def promise_of(case, radii=(0.0, 0.3), norm=2, **options):

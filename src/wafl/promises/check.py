@@ -19,11 +19,11 @@ from wafl.promises.issue import CHECKS, bound_of, client_digest, digest_of, to_b
 from wafl.promises.proof import Proof
 from wafl.promises.published_labels import described
 from wafl.promises.read import read_file
-from wafl.promises.rounding import allowance, allowance_of_errors, magnitudes, slack_of_errors
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.rounding import allowance, allowance_of_errors, magnitudes, slack_of_errors
 from wafl.theory.certificates.sampling import Domain, Moments, largest_surrogate
 from wafl.theory.certificates.upper import ErrorSurrogate, Report, report_for, setting_of
 from wafl.theory.constants.assumptions import data_free_constants, task_of

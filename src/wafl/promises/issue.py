@@ -31,13 +31,13 @@ from wafl.data.federation import Federation
 from wafl.promises.in_words import statement
 from wafl.promises.proof import Proof
 from wafl.promises.published_labels import publish
-from wafl.promises.rounding import allowance, allowance_of_errors, magnitudes, slack_of_errors
 from wafl.promises.sign import ALGORITHM, sign
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certificate import Certificate, Certificates, Metric
 from wafl.theory.certificates.certify import certify
 from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.rounding import allowance, allowance_of_errors, magnitudes, slack_of_errors
 from wafl.theory.certificates.sampling import Domain, Drawn, Sample
 from wafl.theory.certificates.upper import ErrorSurrogate, report_for
 from wafl.weights import ClientWeights
