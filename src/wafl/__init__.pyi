@@ -20,6 +20,7 @@ from .base.errors import PreconditionError as PreconditionError
 from .base.errors import RadiusWarning as RadiusWarning
 from .base.errors import SequentialWarning as SequentialWarning
 from .base.errors import UnboundedError as UnboundedError
+from .base.errors import UnsoundError as UnsoundError
 from .data import Dataset as Dataset
 from .data import Domains as Domains
 from .data import domains as domains

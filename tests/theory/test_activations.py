@@ -33,6 +33,19 @@ def test_secants_and_strips_hold_a_dense_grid(kind: type[nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("kind", KNOWN)
+@pytest.mark.parametrize("width", [1e2, 1e8, 1e16, 1e30, 1e80])
+def test_strips_of_any_width_hold_what_is_near_the_center(kind: type[nn.Module], width: float) -> None:
+    f, ours = kind(), KNOWN[kind]
+    center = torch.linspace(-3.0, 3.0, 13, dtype=torch.float64)
+    run = torch.linspace(-60.0, 60.0, 2001, dtype=torch.float64)
+    strip = ours.strip(center, torch.full_like(center, width))
+    rest = f(center[:, None] + run) - f(center)[:, None] - strip.slope[:, None] * run
+    room = 1e-14 * (1.0 if kind is not nn.ReLU else width)
+    assert bool((rest >= strip.low[:, None] - room).all())
+    assert bool((rest <= strip.high[:, None] + room).all())
+
+
+@pytest.mark.parametrize("kind", KNOWN)
 def test_inputs_that_do_not_move_stay_where_they_are(kind: type[nn.Module]) -> None:
     center = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
     strip = KNOWN[kind].strip(center, torch.zeros_like(center))

@@ -664,6 +664,24 @@ def test_certificates_say_whether_they_are_proven():
     assert "certified is proven" in str(certified("tanh", 2))
 
 
+def test_the_ball_of_order_1_says_estimate_where_its_slope_is_one():
+    case = a_case("mlr")
+    gelu = replace(case, model=nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)).double())
+    found = certificates_of(gelu, [1.0], power=1, achieved=False)
+    assert found.L_z.kind == "estimate"
+    assert not found.proven
+    assert "an estimate" in str(found)
+    assert certificates_of(case, [1.0], power=1, achieved=False).proven
+
+
+def test_a_figure_of_proven_values_shows_no_estimate():
+    case = a_case("mlr")
+    found = certificates_of(case, [1e3], loss=hinge, curvature=2.0, achieved=False)
+    assert found[0].simple < found[0].value
+    assert found.curve().proven
+    assert found.curve().certified == [found[0].value]
+
+
 def test_bad_input_is_refused_with_the_value_and_the_remedy():
     case = a_case("mlr")
     for radius in (-0.1, math.nan, math.inf):

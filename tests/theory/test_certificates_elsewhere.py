@@ -88,3 +88,13 @@ def test_an_unknown_layer_is_named() -> None:
     clients, net = clients_and_net()
     with pytest.raises(ValueError, match="space='7' is not a layer of the model, which has: 0, 1, 2, 3"):
         wafl.certify(net, clients, radii=[0.1], space="7")
+
+
+def test_with_a_shape_a_first_layer_that_is_used_twice_stays_what_it_is() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3)
+    model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(3, 2)).double()
+    pair = torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % 2
+    clients = wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=2)
+    found = wafl.certify(model, clients, radii=[0.1], shape=[5.0, 1.0, 0.2], achieved=False)
+    assert found.loss == pytest.approx(float(nn.functional.cross_entropy(model(pair[0]), pair[1]).detach()), rel=1e-9)

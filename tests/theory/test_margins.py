@@ -165,6 +165,24 @@ def test_no_distribution_in_the_ball_is_worse_than_a_networks_certificate() -> N
         assert row.achieved <= row.value * (1.0 + 1e-12)
 
 
+@pytest.mark.parametrize("kind", [nn.Tanh, nn.Sigmoid])
+def test_a_huge_radius_does_not_lower_what_is_certified_at_a_small_one(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), kind(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(40, 4, dtype=torch.float64), torch.arange(40) % 3
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3)
+    found = wafl.certify(model, clients, radii=[1.0, 1e6], achieved=False)
+    moved = x.clone().requires_grad_()
+    for _ in range(100):
+        loss = nn.functional.cross_entropy(model(moved), y, reduction="sum")
+        (slope,) = torch.autograd.grad(loss, moved)
+        ahead = moved.detach() - x + slope / slope.norm(dim=1, keepdim=True)
+        moved = (x + ahead / ahead.norm(dim=1, keepdim=True)).requires_grad_()
+    reached = float(nn.functional.cross_entropy(model(moved), y).detach())
+    assert reached > found.loss
+    assert all(row.best >= reached for row in found.rows)
+
+
 def test_margins_are_those_of_the_parameters_that_are_asked_about() -> None:
     """A node's own model may have others than those it is sent."""
     model, _, _ = drawn("relu")
@@ -225,3 +243,16 @@ def test_an_estimated_curvature_is_never_published() -> None:
     assert found.proven
     assert math.isinf(found.L_zz)
     assert wafl.certify(model, clients, radii=[0.3], achieved=False, curvature=5.0).L_zz == 5.0
+
+
+def test_layers_that_share_a_weight_are_proven_with_it() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    model = nn.Sequential(first, nn.Tanh(), second, nn.ReLU(), nn.Linear(4, 3)).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    found = wafl.certify(model, wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3), radii=[1.0])
+    assert found.proven
+    assert found.loss == pytest.approx(float(nn.functional.cross_entropy(model(x), y).detach()))
+    assert found[0].achieved is not None
+    assert found[0].achieved <= found[0].best

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from torch import nn
 
 import wafl
 from tests.oracles import objective as oracles
@@ -177,3 +178,13 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
     other = wafl.Federation.from_arrays([(np.ones((4, 3)), np.arange(4) % 2)])
     with pytest.raises(ValueError, match="hold out clients of the same federation"):
         wafl.next_client(MODEL, seen, other)
+
+
+@pytest.mark.parametrize(("radius", "proven"), [(0.0, True), (0.5, False)])
+def test_a_network_of_unknown_layers_gets_an_estimate_unless_nothing_moves(radius, proven):
+    model = nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 2))
+    seen, unseen = world(3, 8, bounds=None), world(4, 12, seed=1, bounds=None)
+    found = wafl.next_client(model, seen, unseen, radius=radius)
+    assert found.proven is proven
+    assert ("an estimate" in str(found)) is not proven
+    assert wafl.next_client(MODEL, seen, unseen, radius=radius).proven

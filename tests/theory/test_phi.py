@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import wafl
 from tests.oracles import phi as oracles
 from tests.oracles import theory
 from wafl.tasks.losses import CrossEntropy, SquaredError, output_loss
@@ -266,3 +268,23 @@ def test_a_rival_with_the_same_weights_never_causes_an_error_it_does_not_have():
     weight = torch.tensor([[1.0], [1.0]]).double()
     outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
     assert distance_to_error(weight, outputs, torch.tensor([0, 0]), 2).tolist() == [math.inf, 0.0]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("apart", "far", "radius"), [(1e-3, 1e6, 100.0), (1e-3, 1e6, 1000.0), (0.1, 1e6, 10.0)])
+def test_classes_that_are_close_together_and_far_from_another_are_told_apart(
+    apart: float, far: float, radius: float, norm: float
+) -> None:
+    """The third class is out of reach, but its products with the others have no digits left for their difference."""
+    rng = np.random.default_rng(0)
+    x, row, other, third = rng.normal(size=(10, 6)), *rng.normal(size=(3, 6))
+    model = nn.Linear(6, 3, dtype=torch.float64)
+    weight = torch.from_numpy(np.stack([row, row + apart * other, far * third]))
+    model.load_state_dict({"weight": weight, "bias": torch.tensor([0.0, 0.0, -1e13 * far], dtype=torch.float64)})
+    clients = wafl.Federation.from_arrays([(x, np.zeros(10, dtype=int))], test_fraction=0.0, num_classes=3)
+    found = wafl.certify(model, clients, radii=[radius], norm=norm)[0]
+    slope = np.linalg.norm(apart * other, {1: np.inf, 2: 2, math.inf: 1}[norm])
+    everyone_moves = np.logaddexp(0.0, x @ (apart * other) + slope * radius).mean()
+    assert found.best >= everyone_moves
+    assert found.achieved is not None
+    assert found.achieved <= found.best

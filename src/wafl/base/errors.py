@@ -15,6 +15,10 @@ class UnboundedError(RuntimeError):
     """The inner supremum is infinite: nothing limits how far an example may move."""
 
 
+class UnsoundError(RuntimeError):
+    """A certificate lies below what was reached inside its ball: a mistake in wafl; the message has both numbers."""
+
+
 class ConfigError(ValueError):
     """An experiment file has mistakes: one line per mistake, with the key, the range and the closest valid name."""
 

@@ -89,7 +89,8 @@ def _bounds(summary: Summary) -> Table:
 
 def certificates(name: str, certificates: Certificates) -> Table:
     """One row per radius: what is certified, what is reached, and the gap between them."""
-    label = "proven" if certificates.proven else "an estimate: no bound on L_zz is known for this model"
+    needed = "L_z" if certificates.power == 1 else "L_zz"
+    label = "proven" if certificates.proven else f"an estimate: no bound on {needed} is known for this model"
     simple = "proven" if certificates.simple_proven else "an estimate"
     errors = certificates.metric == "error"
     cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"

@@ -256,7 +256,8 @@ def _chain(module: nn.Module) -> list[nn.Module] | None:
     if is_plain(module, nn.Sequential):
         parts = [_chain(part) for part in members(module)]
         layers = [layer for part in parts if part is not None for layer in part]
-        distinct = len({id(layer) for layer in layers}) == len(layers)
+        values = [id(value) for layer in layers for value in layer.parameters()]
+        distinct = len({id(layer) for layer in layers}) == len(layers) and len(set(values)) == len(values)
         return layers if distinct and None not in parts else None
     if isinstance(module, nn.Flatten):
         return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None

@@ -15,6 +15,7 @@ from wafl.theory.certificates.certificate import Certificates
 from wafl.theory.certificates.certify import certify
 from wafl.theory.population.next_client import NextClient, next_client
 
+ESTIMATE = "neither L_z nor L_zz of this model is proven: what is certified is an estimate"
 Made = tuple[float, str]
 """A value, and how loose it is."""
 
@@ -54,7 +55,7 @@ def promised(
 
     def of_sample() -> Made:
         if not (found.proven or found.simple_proven):
-            raise PreconditionError("neither L_z nor L_zz of this model is proven: what is certified is an estimate")
+            raise PreconditionError(ESTIMATE)
         best = found.best_proven(row)
         reached = f"{best / row.achieved:.3f} times what is reached inside" if row.achieved else "nothing is reached"
         return best, reached
@@ -67,7 +68,10 @@ def promised(
     def held_out() -> NextClient:
         if unseen is None:
             raise PreconditionError("no client was held out of training: data.unseen does so")
-        return next_client(run, seen, unseen, radius=row.radius, **options)
+        said = next_client(run, seen, unseen, radius=row.radius, **options)
+        if not said.proven:
+            raise PreconditionError(ESTIMATE)
+        return said
 
     def of_mean() -> Made:
         said = held_out()

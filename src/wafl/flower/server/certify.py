@@ -42,6 +42,7 @@ from wafl.theory.certificates.certify import (
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.network_bound import knows_margins
 from wafl.theory.certificates.sampling import Domain
+from wafl.theory.certificates.soundness import room_elsewhere
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
 from wafl.theory.constants.constant import Constant
@@ -88,7 +89,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         )
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     asked = replace(question, finite_above=finite_above(task, bent), by_margins=knows_margins(task))
-    found = certificates_of(means, radii, asked, roster.unit, steep, bent)
+    found = certificates_of(means, radii, asked, roster.unit, steep, bent, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
         found = beyond(found, training, test, domain, confidence)

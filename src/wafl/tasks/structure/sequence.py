@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
 from torch import nn
+
+HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_func__"}
+"""What a subclass may have of its own and still compute what its parent computes."""
+PARAMETERS = {"weight", "bias"}
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:
@@ -11,7 +18,34 @@ def members(sequence: nn.Module) -> list[nn.Module]:
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module computes what its kind computes: no custom forward, no hooks, no parametrization."""
-    hooked = bool(module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-    parametrized = nn.utils.parametrize.is_parametrized(module)
-    return isinstance(module, kind) and type(module).forward is kind.forward and not hooked and not parametrized
+    """Whether the module surely computes what its kind computes.
+
+    Not with hooks, a parametrization, or anything of the kind that a subclass or the module itself replaces, such as
+    ``forward``.
+    """
+    if not isinstance(module, kind):
+        return False
+    hooked = module._forward_hooks or module._forward_pre_hooks or _hooked_everywhere()  # pyright: ignore[reportPrivateUsage]
+    return not (hooked or _replaced_by_subclass(type(module), kind) or _replaced_on_itself(module))
+
+
+def _hooked_everywhere() -> bool:
+    everywhere = torch.nn.modules.module
+    return bool(everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+
+
+@cache
+def _replaced_by_subclass(own: type[nn.Module], kind: type[nn.Module]) -> bool:
+    """Whether a class between the module's own and its kind has something that could change what is computed."""
+    between = own.__mro__[: own.__mro__.index(kind)]
+    own_parts = {name for each in between for name, part in vars(each).items() if _counts(name, part)}
+    return any(hasattr(kind, name) or name in PARAMETERS for name in own_parts - HARMLESS)
+
+
+def _counts(name: str, part: object) -> bool:
+    """Not what Python itself notes about a class, such as its docstring."""
+    return callable(part) or not name.startswith("__")
+
+
+def _replaced_on_itself(module: nn.Module) -> bool:
+    return any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())

@@ -47,7 +47,9 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Certificates:
-    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if L_zz is an estimate.
+    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if it rests on an estimate.
+
+    It rests on L_zz or on a search along the margins, with ``power=1`` on L_z.
 
     With a ``confidence``, all of them together hold for the distributions that the examples come from, with that
     probability over the draw of the examples. ``loss`` is the mean loss at radius 0; with ``metric="error"`` it and
@@ -66,8 +68,11 @@ class Certificates:
 
     @property
     def proven(self) -> bool:
-        searched = all(row.radius == 0 or row.tolerance is not None for row in self.rows)
-        return self.metric == "error" or self.power == 1 or self.L_zz.proven or searched
+        if self.metric == "error":
+            return True
+        if self.power == 1:
+            return self.L_z.kind != "estimate"
+        return self.L_zz.proven or all(row.radius == 0 or row.tolerance is not None for row in self.rows)
 
     @property
     def simple_proven(self) -> bool:
@@ -126,7 +131,7 @@ class Certificates:
         stops: list[Stop] = []
         for row in sorted(self.rows, key=lambda row: row.radius):
             reached = {} if row.achieved is None else {"loss reached": f"{row.achieved:.4g}"}
-            stops.append(Stop(f"radius {row.radius:g}", row.radius, {**reached, best: f"{row.best:.4g}"}))
+            stops.append(Stop(f"radius {row.radius:g}", row.radius, {**reached, best: f"{self.best_proven(row):.4g}"}))
         return Walk(name, stops, charts.lines(lines, "radius", "expected loss"))
 
     def curve(self) -> Curve:
@@ -135,7 +140,7 @@ class Certificates:
         reached = [row.achieved for row in rows if row.achieved is not None]
         return Curve(
             [row.radius for row in rows],
-            [row.best for row in rows],
+            [self.best_proven(row) for row in rows],
             reached if len(reached) == len(rows) else None,
             self.proven or self.simple_proven,
             self.loss,

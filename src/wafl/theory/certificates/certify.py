@@ -34,6 +34,7 @@ from wafl.theory.certificates.dual import CLOSE, Surrogate, search_dual
 from wafl.theory.certificates.mixture import Asked, Mixture
 from wafl.theory.certificates.network_bound import AskMeans, knows_margins, prove_network, surrogates_of
 from wafl.theory.certificates.sampling import Domain, Drawn
+from wafl.theory.certificates.soundness import Room, hold_moved, hold_rows, room_of
 from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, setting_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
@@ -139,12 +140,13 @@ def certify(
     question = Question(norm, power, metric, gap, limit, by_margins)
     asked = (wanted, question, clients.unit, known["L_z"], bent)
     if confidence is None:
-        found = certificates_of(partial(mixture.means, seed=seed), *asked, achieved=reach)
+        found = certificates_of(partial(mixture.means, seed=seed), *asked, partial(room_of, mixture), achieved=reach)
         return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
     training = replace(mixture, examples=clients.train)
-    chosen = certificates_of(partial(training.means, seed=seed), *asked)
+    chosen = certificates_of(partial(training.means, seed=seed), *asked, partial(room_of, training))
     found = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
-    return replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
+    found = replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
+    return hold_rows(found, room_of(mixture, found))
 
 
 def beyond(
@@ -234,12 +236,29 @@ def certificates_of(
     unit: str,
     steep: Constant,
     bent: Constant,
+    room: Callable[[Certificates], Room],
     achieved: Callable[[float], float | None] = lambda radius: None,
 ) -> Certificates:
     """The certificates of a mixture whose clients answer with two numbers per gamma, wherever they are.
 
-    ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz.
+    ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz; ``room`` says what float64 may have lost. None
+    is handed out that lies below what was reached (:mod:`wafl.theory.certificates.soundness`).
     """
+    found = _found(means, radii, question, unit, steep, bent, achieved)
+    if question.metric == "loss" and question.finite_above is None:
+        hold_moved(found, means, room(found))
+    return hold_rows(found, room(found))
+
+
+def _found(
+    means: AskMeans,
+    radii: Sequence[float],
+    question: Question,
+    unit: str,
+    steep: Constant,
+    bent: Constant,
+    achieved: Callable[[float], float | None],
+) -> Certificates:
     if question.metric == "error":
         clean, rows = _of_errors(means, radii, question)
         return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, metric="error", power=question.power)
@@ -299,7 +318,7 @@ def _tight(
             rows.append(Certificate(radius, clean, math.inf, clean, clean))
             continue
         value, gamma, allowed = min((gamma * radius**2 + phi, gamma, allowed) for gamma, phi, allowed in lines)
-        rows.append(Certificate(radius, value, gamma, cruder, min(max(dual.reached(radius), clean), value), allowed))
+        rows.append(Certificate(radius, value, gamma, cruder, max(dual.reached(radius), clean), allowed))
     return rows
 
 
@@ -317,7 +336,7 @@ def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> t
     for radius, budget in zip(radii, budgets, strict=True):
         value, gamma = dual.least(budget) if radius > 0 else (clean, math.inf)
         reached = dual.reached(budget) if radius > 0 else clean
-        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, min(reached, value, 1.0)))
+        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, min(reached, 1.0)))
     return clean, rows
 
 

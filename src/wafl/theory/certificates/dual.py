@@ -42,11 +42,13 @@ class Dual:
         """The loss of a distribution inside the ball, if the answers are what moves of that mean cost attain.
 
         It mixes the moves at two neighboring gammas, so that their mean cost is ``radius^2``. If no moves cost as much,
-        the rest goes where each unit of cost gains the limit.
+        the rest goes where each unit of cost gains the limit; minus infinity if nothing is known of cheaper ones.
         """
         budget = radius**2
         cheap = [excess for excess, found in self.known.items() if found.cost <= budget]
         dear = [excess for excess, found in self.known.items() if budget < found.cost < math.inf]
+        if not cheap:
+            return -math.inf
         near = min(cheap, key=lambda excess: budget - self.known[excess].cost)
         if not dear:
             return self._loss(near) + self.limit * (budget - self.known[near].cost)

@@ -59,9 +59,9 @@ def in_shape(model: Run | nn.Module, clients: Federation, shape: Shape) -> tuple
 def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.Module:
     """The model of ``A u``; a first layer that is linear takes A into its weights, which gives the tightest bounds."""
     layers = members(model) if is_plain(model, nn.Sequential) else [model]
-    flat = [each for each in layers if not isinstance(each, nn.Flatten | nn.Identity)]
+    flat = [each for each in layers if not (is_plain(each, nn.Flatten) or is_plain(each, nn.Identity))]
     linear = flat[0] if flat and isinstance(flat[0], nn.Linear) and is_plain(flat[0], nn.Linear) else None
-    if linear is not None and linear.in_features == len(matrix):
+    if linear is not None and linear.in_features == len(matrix) and _only_there(model, linear.weight):
         with torch.no_grad():
             linear.weight.copy_(linear.weight @ matrix)
         return model
@@ -69,6 +69,11 @@ def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.
     first.weight = nn.Parameter(matrix.clone(), requires_grad=False)
     flattens = len(inputs) == 1 or isinstance(layers[0], nn.Flatten)
     return nn.Sequential(nn.Flatten(), first, *([] if flattens else [nn.Unflatten(1, inputs)]), *layers)
+
+
+def _only_there(model: nn.Module, weight: Tensor) -> bool:
+    """Whether a single layer has this weight: one that is changed for its first use must not have another."""
+    return sum(value is weight for _, value in model.named_parameters(remove_duplicate=False)) == 1
 
 
 def moved(

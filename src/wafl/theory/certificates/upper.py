@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.base.norms import dual, power_norm
+from wafl.base.norms import dual, power_norm, steepest
 from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
 from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
@@ -40,7 +40,7 @@ class SearchedSurrogate(Objective):
         real = torch.ones_like(value, dtype=torch.bool) if state.weight is None else state.weight > 0
         if problem.linear is None:
             value, cost = self._along_margins(problem, dense(x), y, real, numbers[0], numbers[2])
-            return Move(x, y, value, cost, torch.ones_like(real), state=state)
+            return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
         outputs = problem.outputs(x)
         for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
             here = torch.zeros_like(real)
@@ -51,7 +51,7 @@ class SearchedSurrogate(Objective):
                 value[here], cost[here] = found.upper, found.cost
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
-        return Move(x, y, value, cost, torch.ones_like(real), state=state)
+        return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
 
     def _along_margins(
         self, problem: Problem, x: Tensor, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
@@ -98,6 +98,12 @@ class ErrorSurrogate(Objective):
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
 
 
+def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, infinite where the arithmetic has ended in no number: such a gamma wins at no radius."""
+    lost = value.isnan() | cost.isnan()
+    return value.masked_fill(lost, torch.inf), cost.masked_fill(lost, torch.inf)
+
+
 def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tensor]]:
     """The lanes that have the same numbers and the same model, which are searched together."""
     same = bool((params == params[:1]).all())
@@ -138,7 +144,38 @@ class UpperBound(Objective):
             move = Move(x, y, loss, torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.bool), state=state)
         modulus = 2.0 * gamma - curvature
         slope, cost = _slope_and_cost(problem, shared(x), y, move, gamma, modulus, self.norm)
-        return Move(move.inputs, y, move.value + slope / (2.0 * modulus), cost, move.converged, state=state)
+        value, cost = _trusted(move.value + slope / (2.0 * modulus), cost)
+        return Move(move.inputs, y, value, cost, move.converged, state=state)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The loss of examples that all move by ``distance`` along their steepest slope, or stay if that is no better.
+
+    It is what a bound is held against, so it must not be clever.
+    """
+
+    norm: float = 2
+    steps: int = 2
+
+    def scalars(self) -> dict[str, float]:
+        return {"distance": 1.0}
+
+    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
+        return None
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        distance = lane_scalar(state, "distance", 1.0, problem.params)[:, None]
+        rest = moved = dense(x)
+        value = problem.loss(rest, y)
+        cost = torch.zeros_like(value)
+        for _ in range(self.steps):
+            direction = steepest(problem.gradient(moved, y).flatten(2), self.norm)
+            moved = rest + (distance[..., None] * direction).view_as(rest)
+            loss = problem.loss(moved, y)
+            better = loss > value
+            value, cost = torch.where(better, loss, value), torch.where(better, distance.square(), cost)
+        return Move(x, y, value, cost, torch.ones_like(value, dtype=torch.bool), state=state or ObjectiveState())
 
 
 def _slope_and_cost(
@@ -165,11 +202,12 @@ def _slope_and_cost(
     return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
 
 
-Report = UpperBound | SearchedSurrogate | ErrorSurrogate
-REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate]] = {
+Report = UpperBound | SearchedSurrogate | ErrorSurrogate | Moved
+REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate] | type[Moved]] = {
     "smooth": UpperBound,
     "linear": SearchedSurrogate,
     "error": ErrorSurrogate,
+    "moved": Moved,
 }
 """What a client may be asked for, by the name that travels."""
 

@@ -108,8 +108,9 @@ class SShaped:
 
     def strip(self, center: Tensor, width: Tensor) -> Strip:
         def flat(slope: Tensor) -> list[Tensor]:
-            part = (1.0 - slope / (self.rise * self.rate)).clamp(0.0, 1.0)
-            place = torch.atanh(part.sqrt()) / self.rate
+            # Where the slope is a part q of the steepest, 1 / cosh^2 is q. A form with 1 - q would lose a small q.
+            part = (slope / (self.rise * self.rate)).clamp(0.0, 1.0)
+            place = torch.acosh(part.rsqrt()) / self.rate
             return [place, -place]
 
         return _strip(self, center, width, flat)

@@ -15,6 +15,8 @@ from wafl.base.norms import dual, power_norm, steepest
 
 CHUNK = 1 << 22
 """How many numbers are worked on at a time."""
+CLOSE = 1e-9
+"""The share of the largest product of rows below which a squared distance of two loses digits in their Gram matrix."""
 
 
 class Ball:
@@ -29,6 +31,12 @@ class Ball:
         return self.weight @ self.weight.T
 
     @cached_property
+    def even(self) -> bool:
+        """Whether the Gram matrix tells all rows apart: not if some are far closer to each other than to the rest."""
+        squares = torch.stack([(self.weight - row).square().sum(-1) for row in self.weight])
+        return bool((squares[squares > 0] > CLOSE * self.gram.abs().max()).all())
+
+    @cached_property
     def distances(self) -> Tensor:
         """``||w_j - w_y||_*``, ``[C (y), C (j)]``."""
         return torch.stack([power_norm(self.weight - row, dual(self.norm), 1) for row in self.weight])
@@ -41,14 +49,14 @@ class Ball:
     def size(self, y: Tensor, p: Tensor) -> Tensor:
         """``||sum_j p_j (w_j - w_y)||_*`` for labels ``[n]`` and ``p [n, C]``."""
         lean = self.lean(y, p)
-        if self.norm == 2:
+        if self.norm == 2 and self.even:
             return ((lean @ self.gram) * lean).sum(-1).clamp_min(0.0).sqrt()
         return torch.cat([power_norm(part @ self.weight, dual(self.norm), 1) for part in self._pieces(lean)])
 
     def pull(self, y: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """The size, and what the move of length 1 that attains it adds to each A_k, ``[n, C]``."""
         lean = self.lean(y, p)
-        if self.norm == 2:
+        if self.norm == 2 and self.even:
             seen = lean @ self.gram
             size = (seen * lean).sum(-1).clamp_min(0.0).sqrt()
             added = seen / size.clamp_min(torch.finfo(size.dtype).tiny)[:, None]

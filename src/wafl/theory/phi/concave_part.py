@@ -30,10 +30,10 @@ class Kept:
         """For l2: pull the two rows that are farthest apart a little closer, until none are farther than sqrt(8 gamma).
 
         All rows are pulled along the line through these two, so what is kept is a smaller embedding of the same rows.
-        Nothing is kept for other norms.
+        Nothing is kept for other norms, nor of rows that the Gram matrix cannot tell apart.
         """
         kept, limit = ball.gram, 8.0 * gamma
-        if ball.norm != 2 or limit < NARROW * float(squared_distances(kept).max()):
+        if ball.norm != 2 or not ball.even or limit < NARROW * float(squared_distances(kept).max()):
             return cls(torch.zeros_like(kept), kept)
         while True:
             apart = squared_distances(kept)

@@ -28,7 +28,7 @@ def within_ellipsoids(
 ) -> Tensor:
     """What phi_gamma is not above, ``[n]``: searched until it is within ``allowed`` of ``lower``."""
     upper = torch.full_like(lower, torch.inf)
-    if not gamma > 0.0:
+    if not (gamma > 0.0 and ball.even):
         return upper
     rows = torch.arange(len(a), device=a.device)
     for share in SHARES:

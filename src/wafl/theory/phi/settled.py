@@ -46,7 +46,7 @@ def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: floa
 
     Infinitely much where a search cannot come near ``allowed``.
     """
-    if not gamma > 0.0:
+    if not (gamma > 0.0 and ball.even):
         return Summit(best.p, best.value, best.cost, torch.full_like(allowed, torch.inf))
     found = settle(ball, a, y, best.p, gamma, allowed)
     beyond = above_tangent(ball.gram.expand(len(a), -1, -1), found.p, gamma, allowed - found.missed)

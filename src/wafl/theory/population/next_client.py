@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import nn
 
@@ -17,7 +18,8 @@ from wafl.theory.certificates.certificate import Certificates, Metric
 from wafl.theory.certificates.certify import LARGEST, certify, check_confidence, check_radii
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_surrogate
-from wafl.theory.certificates.upper import ErrorSurrogate, report_for
+from wafl.theory.certificates.soundness import hold, room_of
+from wafl.theory.certificates.upper import ErrorSurrogate, Moved, report_for
 from wafl.theory.population.intervals import Population
 from wafl.weights import ClientWeights, uniform
 
@@ -41,6 +43,7 @@ class NextClient:
         norm: the ground norm.
         unit: of the data.
         confidence: of each statement.
+        proven: whether the certified losses are; otherwise they rest on an estimated L_z or L_zz.
         metric: what is certified.
     """
 
@@ -52,6 +55,7 @@ class NextClient:
     norm: float
     unit: str
     confidence: float
+    proven: bool
     metric: Metric = "loss"
 
     @property
@@ -131,6 +135,8 @@ class NextClient:
                 lines.append(f"{what} is at most {bound():.4f}")
             except PreconditionError as refusal:
                 lines.append(f"{what}: {refusal}")
+        if not self.proven:
+            lines.append("all of this is an estimate: neither L_z nor L_zz of this model is proven")
         return "\n".join(lines)
 
 
@@ -208,16 +214,19 @@ def next_client(
     if metric == "error":
         gamma = LARGEST if reach == 0 else row.gamma
         moments, setting, most = Moments(ErrorSurrogate(norm)), {"gamma": gamma}, 1.0
-        offset = gamma * reach**2
+        offset, proven = gamma * reach**2, True
     else:
         moments, setting, offset, gamma = _loss_moments(chosen, reach)
+        proven = reach == 0 or chosen.proven or chosen.simple_proven
         domain, most = Domain.of(seen), math.inf
         if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
             most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
     means = moments.ask(ours, setting, most, seed).means
     center = math.fsum(weight * mean for weight, mean in zip(ours.weights.tolist(), means, strict=True))
     sample = moments.ask(theirs, setting, most, seed)
-    return NextClient(unseen.names, sample, float(offset), center, reach, norm, seen.unit, confidence, metric)
+    if proven and setting and metric == "loss":
+        _hold(theirs, unseen.names, sample, float(offset), gamma, reach, chosen, seed)
+    return NextClient(unseen.names, sample, float(offset), center, reach, norm, seen.unit, confidence, proven, metric)
 
 
 def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
@@ -229,3 +238,21 @@ def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str
     offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
     setting = {} if by_slope else chosen.setting(row)
     return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma
+
+
+def _hold(
+    theirs: Mixture,
+    names: tuple[str, ...],
+    sample: Sample,
+    offset: float,
+    gamma: float,
+    reach: float,
+    chosen: Certificates,
+    seed: int,
+) -> None:
+    """Raise if examples that all move by the radius reach more than what is proven of a client."""
+    moved, room = theirs.answers(Moved(chosen.norm), [{"distance": reach}], seed), room_of(theirs, chosen)
+    numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
+    for name, mean, loss, cost in numbers:
+        reached = offset + min(loss - gamma * cost, sample.most)
+        hold(f"{name}, at gamma {gamma:.4g}", offset + mean, reached, partial(room, reach, offset + mean))

@@ -1,0 +1,102 @@
+"""What is proven, held against what was reached: a bound below that is a mistake of ours, and is not handed out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from wafl.base.errors import UnsoundError
+from wafl.base.norms import norm_name
+from wafl.theory.certificates.certificate import Certificate, Certificates
+from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.network_bound import AskMeans
+from wafl.theory.certificates.rounding import UNIT, allowance, magnitudes
+from wafl.theory.certificates.upper import Moved
+
+Room = Callable[[float, float], float]
+"""What float64 may have lost at a radius, of a bound."""
+PARTS = (1.0, 1.0 / 8.0, 1.0 / 64.0)
+"""How far examples are moved, relative to the radius."""
+RELATIVE = 1e-9
+"""What a mean over many examples and the moves of an ascent may lose of a number, relative to it."""
+
+
+def hold(where: str, bound: float, reached: float, room: Callable[[], float]) -> None:
+    """Raise unless the bound is at least what was reached, but for rounding; a search that ended in no number is none.
+
+    >>> hold("radius 1", 2.0, 1.5, room=lambda: 0.0)
+    """
+    if math.isnan(reached) or reached <= bound or reached <= bound + room():
+        return
+    raise UnsoundError(
+        f"{where}: {bound:.8g} was found as a bound on the expected loss, but {reached:.8g} was reached. This is a "
+        "mistake in wafl, and no certificate of this model can be trusted: please report it, with the model and these "
+        "numbers"
+    )
+
+
+def hold_rows(found: Certificates, room: Room) -> Certificates:
+    """The certificates, if each that is called proven is at least the loss at rest and what was reached inside.
+
+    What was reached is then at most what is certified.
+    """
+    for row in found.rows:
+        for bound, proven in ((row.value, found.proven), (row.simple, found.simple_proven)):
+            for reached in (found.loss, row.achieved):
+                if proven and reached is not None:
+                    hold(_where(found, row), bound, reached, partial(room, row.radius, bound))
+    return replace(found, rows=tuple(map(_clipped, found.rows))) if found.proven else found
+
+
+def hold_moved(found: Certificates, means: AskMeans, room: Room) -> None:
+    """Raise if examples that all move equally far reach more than what is proven of a network.
+
+    Examples that reach the mean loss l at the mean cost c show that ``E[phi_gamma] >= l - gamma c`` at every gamma.
+    """
+    rows = [row for row in found.rows if row.radius > 0]
+    if not rows or not (found.proven or found.simple_proven):
+        return
+    asked = [{"distance": part * row.radius} for row in rows for part in PARTS]
+    moved = means(Moved(found.norm), asked)
+    for loss, cost in zip(moved.value, moved.cost, strict=True):
+        for row in rows:
+            budget = row.radius**2
+            # Of all mass as much moves as the budget allows.
+            part = 1.0 if cost <= budget else budget / cost
+            inside = (1.0 - part) * found.loss + part * loss
+            if found.simple_proven:
+                hold(_where(found, row), row.simple, inside, partial(room, row.radius, row.simple))
+            if found.proven and found.power == 2 and row.gamma < math.inf:
+                reached = max(inside, loss + row.gamma * (budget - cost))
+                hold(_where(found, row), row.value, reached, partial(room, row.radius, row.value))
+
+
+def room_of(mixture: Mixture, found: Certificates) -> Room:
+    """What float64 may have lost of examples that are at hand: see :mod:`wafl.theory.certificates.rounding`."""
+
+    def room(radius: float, bound: float) -> float:
+        sizes = mixture.examples.num_examples.tolist()
+        task, params, largest = mixture.task, mixture.params, max(magnitudes(mixture))
+        lost = allowance(task, params, sizes, largest, radius, found.norm, bound)
+        if task.linear(params[None]) is None and found.L_z.proven:
+            # Inside of a network, numbers may be larger than its outputs: at most as the layers make of the inputs.
+            x = mixture.population().x[0].flatten(1)
+            lost += 64.0 * UNIT * x.shape[1] * float(found.L_z) * float(x.abs().max())
+        return lost + RELATIVE * abs(bound)
+
+    return room
+
+
+def _where(found: Certificates, row: Certificate) -> str:
+    return f"radius {row.radius:g} ({norm_name(found.norm)}, W_{found.power}), at gamma {row.gamma:.4g}"
+
+
+def _clipped(row: Certificate) -> Certificate:
+    return row if row.achieved is None else replace(row, achieved=min(row.achieved, row.value))
+
+
+def room_elsewhere(radius: float, bound: float) -> float:
+    """The same for examples that are elsewhere: their size is not known here."""
+    return 1e-6 * max(abs(bound), 1.0)

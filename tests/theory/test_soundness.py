@@ -1,0 +1,91 @@
+"""A bound below what was reached is never handed out: an error names the row and both numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wafl
+from wafl.base.errors import UnsoundError
+from wafl.theory.certificates import certify as certificates
+from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.soundness import hold, room_elsewhere
+from wafl.theory.constants.constant import Constant
+from wafl.theory.networks import activations
+from wafl.theory.networks.activations import SShaped, Strip
+
+
+def clients(seed: int = 0) -> wafl.Federation:
+    pair = np.random.default_rng(seed).normal(size=(12, 4)), np.arange(12) % 3
+    return wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=3)
+
+
+def a_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+@pytest.fixture
+def without_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strips that know only the ends, as they once did at large widths."""
+
+    def strip(self: SShaped, center: Tensor, width: Tensor) -> Strip:
+        return activations._strip(self, center, width, lambda slope: [])
+
+    monkeypatch.setattr(SShaped, "strip", strip)
+
+
+@pytest.mark.usefixtures("without_the_maximum")
+@pytest.mark.parametrize("achieved", [True, False])
+def test_a_networks_certificate_below_what_is_reached_is_refused(achieved: bool) -> None:
+    with pytest.raises(UnsoundError, match=r"radius .* at gamma .* was reached.*please report it"):
+        wafl.certify(a_network(), clients(), radii=[1.0, 1e6], achieved=achieved)
+
+
+@pytest.mark.usefixtures("without_the_maximum")
+def test_the_next_clients_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsoundError, match="please report it"):
+        wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
+    monkeypatch.setattr(certificates, "hold_moved", lambda *_: None)
+    monkeypatch.setattr(certificates, "hold_rows", lambda found, room: found)
+    with pytest.raises(UnsoundError, match=r"client.*please report it"):
+        wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_slope_that_is_too_small_is_refused(power: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = Constant(1e-3, "bound", "by layers, at these parameters")
+    monkeypatch.setattr("wafl.theory.certificates.certify.data_free_constants", lambda *_: {"L_z": flat, "L_zz": flat})
+    with pytest.raises(UnsoundError, match="please report it"):
+        wafl.certify(a_network(), clients(), radii=[1.0], power=power, achieved=False)
+
+
+def test_a_linear_models_certificate_below_what_is_reached_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wafl.theory.certificates.dual.Dual.reached", lambda self, radius: 1e3)
+    with pytest.raises(UnsoundError, match=r"radius 0\.5 .*but 1000 was reached"):
+        wafl.certify(nn.Linear(4, 3), clients(), radii=[0.5])
+
+
+def test_clients_elsewhere_are_asked_what_they_reach() -> None:
+    """As on Flower: two numbers per gamma is all that is known of them."""
+
+    def means(report: object, settings: list[dict[str, float]]) -> Means:
+        return Means([2.0 if "distance" in setting else 1.0 for setting in settings], [0.0 for _ in settings])
+
+    question = certificates.Question(by_margins=True)
+    steep, bent = Constant(1.0, "bound", "by layers"), Constant(math.inf, "bound", "unknown")
+    with pytest.raises(UnsoundError, match=r"radius 0\.1"):
+        certificates.certificates_of(means, [0.1], question, "", steep, bent, lambda _: room_elsewhere)
+
+
+def test_rounding_is_allowed_for_and_no_number_is_no_bound() -> None:
+    hold("here", 1.0, 1.0 + 1e-12, lambda: 1e-9)
+    hold("here", 1.0, math.nan, lambda: 0.0)
+    hold("here", math.inf, math.inf, lambda: 0.0)
+    for bound, reached in ((1.0, 1.1), (math.nan, 0.0)):
+        with pytest.raises(UnsoundError):
+            hold("here", bound, reached, lambda: 1e-9)

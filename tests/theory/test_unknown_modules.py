@@ -1,0 +1,149 @@
+"""What cannot be known of a module is not proven: its forward replaced, hooks, subclasses, parametrizations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wafl
+from wafl.tasks.structure.sequence import is_plain
+
+TENFOLD: dict[str, Callable[[nn.Module], nn.Module]] = {}
+Way = Callable[[nn.Module], nn.Module]
+
+
+def way(make: Way) -> Way:
+    TENFOLD[make.__name__] = make
+    return make
+
+
+class Ten(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return 10.0 * value
+
+
+@way
+def a_forward_on_the_instance(layer: nn.Module) -> nn.Module:
+    plain = layer.forward
+    layer.forward = lambda x: 10.0 * plain(x)
+    return layer
+
+
+@way
+def a_call_on_the_instance(layer: nn.Module) -> nn.Module:
+    layer._call_impl = lambda x: 10.0 * type(layer).forward(layer, x)
+    return layer
+
+
+@way
+def a_hook(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda module, inputs, output: 10.0 * output)
+    return layer
+
+
+@way
+def a_hook_before(layer: nn.Module) -> nn.Module:
+    layer.register_forward_pre_hook(lambda module, inputs: (10.0 * inputs[0],))
+    return layer
+
+
+@way
+def a_forward_of_a_subclass(layer: nn.Module) -> nn.Module:
+    kind = type(layer)
+    layer.__class__ = type("Own", (kind,), {"forward": lambda self, x: 10.0 * kind.forward(self, x)})
+    return layer
+
+
+@way
+def a_call_of_a_subclass(layer: nn.Module) -> nn.Module:
+    kind = type(layer)
+    layer.__class__ = type("Own", (kind,), {"__call__": lambda self, x: 10.0 * kind.forward(self, x)})
+    return layer
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An estimate is one whatever a search finds, and searching takes most of the time."""
+    for name in ("largest_slope", "largest_curvature"):
+        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", lambda *_: 1.0)
+
+
+def a_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Identity(), nn.Linear(5, 3)).double()
+
+
+def a_linear_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3)).double()
+
+
+def changed(model: nn.Sequential, place: int | None, change: Way) -> nn.Module:
+    if place is None:
+        return change(model)
+    model[place] = change(model[place])
+    return model
+
+
+def clients() -> wafl.Federation:
+    pair = np.random.default_rng(0).normal(size=(6, 4)), np.arange(6) % 3
+    return wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=3)
+
+
+PLACES = [
+    *((a_network, place) for place in (None, 0, 1, 2, 3, 4)),
+    *((a_linear_model, place) for place in (None, 0, 2)),
+]
+
+
+@pytest.mark.parametrize(("make", "place"), PLACES)
+@pytest.mark.parametrize("name", TENFOLD)
+def test_a_module_that_was_changed_is_not_proven(
+    name: str, make: Callable[[], nn.Sequential], place: int | None
+) -> None:
+    found = wafl.certify(changed(make(), place, TENFOLD[name]), clients(), radii=[1.0], power=1)
+    assert not found.proven
+    assert not found.simple_proven
+    assert "an estimate" in str(found)
+
+
+@pytest.mark.parametrize("make", [a_network, a_linear_model])
+def test_the_same_modules_as_they_are_made_are_proven(make: Callable[[], nn.Sequential]) -> None:
+    assert wafl.certify(make(), clients(), radii=[1.0], power=1).proven
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_parametrized_layer_is_not_proven(name: str) -> None:
+    model = a_linear_model()
+    nn.utils.parametrize.register_parametrization(model[2], name, Ten())
+    assert not wafl.certify(model, clients(), radii=[1.0], power=1).proven
+
+
+def test_a_hook_of_every_module_is_a_hook() -> None:
+    model = a_linear_model()
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None)
+    try:
+        assert not is_plain(model, nn.Sequential)
+    finally:
+        handle.remove()
+    assert is_plain(model, nn.Sequential)
+
+
+def test_a_subclass_that_only_builds_its_parent_is_plain() -> None:
+    class Own(nn.Sequential):
+        """A docstring, a constructor, a name of its own."""
+
+        classes = 3
+
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(4, self.classes))
+
+        def penalty(self) -> Tensor:
+            return self[0].weight.square().sum()
+
+    assert is_plain(Own(), nn.Sequential)
+    assert is_plain(wafl.models.mlr(clients()), nn.Sequential)
