@@ -149,7 +149,7 @@ class UpperBound(Objective):
 
 
 @dataclass(frozen=True)
-class Moved:
+class Moved(Objective):
     """The loss of examples that all move by ``distance`` along their steepest slope, or stay if that is no better.
 
     It is what a bound is held against, so it must not be clever.
@@ -160,9 +160,6 @@ class Moved:
 
     def scalars(self) -> dict[str, float]:
         return {"distance": 1.0}
-
-    def initial_memory(self, input_shape: tuple[int, ...]) -> None:
-        return None
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         distance = lane_scalar(state, "distance", 1.0, problem.params)[:, None]
