@@ -95,7 +95,7 @@ def assert_agree(
     schedule["learning_rate"] = rate if callable(rate) else lambda t: rate
     objective = replace(case.objective, maps={}) if isinstance(case.objective, AffineMaps) else case.objective
     expected = reference.train(
-        reference.Objective(module, losses), start, pairs, work,
+        reference.Minimized(module, losses), start, pairs, work,
         objective=objective, weights=case.weights, **schedule,
         server=None if case.server is None else case.server(), local=None if case.local is None else case.local(),
     )  # fmt: skip

@@ -255,7 +255,7 @@ class ByHand:
 
     def __init__(self, work: reference.Work) -> None:
         model = torch.nn.Linear(2, 3).double()
-        self.objective = reference.Objective(model, reference.cross_entropy)
+        self.objective = reference.Minimized(model, reference.cross_entropy)
         self.start = {"weight": torch.zeros(3, 2).double(), "bias": torch.zeros(3).double()}
         self.pairs, self.work = pairs(), work
 

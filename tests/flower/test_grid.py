@@ -10,6 +10,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -1130,7 +1131,7 @@ def test_networks_are_certified_on_nodes_as_in_one_place(
 ) -> None:
     """A network of the experiment's own module, whose L_zz nobody knows: along its margins."""
     for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
-        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
     experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:hidden"})
     grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
     fakes.train(grid, experiment, tmp_path / "study")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from wafl.promises.published_labels import certified_loss
 def no_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for estimates takes seconds, and proves nothing."""
     for name in ("largest_slope", "largest_curvature"):
-        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
 
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["linear", "relu"])

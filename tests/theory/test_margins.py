@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
@@ -34,7 +35,7 @@ MIXED: dict[str, Callable[[], nn.Module]] = {
 def nothing_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     """L_z and L_zz are known by layers, or no certificate rests on them: a search would be half of the time."""
     for name in ("largest_slope", "largest_curvature"):
-        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", None)
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, None)
 
 
 def drawn(name: str, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def a_call_of_a_subclass(layer: nn.Module) -> nn.Module:
 def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """An estimate is one whatever a search finds, and searching takes most of the time."""
     for name in ("largest_slope", "largest_curvature"):
-        monkeypatch.setattr(f"wafl.theory.constants.estimates.{name}", lambda *_: 1.0)
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)
 
 
 def a_network() -> nn.Sequential:
