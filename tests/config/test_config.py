@@ -654,19 +654,6 @@ def test_the_page_tunes_with_every_key_of_its_section() -> None:
     assert set(tomllib.loads(BLOCKS[2])["tune"]) == set(config.Tune.model_fields)
 
 
-def test_the_page_lists_every_method_rule_server_and_local_step() -> None:
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
-    listed = {
-        key: re.findall(r"`(\w+)`", rows[key]) for key in ("method", "client_weights", "server.kind", "local.kind")
-    }
-    assert listed == {
-        "method": list(wafl.METHODS),
-        "client_weights": list(RULES),
-        "server.kind": [*OPTIMIZERS, *AGGREGATES],
-        "local.kind": list(LOCAL_STEPS),
-    }
-
-
 def test_the_errors_on_the_page_are_those_of_the_reader() -> None:
     errors = re.findall(r"^    (experiment\.toml: .*)$", PAGE.read_text(), re.MULTILINE)
     content: dict[str, Any] = {

@@ -179,7 +179,7 @@ def strong(strength=1.0, norm="2", steps=3):
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(wafl.servers.Server):
     keep: float = 0.5
 
     def initial_vectors(self, params):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -336,7 +336,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         saved = load(content)
         history = History.from_json(about["history"])
         weights = torch.tensor(about["client_weights"], dtype=torch.float64)
-        method, settings, num_classes = about["method"], about["settings"], about["num_classes"]
+        method, settings, num_classes = about["method"], _as_named_now(about["settings"]), about["num_classes"]
         architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
         params = {name: saved[name] for name in trained}
         kept = {name: saved.pop(name) for name in about.get("buffers", ())}
@@ -364,6 +364,16 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
     else:  # an earlier version left it to the model
         layout = Layout.of(model)
     return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake)
+
+
+def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a saved run: earlier versions called the objective of a method its adversary."""
+    method = settings.get("method")
+    if not isinstance(method, dict) or "adversary" not in method:
+        return settings
+    renamed = {"objective" if name == "adversary" else name: value for name, value in cast(Any, method).items()}
+    return {**settings, "method": renamed}
+
 
 
 def has_own_model(path: str | os.PathLike[str]) -> bool:
