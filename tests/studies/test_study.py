@@ -280,7 +280,7 @@ def test_the_saved_config_holds_every_value_in_force(whole: Path, tmp_path: Path
 HOLD = """
 import sys
 from pathlib import Path
-from wafl.runs.folder import StudyFolder
+from wafl.studies.folder import StudyFolder
 with StudyFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
