@@ -540,9 +540,9 @@ def test_a_folder_with_only_a_half_written_checkpoint_is_a_fresh_start(
 def test_a_newer_format_is_refused_and_left_as_it_is(half: Path, clients: wafl.Federation) -> None:
     for folder in written(half):
         about = unsealed((folder / "state.json").read_bytes())
-        (folder / "state.json").write_bytes(sealed({**about, "format": 6}))
+        (folder / "state.json").write_bytes(sealed({**about, "format": 7}))
     before = contents(half)
-    with pytest.raises(CheckpointError, match="format 6, this version reads 5: update wafl-learn"):
+    with pytest.raises(CheckpointError, match="format 7, this version reads 6: update wafl-learn"):
         fit(clients, checkpoint=Checkpoint(half))
     assert contents(half) == before
 

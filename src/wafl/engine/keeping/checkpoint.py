@@ -40,7 +40,7 @@ from wafl.results.progress import ChosenRadius, ClientState, Place, Progress, Ru
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-FORMAT = 5
+FORMAT = 6
 """Raised with what is kept, and with what is drawn: a training must not go on with other cohorts than it began with."""
 KEPT = 2
 """How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
