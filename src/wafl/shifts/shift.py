@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import BOUNDS, Attack, Population
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
 from wafl.base.options import Range, check_options, documented
@@ -45,9 +45,7 @@ class Shift(Attack):
     """A change of examples that needs no model; severity 0 is exactly the identity."""
 
     severity: Annotated[float, Severity(), "The size of the shift; 0 is the identity."]
-    bounds: Annotated[
-        Bounds, 'Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.'
-    ] = DATA
+    bounds: Annotated[Bounds, BOUNDS] = DATA
 
     needs_bounds: ClassVar[bool] = False
     """Whether the shift must know the darkest and the brightest possible value."""

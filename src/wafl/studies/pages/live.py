@@ -36,11 +36,7 @@ COOKIE = "wafl_token"
 
 
 class Pages:
-    """The pages of a folder of studies, or of one study; each is made again when its files have changed.
-
-    Args:
-        folder: a study, or a folder of studies.
-    """
+    """The pages of a folder of studies, or of one study; each is made again when its files have changed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,7 +45,7 @@ class Pages:
         self._lock = Lock()
 
     def page(self, path: str) -> str | None:
-        """The page of an address, or None if there is none."""
+        """The page at a path of the address; None if there is none."""
         if StudyFolder.is_in(self._folder):
             return self._study("", self._folder) if path == "/" else None
         studies = self.studies()
@@ -91,13 +87,9 @@ class Pages:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers GET with pages, and everything else with an error.
+    """A server of the pages of a study, or of a folder of studies, that only answers GET; port 0 is any free one.
 
-    Args:
-        folder: a study, or a folder of studies.
-        host: the address to listen at.
-        port: the port; 0 takes any free one.
-        token: what readers must know; needed unless only this machine can reach the address.
+    Readers must know the token, which is needed unless only this machine can reach the address.
     """
 
     daemon_threads = True
@@ -114,7 +106,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{host!s}:{port}/" + (f"?token={self.token}" if self.token else "")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who goes away ends nothing."""
+        """Do nothing: a reader who goes away ends nothing."""
 
 
 def is_local(host: str) -> bool:
@@ -180,11 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads a log of readers."""
+        """Do nothing: nobody reads a log of readers."""
 
 
 def _signature(path: Path) -> Hashable:
-    """Changes whenever a file of the study does, or whether somebody is at work on it."""
+    """A value that changes with every file of the study, and with whether somebody is at work on it."""
     return StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
 
 

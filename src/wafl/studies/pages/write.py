@@ -60,6 +60,5 @@ def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
     """The first seed of each method and swept combination."""
     found: dict[str, Run] = {}
     for run in runs:
-        varied = ", ".join(f"{name}={value}" for name, value in run.point.items() if name != "seed")
-        found.setdefault(f"{run.method} ({varied})" if varied else run.method, run)
+        found.setdefault(run.name, run)
     return found
