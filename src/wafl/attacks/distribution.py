@@ -92,12 +92,8 @@ class WassersteinShift(Attack):
     def worst_loss(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> float:
         """The expected loss of the worst distribution, in which the mass of one example may be in two places.
 
-        Args:
-            model: a model, or a run, which brings its own loss.
-            x: examples ``[N, ...]``.
-            y: their labels ``[N]``, or regression targets.
-            loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-            seed: of the random starts.
+        The examples are ``x [N, ...]`` with labels or regression targets ``y [N]``. The loss is by default that of a
+        run, and cross-entropy for a plain model; random starts are drawn from the seed.
 
         >>> model = nn.Linear(1, 2)
         >>> weight = {"weight": torch.tensor([[4.0], [-4.0]]), "bias": torch.zeros(2)}

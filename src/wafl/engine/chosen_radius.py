@@ -100,15 +100,12 @@ def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
 
 
 def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
-    """The smallest radius that is not clearly worse than the best, and the reason in words.
+    """The place of the smallest radius that is not clearly worse than the best, and the reason in words.
 
+    ``values [R, C]`` are accuracies or losses, the smallest radius first; they are not finite where training diverged.
     A radius is scored by the mean of two numbers: the mean over the clients, and that over their worst tenth. It is
     clearly worse if its score is further from the best than one standard error of the difference, by the bootstrap over
     clients.
-
-    Args:
-        values: accuracies or losses ``[R, C]``, the smallest radius first; not finite where training diverged.
-        larger_is_better: False for losses.
     """
     signed = values if larger_is_better else -values
     usable = torch.isfinite(signed).all(1)

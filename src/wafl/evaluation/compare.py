@@ -56,6 +56,7 @@ class Row:
     method: str = ""
 
     def values(self) -> dict[str, Any]:
+        """The row as plain values, by column."""
         about = {"run": self.run, **self.point, "seed": self.seed, "attacked": self.attacked}
         return {**about, **self.score.summary()}
 
@@ -80,7 +81,7 @@ class Comparison:
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy (%)"
         if against is not None:
             return measure_against_parameter(self._by_parameter(against), against, measure, file)
-        tests = list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
+        tests = self._attacks()
         if len(tests) > 1:
             raise ValueError(
                 f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or give against="
@@ -100,7 +101,7 @@ class Comparison:
                 f"against={name!r} is no number that every run was swept over: they have {known or 'none'}"
             )
         found: dict[str, dict[str, dict[float, list[float]]]] = {}
-        several = len({row.score.attack for row in self.rows} - {"none"}) > 1
+        several = len(self._attacks()) > 1
         for row in self.rows:
             attack = row.score.attack
             by = f" by {attack}" if several else ""
@@ -108,6 +109,10 @@ class Comparison:
             points = found.setdefault(row.method, {}).setdefault(test, {})
             points.setdefault(float(row.point[name]), []).append(percent_or_loss(row.score))
         return {method: {test: _line(points) for test, points in tests.items()} for method, tests in found.items()}
+
+    def _attacks(self) -> list[str]:
+        """The attacks of the table in words, each once."""
+        return list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), [row.values() for row in self.rows])
@@ -131,7 +136,7 @@ class Comparison:
         from wafl.report import sections
 
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy"
-        attacks = list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
+        attacks = self._attacks()
         tested: list[sections.Tested] = []
         tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
         methods = {row.run: row.method or row.run for row in self.rows}

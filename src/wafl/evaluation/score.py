@@ -126,12 +126,9 @@ class Score:
     def interval(self, level: float = 0.95, draws: int = 1000) -> tuple[float, float]:
         """A percentile bootstrap interval of the pooled accuracy (for a regression, loss).
 
-        Clients are drawn with replacement, by a key of the score's seed. It says how much the value would change with
-        other clients of the same kind; with fewer than about 10 clients it is too narrow.
-
-        Args:
-            level: how much of the bootstrap distribution the interval holds.
-            draws: how many times the clients are drawn.
+        It holds the part ``level`` of the values that ``draws`` draws of the clients give, with replacement, by a key
+        of the score's seed. So it says how much the value would change with other clients of the same kind; with fewer
+        than about 10 clients it is too narrow.
         """
         if not 0 < level < 1:
             raise ValueError(f"level={level} must lie in (0, 1)")

@@ -157,7 +157,7 @@ def measure_by_client(
     return _finish(figure, path)
 
 
-def generalization(results: Mapping[str, Any], path: Path) -> Path:
+def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """Accuracy (or loss) of each method on training, test and unseen data, with the intervals over clients.
 
     Hollow marks are the worst tenth of the clients.
@@ -183,8 +183,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Path:
     axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
-    _finish(figure, path)
-    return path
+    return _finish(figure, path)
 
 
 @dataclass(frozen=True)

@@ -122,11 +122,10 @@ class Run:
         return self.history.diverged
 
     def outputs(self, x: Any) -> Tensor:
-        """The model's outputs (logits, if there are classes).
+        """The model's outputs (logits, if there are classes) for the examples ``x [N, ...]``.
 
-        Args:
-            x: the examples ``[N, ...]``: an array or nested lists, a data frame, a data set or a ``DataLoader``; labels
-                are ignored. Bytes are prepared as in training; other numbers are taken as they are.
+        These are an array or nested lists, a data frame, a data set or a ``DataLoader``; labels are ignored. Bytes are
+        prepared as in training; other numbers are taken as they are.
         """
         examples = self.intake.read(x, next(iter(self.params.values())))
         try:
@@ -139,11 +138,7 @@ class Run:
             ) from error
 
     def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
-        """The predicted classes, by name if they have names, or the outputs themselves for a regression.
-
-        Args:
-            x: the examples ``[N, ...]``, as in :meth:`outputs`.
-        """
+        """The predicted classes of examples, by name if they have names; for a regression, :meth:`outputs` itself."""
         outputs = self.outputs(x)
         return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
 
@@ -277,9 +272,8 @@ class Runs(list[Run]):
 
 def _last_numbers(run: Run) -> dict[str, float]:
     """The numbers of the last round, without its time."""
-    return (
-        {name: value for name, value in run.history[-1].numbers().items() if name != "seconds"} if run.history else {}
-    )
+    last: dict[str, float] = run.history[-1].numbers() if run.history else {}
+    return {name: value for name, value in last.items() if name != "seconds"}
 
 
 def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
@@ -303,10 +297,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
         about = unsealed(written)
         check_types(about, SAVED)
-        content = (folder / "params.safetensors").read_bytes()
-        if sha256(content).hexdigest() != about["sha256"]:
-            raise ValueError("params.safetensors is not the file that run.json was written with")
-        saved = load(content)
+        saved = load(_tensors(folder, about))
         history = History.from_json(about["history"])
         weights = torch.tensor(about["client_weights"], dtype=torch.float64)
         method, settings, num_classes = about["method"], about["settings"], about["num_classes"]
@@ -353,11 +344,18 @@ def saved_history(path: str | os.PathLike[str]) -> History:
     try:
         about = unsealed((folder / "run.json").read_bytes())
         check_types(about, {"sha256": str, "history": list[Any]})
-        if sha256((folder / "params.safetensors").read_bytes()).hexdigest() != about["sha256"]:
-            raise ValueError("params.safetensors is not the file that run.json was written with")
+        _tensors(folder, about)
         return History.from_json(about["history"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
+
+
+def _tensors(folder: Path, about: Mapping[str, Any]) -> bytes:
+    """The tensors of a saved run; a ValueError if they are not those that it was saved with."""
+    content = (folder / "params.safetensors").read_bytes()
+    if sha256(content).hexdigest() != about["sha256"]:
+        raise ValueError("params.safetensors is not the file that run.json was written with")
+    return content
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:

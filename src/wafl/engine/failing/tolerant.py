@@ -70,9 +70,9 @@ class Tolerant:
         query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
         asked, share = len(query.clients), tolerance.min_replies
         needed = f"{share:.0%} of {asked} clients" if share else "one client"
-        broken = not admitted and all(run in diverged for run in runs)
-        cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
-        cause = cause if broken else ""
+        cause = ""
+        if not admitted and all(run in diverged for run in runs):
+            cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
         raise TooFewRepliesError(
             f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
             f"{cause}; the rounds before it are kept"

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -212,11 +212,9 @@ class Checkpoint(Callback):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
-            if kind is None:
+            # A full disk may be why the training stopped.
+            with nullcontext() if kind is None else suppress(OSError):
                 self.write()
-            else:
-                with suppress(OSError):  # such as a full disk, which may be why the training stopped
-                    self.write()
         finally:
             if self._lock is not None:
                 self._lock.release()

@@ -64,25 +64,22 @@ class Pages:
 
     def _list(self, studies: dict[str, Path]) -> str:
         found = [
-            self._kept(
-                f"summary {name}", _signature(path), lambda path=path: summary_of(path, f"/study/{quote(path.name)}")
-            )
+            self._kept(f"summary {name}", path, lambda path: summary_of(path, f"/study/{quote(path.name)}"))
             for name, path in studies.items()
         ]
         return as_html(Page(f"Studies in {self._folder}", found, [list_of(found)]), live=True)
 
     def _study(self, name: str, path: Path) -> str:
-        def make() -> str:
-            return as_html(Page(path.name, [show_study(path)]), live=True)
+        return self._kept(f"study {name}", path, lambda path: as_html(Page(path.name, [show_study(path)]), live=True))
 
-        return self._kept(f"study {name}", _signature(path), make)
-
-    def _kept(self, key: str, signature: Hashable, make: Callable[[], Any]) -> Any:
+    def _kept(self, key: str, path: Path, make: Callable[[Path], Any]) -> Any:
+        """What ``make`` gives for a study, made again only if the study has changed."""
+        signature = _signature(path)
         with self._lock:
             lock = self._locks.setdefault(key, Lock())
         with lock:  # many readers of one page wait for one making
             if key not in self._made or self._made[key][0] != signature:
-                self._made[key] = signature, make()
+                self._made[key] = signature, make(path)
             return self._made[key][1]
 
 

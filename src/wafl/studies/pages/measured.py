@@ -149,17 +149,24 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
         mixture = Mixture.of(run, clients, "test")
         certificates = certify(run, clients, radii=radii, part="test", achieved=False)
         shifts = [_shift(mixture, clients, radius) for radius in radii]
+        bounds = [row.best for row in certificates.rows]
         stops = [
-            _stop(f"radius {radius:g}", radius, shift, row.best, clients, chosen, proven=certificates.proven)
-            for radius, shift, row in zip(radii, shifts, certificates.rows, strict=True)
+            _stop(f"radius {radius:g}", radius, shift, bound, clients, chosen, proven=certificates.proven)
+            for radius, shift, bound in zip(radii, shifts, bounds, strict=True)
         ]
         proven = "certified" if certificates.proven else "certified (estimate)"
-        bounds = [row.best for row in certificates.rows]
-        reached = [shift.loss for shift in shifts]
-        curves = [Curve(proven, radii, bounds, of=label), Curve("reached", radii, reached, dash=True, of=label)]
+        curves = _curves(label, radii, bounds, shifts, proven)
         palette = charts.colors([label], [run.method])
         walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", palette)))
     return walks
+
+
+def _curves(
+    of: str, radii: list[float], bounds: list[float], shifts: list[_Shifted], proven: str = "certified"
+) -> list[Curve]:
+    """The certified loss by radius, and below it the loss that was reached."""
+    reached = [shift.loss for shift in shifts]
+    return [Curve(proven, radii, bounds, of=of), Curve("reached", radii, reached, dash=True, of=of)]
 
 
 def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
@@ -181,22 +188,16 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
             continue
         chosen, stops = _pictured(clients), list[Stop]()
         ordered = sorted(known.items(), key=lambda pair: pair[1][1])
-        certified, reached = list[float](), list[float]()
+        certified, shifts = list[float](), list[_Shifted]()
         for value, (run, radius) in ordered:
-            shift = _shift(Mixture.of(run, clients, "test"), clients, radius)
+            shifts.append(_shift(Mixture.of(run, clients, "test"), clients, radius))
             found = certify(run, clients, radii=[radius], part="test", achieved=False)
             certified.append(found[0].best)
-            reached.append(shift.loss)
             text = f"{name}={value:g}, achieved radius {radius:.3g}"
-            stops.append(_stop(text, radius, shift, found[0].best, clients, chosen, proven=found.proven))
-        radii = [radius for _, (_, radius) in ordered]
-        curves = [
-            Curve("certified", radii, certified, of=method),
-            Curve("reached", radii, reached, dash=True, of=method),
-        ]
-        chart = charts.lines(
-            curves, "radius each model was trained for", "expected loss", charts.colors([method]), marks=True
-        )
+            stops.append(_stop(text, radius, shifts[-1], found[0].best, clients, chosen, proven=found.proven))
+        curves = _curves(method, [radius for _, (_, radius) in ordered], certified, shifts)
+        palette = charts.colors([method])
+        chart = charts.lines(curves, "radius each model was trained for", "expected loss", palette, marks=True)
         walks.append(Walk(f"{method}, the sweep over {name}", stops, chart))
     return walks
 

@@ -19,14 +19,7 @@ from wafl.studies.trackers.wandb import WandbTracker
 if TYPE_CHECKING:
     from wafl.config.experiment import Trackers
 
-__all__ = [
-    "Log",
-    "MLflowTracker",
-    "TensorBoardTracker",
-    "Tracker",
-    "WandbTracker",
-    "make_trackers",
-]
+__all__ = ["Log", "MLflowTracker", "TensorBoardTracker", "Tracker", "WandbTracker", "make_trackers"]
 
 
 def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:

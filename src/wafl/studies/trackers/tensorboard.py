@@ -19,9 +19,6 @@ class TensorBoardTracker(Tracker):
 
     Use ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
     joins a run writes all its rounds again, and tells TensorBoard to forget the old ones: no round is shown twice.
-
-    Args:
-        folder: where the event files go.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
