@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from wafl.attacks import Attack
+from wafl.base.options import Count, NotNegative, check_options, documented
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.evaluation.score import Score
@@ -18,29 +18,21 @@ from wafl.results.progress import ChosenRadius, Progress
 from wafl.results.run import Run
 
 
+@documented
 @dataclass
 class Moment:
-    """A run at the end of a round.
+    """A run at the end of a round."""
 
-    Args:
-        place: the run's place in its sweep, counted from 0.
-        name: what the run is called.
-        record: what happened in the round.
-        state: what the server remembers after it.
-        history: the rounds before this one.
-        make_run: makes :attr:`run` when it is first asked for.
-        metrics: what callbacks add; it is kept with the round's record.
-        stopped: why the run ends here, if it does.
-    """
-
-    place: int
-    name: str
-    record: Record
-    state: State
-    history: History
-    make_run: Callable[[], Run]
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    stopped: str | None = None
+    place: Annotated[int, "The run's place in its sweep, counted from 0."]
+    name: Annotated[str, "What the run is called."]
+    record: Annotated[Record, "What happened in the round."]
+    state: Annotated[State, "What the server remembers after the round."]
+    history: Annotated[History, "The rounds before this one."]
+    make_run: Annotated[Callable[[], Run], "Makes :attr:`run` when it is first asked for."]
+    metrics: Annotated[dict[str, float], "What callbacks add; it is kept with the round's record."] = field(
+        default_factory=dict[str, float]
+    )
+    stopped: Annotated[str | None, "Why the run ends here, if it does."] = None
 
     @cached_property
     def run(self) -> Run:
@@ -48,11 +40,7 @@ class Moment:
         return self.make_run()
 
     def stop(self, why: str = "") -> None:
-        """End this run here; the others of its sweep go on.
-
-        Args:
-            why: the reason, which a checkpoint keeps.
-        """
+        """End this run here; the others of its sweep go on. A checkpoint keeps the reason."""
         self.stopped = why or "stopped by a callback"
 
     def final_record(self) -> Record:
@@ -60,11 +48,7 @@ class Moment:
         return replace(self.record, metrics={name: float(value) for name, value in self.metrics.items()})
 
     def values(self, metric: str) -> list[float]:
-        """A metric, or a number of the record such as ``loss``, over the rounds that have it, this one last.
-
-        Args:
-            metric: its name.
-        """
+        """A metric, or a number of the record such as ``loss``, over the rounds that have it, this one last."""
         rows = [{**record.numbers(), **record.metrics} for record in self.history]
         rows.append({**self.record.numbers(), **self.metrics})
         return [row[metric] for row in rows if metric in row]
@@ -78,19 +62,19 @@ EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
 
 
 class Callback:
-    """Told about every round of every run; override what you need. A plain function of a moment works as well."""
+    """What is told about every round of every run; override what you need. A function of a moment works as well."""
 
     def on_start(self, progress: Progress | None) -> None:
         """Called before the first round; ``progress`` is where a checkpoint resumes, if there is one."""
 
     def on_choice(self, place: int, name: str, chosen: ChosenRadius) -> None:
-        """Called after that, when the radius of a run with ``radius="auto"`` has been chosen."""
+        """Called after ``on_start``, when the radius of a run with ``radius="auto"`` has been chosen."""
 
     def on_round(self, moment: Moment) -> None:
         """Called at the end of a round of one run."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Called after that, once all runs that train together have finished the round."""
+        """Called after ``on_round``, once all runs that train together have finished the round."""
 
     def on_end(self, place: int, run: Run) -> None:
         """Called when a run is done, stopped early or not, or has diverged."""
@@ -101,6 +85,8 @@ Callbacks = Sequence[Callback | Callable[[Moment], Any]]
 
 @dataclass(frozen=True)
 class _Function(Callback):
+    """A plain function of a moment as a callback."""
+
     function: Callable[[Moment], Any]
 
     def on_round(self, moment: Moment) -> None:
@@ -138,29 +124,22 @@ class TestedElsewhere(Protocol):
         ...
 
 
+@documented
 @dataclass(frozen=True)
 class EvaluateEvery(Callback):
-    """Test the model from time to time; adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
+    """A test of the model from time to time, which adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
 
-    Under an attack they are called ``attacked_accuracy`` and ``attacked_loss``.
-
-    Args:
-        clients: whose test examples to use.
-        rounds: how many rounds pass between two tests.
-        attack: what to do to the test examples; None leaves them as they are.
-        attacked: the share of the clients that are attacked.
-        seed: of the choice of clients and the attack's random starts.
+    Under an attack the metrics are called ``attacked_accuracy`` and ``attacked_loss``.
     """
 
-    clients: Federation | TestedElsewhere
-    rounds: int = 10
-    attack: Attack | None = None
-    attacked: float = 1.0
-    seed: int = 0
+    clients: Annotated[Federation | TestedElsewhere, "Whose test examples to use."]
+    rounds: Annotated[int, Count(1, ": how often to evaluate"), "How many rounds pass between two tests."] = 10
+    attack: Annotated[Attack | None, "What to do to the test examples; None leaves them as they are."] = None
+    attacked: Annotated[float, "The share of the clients that are attacked."] = 1.0
+    seed: Annotated[int, "The seed of the choice of clients and of the attack's random starts."] = 0
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"rounds={self.rounds} must be at least 1: how often to evaluate")
+        check_options(self)
         check_share(self.attacked)
         if isinstance(self.clients, Federation):
             check_attack(self.attack, self.clients)
@@ -178,29 +157,21 @@ class EvaluateEvery(Callback):
             moment.metrics["accuracy" if clean else "attacked_accuracy"] = score.accuracy
 
 
+@documented
 @dataclass(frozen=True)
 class EarlyStopping(Callback):
-    """Stop a run whose metric no longer improves.
+    """The end of a run whose metric no longer improves.
 
     The decision depends only on the history, so a resumed run stops where an uninterrupted one does.
-
-    Args:
-        metric: a metric, or a number of the record such as ``loss``.
-        patience: stop after this many values of the metric without an improvement.
-        min_delta: only a change by more than this counts as an improvement.
-        largest: whether larger values are better.
     """
 
-    metric: str = "loss"
-    patience: int = 10
-    min_delta: float = 0.0
-    largest: bool = False
+    metric: Annotated[str, "A metric, or a number of the record such as ``loss``."] = "loss"
+    patience: Annotated[int, Count(), "Stop after this many values of the metric without an improvement."] = 10
+    min_delta: Annotated[float, NotNegative, "Only a change by more than this counts as an improvement."] = 0.0
+    largest: Annotated[bool, "Whether larger values are better."] = False
 
     def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"patience={self.patience} must be at least 1")
-        if not (self.min_delta >= 0 and math.isfinite(self.min_delta)):
-            raise ValueError(f"min_delta={self.min_delta} must be finite and at least 0")
+        check_options(self)
 
     def on_round(self, moment: Moment) -> None:
         values = moment.values(self.metric)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from wafl.attacks.base import Attack, Population
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
+from wafl.base.options import Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
 
 _BATCH = 500
@@ -27,6 +28,7 @@ _BATCH_ON_GPU = 8192
 """There its thousands of small steps take as long for many examples as for few."""
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class AutoAttack(Attack):
     """The standard ensemble within ``||delta|| <= epsilon`` (norm inf or 2) and ``bounds``, in the units of the data.
@@ -37,26 +39,19 @@ class AutoAttack(Attack):
 
     It looks for mistakes, not for large losses: an example that is already misclassified, or that no attack could
     flip, stays where it is. So the accuracy is the attack's result; the loss is not the worst case.
-
-    Args:
-        epsilon: the radius of the ball.
-        bounds: a box ``(low, high)`` that moved examples stay in, both finite; ``"data"``: what the data declare.
-        norm: inf or 2.
-        queries: how often Square may query the model per example; the standard is 5,000.
     """
 
-    epsilon: float
-    bounds: Bounds = DATA
-    norm: float = math.inf
-    queries: int = 5000
+    epsilon: Annotated[float, Range(0.0, hint=", in the units of the data"), "The radius of the ball."]
+    bounds: Annotated[
+        Bounds, 'A box ``(low, high)`` that moved examples stay in, both finite; ``"data"``: what the data declare.'
+    ] = DATA
+    norm: Annotated[float, Choice((2, math.inf)), "The norm of the ball: inf or 2."] = math.inf
+    queries: Annotated[int, Count(1, "; the standard is 5000"), "How often Square may query the model per example."] = (
+        5000
+    )
 
     def __post_init__(self) -> None:
-        if not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
-            raise ValueError(f"epsilon={self.epsilon} must be finite and at least 0, in the units of the data")
-        if self.norm not in (2, math.inf):
-            raise ValueError(f"norm={self.norm} must be 2 or inf")
-        if self.queries < 1:
-            raise ValueError(f"queries={self.queries} must be at least 1; the standard is 5000")
+        check_options(self)
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.bounds != DATA:
             self._box()

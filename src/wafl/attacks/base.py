@@ -16,13 +16,16 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss, Moved
 
+BOUNDS = 'Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.'
+SPACE = "The name of a layer: its output is moved instead of the inputs, and sizes are in its units."
+
 
 @dataclass(frozen=True)
 class Population:
-    """Examples in one lane, ``x [1, N, ...]`` and ``y [1, N]``.
+    """Examples that are attacked together: ``x [1, N, ...]`` and their labels ``y [1, N]``.
 
-    ``rows [N]`` are their numbers, which random draws are keyed by (default: from 0); ``weight [N]`` is how much each
-    counts and sums to 1 (default: all the same).
+    ``rows [N]`` are the numbers of the examples, which random draws are keyed by (default: from 0). ``weight [N]`` is
+    how much each example counts; it sums to 1 (default: all the same).
     """
 
     x: Tensor
@@ -39,7 +42,7 @@ class Population:
 
 
 class Attack(Mover, ABC):
-    """Called as ``attack(model, x, y)``; returns the moved examples."""
+    """Something that happens to test examples: ``attack(model, x, y)`` returns the moved examples."""
 
     pointwise: ClassVar[bool] = True
     """Whether each example is moved by itself, whatever the others are."""
@@ -47,7 +50,7 @@ class Attack(Mover, ABC):
     """Whether the attack refuses a regression."""
 
     def at_once(self, usual: int, device: torch.device) -> int:
-        """How many examples to attack together, if each is moved by itself and other work takes so many."""
+        """How many examples to attack together on a device, where other work takes ``usual`` of them together."""
         return usual
 
     def __call__(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> Tensor:
@@ -60,11 +63,11 @@ class Attack(Mover, ABC):
         """The moved ``x [1, N, ...]`` of a whole population."""
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
-        """Attack every lane's model on the same examples, which have these numbers."""
-        lanes = [Problem(problem.task, problem.params[lane : lane + 1]) for lane in range(x.lanes)]
-        moved = [
-            self.move(alone, Population(x.base, y[lane : lane + 1], rows), seed) for lane, alone in enumerate(lanes)
-        ]
+        """The moved examples of every lane: each lane's model is attacked on the same examples, with these numbers."""
+        moved: list[Tensor] = []
+        for lane in range(x.lanes):
+            alone = Problem(problem.task, problem.params[lane : lane + 1])
+            moved.append(self.move(alone, Population(x.base, y[lane : lane + 1], rows), seed))
         return torch.cat(moved)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor | None:
@@ -82,6 +85,6 @@ def place(space: str | None, unit: str) -> str:
 
 
 def refuse_space(attack: Attack, space: str | None) -> None:
-    """An attack at a layer's output has no moved examples to return."""
+    """Refuse to return moved examples from an attack that moves a layer's output."""
     if space is not None:
         raise ValueError(f"{attack!r} moves a layer's output and gives no examples: use wafl.evaluate or wafl.compare")

@@ -6,15 +6,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import Attack, Population, place, refuse_space
+from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_space
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
-from wafl.base.options import options_of
+from wafl.base.options import documented, options_of
 from wafl.base.random import Key
 from wafl.objectives import BoundedAscent, ObjectiveState, ProjectedAscent
 from wafl.tasks.inputs import Inputs, dense
@@ -26,7 +27,8 @@ class BoundedAttack(Attack):
     """Ascent within ``||delta|| <= epsilon``, for many models and many epsilons at once."""
 
     @abstractmethod
-    def objective(self) -> BoundedAscent: ...
+    def objective(self) -> BoundedAscent:
+        """The ascent that finds the moves."""
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
         """Epsilon and step size, one value per lane."""
@@ -42,7 +44,6 @@ class BoundedAttack(Attack):
         return dense(self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers()))
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
-        """Attack every lane's model on the examples with these numbers."""
         number = rows.to(problem.params.device)[None]
         key = Key(torch.full_like(number, check_seed(seed)), torch.zeros_like(number), number, torch.zeros_like(number))
         state = ObjectiveState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
@@ -51,6 +52,8 @@ class BoundedAttack(Attack):
 
 @dataclass(frozen=True)
 class _SideBySide(BoundedAttack):
+    """Attacks that differ only in size, each on its own ``runs`` lanes."""
+
     attacks: tuple[BoundedAttack, ...]
     runs: int
 
@@ -66,12 +69,7 @@ class _SideBySide(BoundedAttack):
 
 
 def same_but_size(one: Attack | None, other: Attack | None) -> bool:
-    """Whether two attacks differ at most in epsilon and step size, so that they can be lanes of one pass.
-
-    Args:
-        one: an attack, or None for clean data.
-        other: the attack to compare it with.
-    """
+    """Whether two attacks differ at most in epsilon and step size, so that they can be lanes of one pass."""
     if not isinstance(one, BoundedAttack) or not isinstance(other, BoundedAttack):
         return False
     first, second = one.objective(), other.objective()
@@ -81,19 +79,10 @@ def same_but_size(one: Attack | None, other: Attack | None) -> bool:
     )
 
 
+@documented
 @dataclass(frozen=True)
 class PGD(BoundedAttack):
     """Projected gradient ascent within ``||delta|| <= epsilon`` (norm inf or 2), in the units of the data.
-
-    Args:
-        epsilon: the radius of the ball.
-        step_size: the length of a step; by default ``2.5 * epsilon / steps``, or ``epsilon`` for a single step.
-        steps: how many steps to take.
-        norm: inf or 2.
-        random_start: whether to start at a random point of the ball.
-        restarts: how many times to start; each example keeps the end point with the largest loss.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs.
 
     >>> attack = PGD(epsilon=0.1, step_size=0.02, steps=10)
     >>> moved = attack(torch.nn.Linear(4, 2), torch.zeros(3, 4), torch.tensor([0, 1, 0]))
@@ -101,14 +90,16 @@ class PGD(BoundedAttack):
     True
     """
 
-    epsilon: float
-    step_size: float | None = None
-    steps: int = 40
-    norm: float = math.inf
-    random_start: bool = False
-    restarts: int = 1
-    bounds: Bounds = DATA
-    space: str | None = None
+    epsilon: Annotated[float, "The radius of the ball."]
+    step_size: Annotated[
+        float | None, "The length of a step; by default ``2.5 * epsilon / steps``, or ``epsilon`` for a single step."
+    ] = None
+    steps: Annotated[int, "How many steps to take."] = 40
+    norm: Annotated[float, "The norm of the ball: inf or 2."] = math.inf
+    random_start: Annotated[bool, "Whether to start at a random point of the ball."] = False
+    restarts: Annotated[int, "How many times to start; each example keeps the end point with the largest loss."] = 1
+    bounds: Annotated[Bounds, BOUNDS] = DATA
+    space: Annotated[str | None, SPACE] = None
 
     def __post_init__(self) -> None:
         self.objective()
@@ -118,33 +109,18 @@ class PGD(BoundedAttack):
         return f"{norm_name(self.norm)} PGD, {size}, {in_words(self.bounds)}"
 
     def objective(self) -> BoundedAscent:
-        return ProjectedAscent(
-            epsilon=self.epsilon,
-            norm=self.norm,
-            bounds=self.bounds,
-            space=self.space,
-            step_size=self.step_size,
-            steps=self.steps,
-            random_start=self.random_start,
-            restarts=self.restarts,
-        )
+        return ProjectedAscent(**vars(self))
 
 
+@documented
 @dataclass(frozen=True)
 class FGSM(BoundedAttack):
-    """One gradient step of length epsilon, in the units of the data.
+    """One gradient step of length epsilon, in the units of the data."""
 
-    Args:
-        epsilon: the length of the step.
-        norm: inf or 2.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs.
-    """
-
-    epsilon: float
-    norm: float = math.inf
-    bounds: Bounds = DATA
-    space: str | None = None
+    epsilon: Annotated[float, "The length of the step."]
+    norm: Annotated[float, "The norm of the step: inf or 2."] = math.inf
+    bounds: Annotated[Bounds, BOUNDS] = DATA
+    space: Annotated[str | None, SPACE] = None
 
     def __post_init__(self) -> None:
         self.objective()
@@ -154,4 +130,4 @@ class FGSM(BoundedAttack):
         return f"{norm_name(self.norm)} FGSM, {size}, {in_words(self.bounds)}"
 
     def objective(self) -> BoundedAscent:
-        return BoundedAscent(self.epsilon, self.norm, self.bounds, self.space)
+        return BoundedAscent(**vars(self))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks.base import Attack, Population, place, refuse_space
+from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_space
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_space
 from wafl.base.norms import norm_name
+from wafl.base.options import Range, check_options, documented
 from wafl.objectives import Move, Wasserstein
 from wafl.objectives.surrogate import move_one_lane, single_lane
 from wafl.results.run import Run
@@ -21,7 +22,7 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss, Moved
 
 SAME, NEAR = 1e-6, 1e-2
-"""How close two neighboring gammas are: where mass may be split, a mixture of both misses the square of it."""
+"""How close the last two gammas are: where mass may be split, a mixture of both misses the square of that."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Split:
 
     @classmethod
     def of(cls, x: Tensor) -> Split:
-        """All of each example in one place."""
+        """The distribution with all of each example in one place."""
         return cls(x, x, x.new_zeros(x.shape[1]))
 
     def one_each(self, problem: Problem, y: Tensor) -> Tensor:
@@ -48,6 +49,7 @@ class Split:
         return torch.where(better, mixed, self.near)
 
 
+@documented
 @dataclass(frozen=True)
 class WassersteinShift(Attack):
     """The worst distribution within ``radius`` of the population: the case that the theory is about.
@@ -57,29 +59,20 @@ class WassersteinShift(Attack):
     gain the most for their cost. The worst distribution splits the mass of the last of them, as :meth:`worst_loss`
     does. Moved examples cannot be split, so where they are asked for, that one goes part of the way: with many examples
     it makes no difference.
-
-    Args:
-        radius: of the W_2 ball, in the units of the data.
-        norm: the norm that distances are measured in: 1, 2 or inf.
-        steps: the most ascent steps at each gamma.
-        tolerance: an example stops this close to its fixed point, relative to its move.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs, and the radius is in its units.
     """
 
     pointwise: ClassVar[bool] = False
 
-    radius: float
-    norm: float = 2
-    steps: int = 100
-    tolerance: float = 1e-5
-    bounds: Bounds = DATA
-    space: str | None = None
+    radius: Annotated[float, Range(0.0, hint=", in the units of the data"), "The radius of the W_2 ball."]
+    norm: Annotated[float, "The norm that distances are measured in: 1, 2 or inf."] = 2
+    steps: Annotated[int, "The most ascent steps at each gamma."] = 100
+    tolerance: Annotated[float, "An example stops this close to its fixed point, relative to its move."] = 1e-5
+    bounds: Annotated[Bounds, BOUNDS] = DATA
+    space: Annotated[str | None, SPACE] = None
 
     def __post_init__(self) -> None:
         check_space(self.space, self.bounds)
-        if not (self.radius >= 0 and math.isfinite(self.radius)):
-            raise ValueError(f"radius={self.radius} must be finite and at least 0, in the units of the data")
+        check_options(self)
         self._objective(1.0)
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
@@ -99,12 +92,8 @@ class WassersteinShift(Attack):
     def worst_loss(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> float:
         """The expected loss of the worst distribution, in which the mass of one example may be in two places.
 
-        Args:
-            model: a model, or a run, which brings its own loss.
-            x: examples ``[N, ...]``.
-            y: their labels ``[N]``, or regression targets.
-            loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-            seed: of the random starts.
+        The examples are ``x [N, ...]`` with labels or regression targets ``y [N]``. The loss is by default that of a
+        run, and cross-entropy for a plain model; random starts are drawn from the seed.
 
         >>> model = nn.Linear(1, 2)
         >>> weight = {"weight": torch.tensor([[4.0], [-4.0]]), "bias": torch.zeros(2)}
@@ -118,7 +107,7 @@ class WassersteinShift(Attack):
         return self.loss_of_worst(problem, Population(inputs, labels), seed)
 
     def loss_of_worst(self, problem: Problem, population: Population, seed: int = 0) -> float:
-        """As :meth:`worst_loss`, of a weighted population."""
+        """The loss of :meth:`worst_loss`, of a weighted population."""
         split = self._worst(problem, population, seed, NEAR)
         near, far = (problem.loss(place, population.y)[0] for place in (split.near, split.far))
         return float(population.shares() @ torch.lerp(near, far, split.moved))
@@ -176,7 +165,7 @@ class WassersteinShift(Attack):
 
 
 def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Split:
-    """If the cost jumps at gamma, move mass from its near to its far point while the budget lasts."""
+    """The worst distribution where the cost jumps: mass goes from its near to its far point while the budget lasts."""
     gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
     extra = share * (far.cost[0] - near.cost[0])
     worth = (gain > 0) & (extra > 0)

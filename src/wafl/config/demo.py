@@ -28,7 +28,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
 
 
 def schedule_of(method: str, rounds: int, cohort: int | None, local_epochs: int = 2) -> dict[str, Any]:
-    """AFL's clients take one step per round, so it gets as many rounds as the others take steps."""
+    """The schedule of a method; AFL takes one step per round, and so gets as many rounds as the others take steps."""
     if method == "AFL":
         return {"rounds": 2 * local_epochs * rounds, "local_steps": 1}
     common = {"rounds": rounds, "local_epochs": local_epochs}

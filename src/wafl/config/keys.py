@@ -49,7 +49,7 @@ Import = Annotated[str, Field(pattern=IMPORT)]
 
 
 def one_of(*values: float) -> Any:
-    """One of a few numbers; JSON has no infinity, so the word ``inf`` stands for it."""
+    """The type of one of a few numbers; JSON has no infinity, so the word ``inf`` stands for it."""
     *head, last = (f"{value:g}" for value in values)
 
     def check(value: Any) -> Any:
@@ -64,7 +64,7 @@ def one_of(*values: float) -> Any:
 
 
 def number_or(word: str, number: Any) -> Any:
-    """A number of this type, or a word; pydantic says of a union what is wrong with each member."""
+    """The type of a number or a word, in one: of a union, pydantic would say what is wrong with each member."""
     adapter: TypeAdapter[Any] = TypeAdapter(number)
 
     def check(value: Any) -> Any:
@@ -82,6 +82,7 @@ def number_or(word: str, number: Any) -> Any:
 
 
 def value_or_list(value: Any) -> str:
+    """The tag of a value that may also be a list."""
     return "list" if isinstance(value, list) else "value"
 
 
@@ -101,7 +102,7 @@ Box = Annotated[
 
 
 def _ball_shape(value: Any) -> Any:
-    """Checked as a whole: of a union, pydantic would say what is wrong with each member."""
+    """The value, checked as a whole: of a union, pydantic would say what is wrong with each member."""
     rows: list[Any] = value if isinstance(value, list) else []
     numbers = [each for row in rows for each in (row if isinstance(row, list) else [row])]
     plain = all(isinstance(each, float | int) and not isinstance(each, bool) for each in numbers)

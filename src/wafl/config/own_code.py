@@ -60,18 +60,13 @@ def imported(key: str, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Generator[None, None, None]:
-    """Let imports find the modules in a folder, after all others: none of them stands in for a library.
+    """A block in which imports find the modules of a folder, after all others: none stands in for a library.
 
-    Args:
-        folder: where your own modules are; None if there are none.
-        names: every ``module:function`` that will be imported.
-        trust: whether they may run if this code has never run here; what may run is remembered.
+    ``names`` are every ``module:function`` that will be imported. ``trust`` says whether they may run if this code has
+    never run here; what may run is remembered.
     """
-    if not names:
-        yield
-        return
     check_code(folder, names, trust=trust)
-    if folder is None:
+    if not names or folder is None:
         yield
         return
     place = str(folder.resolve())
@@ -123,7 +118,7 @@ _ask: ContextVar[Callable[[str], bool]] = ContextVar("ask", default=lambda _: Fa
 
 @contextmanager
 def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
-    """Let somebody decide about code that has never run here; ``allow`` is told what would run."""
+    """A block in which ``allow`` decides about code that has never run here; it is told what would run."""
     token = _ask.set(allow)
     try:
         yield
@@ -132,7 +127,7 @@ def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
 
 
 def check_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> None:
-    """An error if code that is named has never run here and may not; what may run now may always run."""
+    """Refuse code that has never run here and may not; what may run now may always run."""
     if not names:
         return
     file = _state() / _digest(folder, names)
@@ -154,7 +149,7 @@ def _state() -> Path:
 
 
 def _digest(folder: Path | None, names: Sequence[str]) -> str:
-    """Of the names, and of all modules in the folder that they could import."""
+    """The digest of the names, and of all modules in the folder that they could import."""
     digest = sha256("\n".join(names).encode())
     if folder is not None and folder.is_dir():
         for path in _modules(folder):

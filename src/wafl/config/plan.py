@@ -51,14 +51,11 @@ TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "ex
 
 @dataclass(frozen=True)
 class Entry:
-    """One method of an experiment.
+    """One method of an experiment, and the name that its results have.
 
-    Args:
-        name: what its results are called.
-        method: the method; the first of several values stands for the others.
-        grid: what is swept, by name.
-        schedule: the rest of its schedule, without the seed.
-        own: makes your own method from those of its arguments that are swept.
+    ``grid`` is what is swept, by name; in ``method``, the first of several values stands for the others. ``schedule``
+    is the rest of the schedule, without the seed. ``own`` makes your own method from those of its arguments that are
+    swept.
     """
 
     name: str
@@ -117,7 +114,7 @@ class Plan:
 
     @property
     def who(self) -> str:
-        """The clients, in one line."""
+        """The clients in words: those that train, those that never do, and those that are missing."""
         unseen = self.unseen or some(self.clients.roster.unseen)
         unseen = f"\nunseen: {unseen}" if unseen else ""
         absent = f"\nmissing: {self.clients.absent}" if self.clients.absent else ""
@@ -125,7 +122,7 @@ class Plan:
 
     @property
     def testers(self) -> Clients:
-        """Where models are tested: at the clients themselves if their examples are not here."""
+        """The clients that test models: the federation here, or the clients themselves if they keep their examples."""
         if self.federation is None:
             return self.clients
         return Embedded(self.federation, torch.device("cpu"), unseen=self.unseen)
@@ -143,13 +140,10 @@ def make_plan(
     *,
     trust: bool = True,
 ) -> Plan:
-    """Make and check everything that an experiment describes, before any work.
+    """Everything that an experiment describes, made and checked before any work.
 
-    Args:
-        experiment: what the file says.
-        folder: where ``module:function`` is looked for first, the folder of the file.
-        find_clients: finds the clients if they are not in this process.
-        trust: whether your own functions may run if they have not run before.
+    ``module:function`` is looked for in ``folder``, that of the file. ``find_clients`` finds clients that are not in
+    this process. ``trust`` says whether your own functions may run if they have not run before.
     """
     check_trackers(experiment.trackers)
     _check_stopping(experiment)
@@ -172,7 +166,7 @@ def make_plan(
     if attack is not None:
         tests = len(experiment.evaluation.attacked) * sum(len(entry.specs(experiment.seeds)) for entry in entries)
         check_steps(f"attack.steps = {experiment.attack.steps}", experiment.attack.steps * tests, "lower attack.steps")
-    if federation is None and plan.attack is not None and not plan.attack.pointwise:
+    if federation is None and attack is not None and not attack.pointwise:
         raise ConfigError(
             f"attack.kind = {experiment.attack.kind!r} moves all clients' examples together, and no node has them all: "
             "use 'pgd', 'fgsm' or 'none'"
@@ -255,6 +249,7 @@ def make_clients(data: config.Data) -> Federation:
 
 
 def make_model(model: config.Model, clients: Described) -> nn.Module:
+    """The model of an experiment, sized for its clients."""
     if model.kind == "mlr":
         return models.mlr(clients)
     if model.kind == "cnn":
@@ -284,7 +279,7 @@ def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
 
 
 def _own(entry: OwnMethod) -> Callable[..., Method]:
-    """Makes your own method, by default from the first of each list of values."""
+    """A function that makes your own method, by default from the first of each list of values."""
     key = f"{entry.label}.method"
     function = imported(key, entry.method)
     for name, values in _lists(entry.options).items():
@@ -303,12 +298,12 @@ def _own(entry: OwnMethod) -> Callable[..., Method]:
 
 
 def _plain(word: str) -> bool:
-    """Whether it can be part of a folder's name."""
+    """Whether a word can be part of a folder's name."""
     return re.fullmatch(r"[\w.+-]+", word) is not None
 
 
 def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
-    """The method, and which of its options take several values."""
+    """The method, and those of its options that take several values."""
     fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
     said = _said(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
     bounds: dict[str, Any] = {"bounds": _bounds(said.pop("bounds"))} if "bounds" in said else {}
@@ -319,8 +314,7 @@ def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     if getattr(entry, CENTER, None) is not None:
         options[CENTER] = _center(getattr(entry, CENTER))
     for slot in ("server", "local"):
-        table = getattr(entry, slot, None)
-        if table is not None:
+        if (table := getattr(entry, slot, None)) is not None:
             options[slot] = _part(f"{entry.label}.{slot}", KINDS[slot], table)
     try:
         return METHODS[entry.method](**options), swept
@@ -353,8 +347,7 @@ def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
     if table.kind not in kinds:
         return imported(f"{key}.kind", table.kind)(**table.options)
     options = table.model_dump(exclude_none=True, exclude={"kind", "optimizer"})
-    inner = getattr(table, "optimizer", None)
-    if inner is not None:
+    if (inner := getattr(table, "optimizer", None)) is not None:
         options["optimizer"] = _part(f"{key}.optimizer", KINDS["optimizer"], inner)
     if CENTER in options:
         options[CENTER] = _center(options[CENTER])
@@ -406,28 +399,23 @@ def make_attack(attack: config.Attack) -> Attack | None:
     """The attack of an experiment; what it leaves out is the attack's own default."""
     if attack.kind == "none":
         return None
-    if attack.space is not None and attack.kind not in ("pgd", "fgsm", "wasserstein"):
+    if attack.space is not None and attack.kind == "autoattack":
         raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd', 'fgsm' or 'wasserstein'")
     said: dict[str, Any] = {"bounds": _bounds(attack.bounds)}
     if attack.norm is not None:
         said["norm"] = attack.norm
-    if attack.kind == "pgd":
-        return PGD(attack.epsilon, attack.step_size, attack.steps, space=attack.space, **said)
-    if attack.kind == "fgsm":
-        return FGSM(attack.epsilon, space=attack.space, **said)
-    if attack.kind == "wasserstein":
-        return WassersteinShift(attack.radius, space=attack.space, **said)
-    from wafl.attacks.autoattack import AutoAttack
+    if attack.kind == "autoattack":
+        from wafl.attacks.autoattack import AutoAttack
 
-    return AutoAttack(epsilon=attack.epsilon, queries=attack.queries, **said)
+        return AutoAttack(epsilon=attack.epsilon, queries=attack.queries, **said)
+    said["space"] = attack.space
+    if attack.kind == "pgd":
+        return PGD(attack.epsilon, attack.step_size, attack.steps, **said)
+    return FGSM(attack.epsilon, **said) if attack.kind == "fgsm" else WassersteinShift(attack.radius, **said)
 
 
 def check_trackers(trackers: config.Trackers) -> None:
-    """Refuse trackers whose packages are not installed, before anything is written.
-
-    Args:
-        trackers: which ones the experiment asks for.
-    """
+    """Refuse trackers whose packages are not installed, before anything is written."""
     for name in ("tensorboard", "mlflow", "wandb"):
         if getattr(trackers, name):
             require(name, extra=name, what=f"trackers.{name} = true")

@@ -106,9 +106,8 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         names = _valid_names(place[:-1], content)
         near = _nearest(str(place[-1]), names)
-        return f"unknown key {key}" + (
-            f": did you mean {near[0]}?" if near else f": there are {', '.join(sorted(names))}"
-        )
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
+        return f"unknown key {key}: {hint}"
     if kind == "missing":
         return f"{key} is missing"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -119,7 +118,7 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
 
 
 def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
-    """A method, or a part of one, that does not exist."""
+    """What to say about a method, or a part of one, that does not exist."""
     tables, chosen_by = (PART_TABLES[place[-1]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
     names = ", ".join(name for name in tables if name != OWN)
     if fault["type"] == "union_tag_invalid":
@@ -149,7 +148,7 @@ def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
 
 
 def _nearest(word: str, names: Sequence[str]) -> list[str]:
-    """The name closest to the word; among equals, one that begins with the same letter."""
+    """The name closest to the word, in a list, or none; among equals, one that begins with the same letter."""
     word = word.lower()
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
 

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Section)
 
 
 def make_table(name: str, base: type[T], about: str | None, fields: Mapping[str, Any]) -> type[T]:
-    """A table whose fields bring their descriptions: pydantic need not search every module's source for docstrings."""
+    """A table whose fields bring their descriptions, so that pydantic searches no source for docstrings."""
     return create_model(
         name, __base__=base, __doc__=about, __cls_kwargs__={"use_attribute_docstrings": False}, **fields
     )
@@ -34,11 +34,14 @@ def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[st
 
 
 class FromTable:
-    """Lets a file describe a dataclass by a table of its options: ``Annotated[Faults, FromTable(Faults)]``."""
+    """The mark of a dataclass that a file has as a table of options: ``Annotated[Faults, FromTable(Faults)]``."""
 
     def __init__(self, kind: type) -> None:
         fields: dict[str, Any] = {
-            name: (_type(option) | None if option.optional else _type(option), _with_default(option))
+            name: (
+                _type(option) | None if option.optional else _type(option),
+                Field(option.default, description=option.doc),
+            )
             for name, option in options_of(kind).items()
         }
         self._kind = kind
@@ -55,10 +58,6 @@ class FromTable:
     def _write(self, value: Any) -> Section:
         said = {name: getattr(value, name) for name in options_of(self._kind)}
         return self._table(**{name: list(each) if isinstance(each, tuple) else each for name, each in said.items()})  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
-def _with_default(option: Option) -> Any:
-    return Field(option.default, description=option.doc)
 
 
 def _type(option: Option, *, swept: bool = False) -> Any:

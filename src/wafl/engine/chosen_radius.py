@@ -32,7 +32,7 @@ from wafl.results.progress import ChosenRadius, Progress
 from wafl.results.run import Run
 
 CANDIDATES = (0.01, 0.03, 0.1, 0.3)
-"""The radii that are tried, in parts of how far a client's examples lie from their mean."""
+"""The radii that are tried, as parts of how far a client's examples lie from their mean."""
 
 BUDGET = 1.6
 """What training all candidates may cost, in runs; judging them takes most of what is left of two."""
@@ -62,7 +62,7 @@ def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: S
 
 
 def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
-    """Before any work, refuse runs whose radius could not be chosen."""
+    """Refuse, before any work, runs whose radius could not be chosen."""
     clients = trainer.clients
     for spec in (spec for spec in specs if spec.undecided):
         if not isinstance(clients, Divisible):
@@ -82,7 +82,7 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
 
 
 def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
-    """Train all candidates on each half of the clients, and choose by what the other half says."""
+    """The radius of a run: each half of the clients trains all candidates, and the other half judges them."""
     clients, objective, roster = trainer.clients, spec.method.objective, trainer.clients.roster
     assert isinstance(clients, Divisible)
     assert objective is not None
@@ -100,15 +100,12 @@ def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
 
 
 def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
-    """The smallest radius that is not clearly worse than the best, and the reason in words.
+    """The place of the smallest radius that is not clearly worse than the best, and the reason in words.
 
+    ``values [R, C]`` are accuracies or losses, the smallest radius first; they are not finite where training diverged.
     A radius is scored by the mean of two numbers: the mean over the clients, and that over their worst tenth. It is
     clearly worse if its score is further from the best than one standard error of the difference, by the bootstrap over
     clients.
-
-    Args:
-        values: accuracies or losses ``[R, C]``, the smallest radius first; not finite where training diverged.
-        larger_is_better: False for losses.
     """
     signed = values if larger_is_better else -values
     usable = torch.isfinite(signed).all(1)
@@ -121,8 +118,7 @@ def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, s
             break
     else:
         place = best
-    words = {True: "accuracy", False: "loss"}[larger_is_better]
-    scale, unit = (100.0, "%") if larger_is_better else (1.0, "")
+    words, scale, unit = ("accuracy", 100.0, "%") if larger_is_better else ("loss", 1.0, "")
     mean, worst = (scale * float(part[place]) for part in _parts(values, larger_is_better))
     judged = f"clients that were left out have {words} {mean:.3g}{unit}, and their worst tenth {worst:.3g}{unit}"
     if place == best:
@@ -143,7 +139,7 @@ def _parts(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
 
 
 def _standard_error(one: Tensor, other: Tensor) -> float:
-    """Of the difference of two scores of the same clients, which are drawn with replacement.
+    """The standard error of the difference of two scores of the same clients, which are drawn with replacement.
 
     A jackknife would not do: the worst client of a few stays the same unless it is the one left out.
     """
@@ -172,7 +168,7 @@ def _candidates(spread: float, norm: float, features: int) -> list[float]:
 
 
 def _halves(num_clients: int, seed: int) -> list[list[int]]:
-    """The clients in two halves."""
+    """The places of the clients in two halves, drawn from the seed."""
     first = set(choose(seed, Purpose.LEFT_OUT, num_clients, num_clients // 2))
     return [sorted(first), [client for client in range(num_clients) if client not in first]]
 
@@ -180,14 +176,11 @@ def _halves(num_clients: int, seed: int) -> list[list[int]]:
 def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
     """The schedule of a candidate: half of the cohort, and as many rounds as the budget allows, at least one."""
     everyone = sum(halves)
-    cohort = None if schedule.cohort is None else math.ceil(schedule.cohort / 2)
-    cohort = None if cohort is None else min(cohort, *halves)
+    cohort = None if schedule.cohort is None else min(math.ceil(schedule.cohort / 2), *halves)
     asked = everyone if cohort is None else cohort * len(halves)
     usual = everyone if schedule.cohort is None else schedule.cohort
     rounds = max(1, math.floor(BUDGET * schedule.rounds * usual / (len(CANDIDATES) * asked)))
-    rate = schedule.learning_rate
-    if callable(rate):
-        rate = _Faster(schedule, rounds)
+    rate = _Faster(schedule, rounds) if callable(schedule.learning_rate) else schedule.learning_rate
     return replace(schedule, rounds=rounds, cohort=cohort, learning_rate=rate)
 
 

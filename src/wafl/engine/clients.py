@@ -71,10 +71,10 @@ class Admitted:
 
 
 class Engine(Protocol):
-    """Answers one query from each of several runs at once, all of one kind and asking for the same vectors."""
+    """What answers one query from each of several runs at once; the queries are of one kind, for the same vectors."""
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        """What comes of each query; ``runs`` are the places of the runs in their sweep."""
+        """The replies that count, for each query; ``runs`` are the places of the runs in their sweep."""
         ...
 
 
@@ -83,17 +83,17 @@ class Clients(Protocol):
 
     @property
     def roster(self) -> Roster:
-        """The clients so far; if others join, they come last, and this becomes another roster."""
+        """The clients so far; if others join, they come last in a new roster."""
         ...
 
     @property
     def absent(self) -> str:
-        """Who was expected when training began and was not there, in one line; empty if nobody is missing."""
+        """The clients that were expected when training began and were not there, in one line; empty if all were."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where the server keeps its parameters."""
+        """The device on which the server keeps its parameters."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class Clients(Protocol):
         ...
 
     def shape_of_clients(self) -> Shape:
-        """How clients differ, for objectives with ``shape="clients"``; an error if they do not tell."""
+        """The shape of how clients differ, for objectives with ``shape="clients"``; an error if they do not tell."""
         ...
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
@@ -110,7 +110,7 @@ class Clients(Protocol):
         ...
 
     def fingerprint(self) -> Mapping[str, str]:
-        """What a checkpoint must have in common with these clients: digests by what they are of."""
+        """Digests, by name, of what decides the clients' numbers, such as their examples; a checkpoint has the same."""
         ...
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
@@ -123,28 +123,31 @@ class Clients(Protocol):
         ...
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        """Test a run on the clients' test examples, as :func:`wafl.evaluate` does."""
+        """The score of a run on the clients' test examples, as :func:`wafl.evaluate` gives it."""
         ...
 
     def evaluate_parts(self, run: Run) -> Score:
-        """The same without an attack; if some clients never train, with the scores of training data and of theirs."""
+        """The score without an attack; if some clients never train, with the scores of training data and of them."""
         ...
 
 
 Judge = Callable[[Run], Mapping[int, float]]
-"""What clients say of a run by their training examples, by their places: accuracies, or losses of a regression."""
+"""A function of a run: its accuracy (for a regression, its loss) on each judge's training examples, by place."""
 
 
 @runtime_checkable
 class Divisible(Protocol):
-    """Clients of whom some can be left out of a training, to judge it."""
+    """Clients of whom some can be left out of a training, to judge the trained models."""
 
     def spread(self) -> float:
         """How far a client's training examples lie from their mean: the root mean square over all examples."""
         ...
 
     def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
-        """The others, to train on candidates for the run of this spec and place; and what these say of a candidate."""
+        """The clients without those left out, and the judge that the clients left out are.
+
+        The clients train candidates for the run that has this spec and place in its sweep.
+        """
         ...
 
 
@@ -155,5 +158,5 @@ def squares_around_mean(x: Tensor) -> float:
 
 
 def root_mean_square(sums: Sequence[float], sizes: Sequence[int]) -> float:
-    """Over the examples of all clients, of whom each has a sum of squares and a number of examples."""
+    """The root mean square over the examples of all clients, given each client's sum of squares and its size."""
     return math.sqrt(sum(sums) / max(1, sum(sizes)))

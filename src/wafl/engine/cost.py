@@ -14,9 +14,7 @@ SLOT = 9
 def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory.
 
-    Args:
-        spec: the run.
-        num_examples: how many examples each client has; 0 if that is not known.
+    ``num_examples`` is how many examples each client has; 0 if that is not known.
     """
     schedule, work = spec.schedule, spec.schedule.local_work
     largest = max(num_examples, default=0)

@@ -42,9 +42,10 @@ from wafl.tasks.task import Task
 
 @dataclass(frozen=True)
 class Embedded:
-    """A federation on a device; ``faults`` lets its clients fail on purpose, ``tolerance`` says how many may fail.
+    """Clients whose examples are at hand, and the device on which their work is done.
 
-    ``unseen`` are clients that never train, for :meth:`evaluate_parts`.
+    ``faults`` lets clients fail on purpose, ``tolerance`` says how many may fail, and ``unseen`` are clients that never
+    train, for :meth:`evaluate_parts`.
     """
 
     federation: Federation
@@ -75,7 +76,7 @@ class Embedded:
         object.__setattr__(self, "roster", roster)
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
-        """Let each objective move one example, so that it fails now if it cannot, before any work."""
+        """Refuse what cannot train: each objective moves one example, so that it fails now if it cannot."""
         clients, problem = self.federation, Problem(task, start[None])
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
@@ -108,25 +109,24 @@ class Embedded:
         return root_mean_square(sums, train.num_examples.tolist())
 
     def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
-        """The others, none of whom fails on purpose; these judge by their training examples."""
+        """The clients without those left out, none of whom fails on purpose; those left out judge."""
         train, judges = self.federation.set_apart(left_out)
         judges = replace(judges, test=judges.train)
 
         def judge(run: Run) -> dict[int, float]:
             scores = evaluate(run, judges).per_client
-            found = [score.loss if score.accuracy is None else score.accuracy for score in scores]
-            return dict(enumerate(found))
+            return dict(enumerate(score.loss if score.accuracy is None else score.accuracy for score in scores))
 
         return replace(self, federation=train, faults=None, tolerance=None, unseen=None), judge
 
     def fingerprint(self) -> Mapping[str, str]:
-        """The tolerance is not part of it: whoever runs out of replies may resume with a more lenient one."""
+        """Digests of the examples and the faults; whoever runs out of replies may resume with another tolerance."""
         failing = json.dumps(describe(self.faults))
         return {**self._examples, "faults": sha256(failing.encode()).hexdigest()}
 
     @cached_property
     def _examples(self) -> dict[str, str]:
-        """Read once: every method of a study asks for them."""
+        """The digests of the examples, which are read once: every method of a study asks for them."""
         return self.federation.fingerprint()
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
@@ -141,16 +141,11 @@ class Embedded:
         examples = self.federation.train.to(self.device)
         # A size that a server would not know must not change a digit here either.
         largest = 0 if first.needs_sizes else None
-        client = ClientTask(
-            task, first.method.objective, first.schedule.local_work, examples, largest, first.method.local
-        )
-        client = with_fixed_features(client)
-        lanes = Lanes(
-            client,
-            progress.chunk_sizes.get(group, self.chunk_size),
-            progress.memory,
-            captures=self.device.type == "cuda",
-        )
+        objective, local = first.method.objective, first.method.local
+        client = ClientTask(task, objective, first.schedule.local_work, examples, largest, local)
+        chunk_size = progress.chunk_sizes.get(group, self.chunk_size)
+        captures = self.device.type == "cuda"
+        lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)
         whole = _Whole(lanes, group, progress, self.device)
         if self.faults is None and self.tolerance is None:
             return whole
@@ -168,7 +163,7 @@ class Embedded:
 
 
 class _Whole:
-    """Every client answers."""
+    """An engine in which every client answers."""
 
     def __init__(self, lanes: Lanes, group: int, progress: Progress, device: torch.device) -> None:
         self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
@@ -185,7 +180,7 @@ class _Whole:
 
 
 class _Failing:
-    """Clients drop out, are late, or send unusable replies, as the faults decide."""
+    """A source of replies whose clients drop out, are late, or send unusable replies, as the faults decide."""
 
     def __init__(self, whole: _Whole, faults: Faults) -> None:
         self._whole, self._faults = whole, faults
@@ -214,7 +209,7 @@ class _Failing:
 
 
 def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
-    """One lane with one example, with the parameters' type and device."""
+    """The first client's first example and its label, as one lane with the parameters' type and device."""
     x, y = (values[:1][None] for values in clients.train.of(0))
     return x.to(params), y.to(params) if y.is_floating_point() else y.to(params.device)
 

@@ -20,7 +20,7 @@ CHUNK = 256
 
 
 def with_fixed_features(client: ClientTask) -> ClientTask:
-    """The same work on a layer's outputs, if the ball is there and no parameter before it is trained."""
+    """The same work on a layer's outputs, if the ball is at this layer and no parameter before it is trained."""
     objective = client.objective
     if objective is None or objective.space is None or not objective.moves:  # without a ball, it is for something else
         return client
@@ -50,7 +50,7 @@ def _fixed_features(task: Task, layer: str, start: Tensor, x: Tensor) -> Tensor 
 
 
 def _head(task: Task, layer: str, start: Tensor, x: Tensor, features: Tensor) -> Task | None:
-    """What comes after the layer; None if it looks at the inputs too."""
+    """The task of what comes after the layer; None if that looks at the inputs too."""
     given = x.long() if task.traits.integers else x
     head = make_task(after(task.module, layer, given), task.loss, start.device)
     if head.num_params != task.num_params:
@@ -62,7 +62,5 @@ def _head(task: Task, layer: str, start: Tensor, x: Tensor, features: Tensor) ->
 
 def _all_features(client: ClientTask, layer: str, start: Tensor) -> Tensor:
     rows = torch.arange(len(client.examples.y), device=start.device).split(CHUNK)
-    parts = [
-        client.task.features(start[None], client.examples.rows(part, start.dtype)[None], layer)[0] for part in rows
-    ]
-    return torch.cat(parts).detach()
+    parts = (client.examples.rows(part, start.dtype)[None] for part in rows)
+    return torch.cat([client.task.features(start[None], part, layer)[0] for part in parts]).detach()

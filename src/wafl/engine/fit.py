@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -107,21 +108,11 @@ def sweep(
     diverges ends alone, and ``run.diverged`` says why; if all of them diverge, that is an error.
 
     Args:
-        model: as in :func:`fit`, like all arguments but ``grid``.
+        model: as in :func:`fit`, like all arguments that are not listed here.
         clients: the clients and their examples.
         method: the method whose options vary.
         grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
             (``learning_rate``, ``seed``, ...).
-        client_weights: replaces the method's client weights.
-        loss: what clients minimize.
-        init: the parameters to start from.
-        device: where lanes are computed.
-        chunk_size: lanes computed together.
-        on_round: called after every round.
-        callbacks: told about every round.
-        checkpoint: keeps the progress.
-        faults: lets clients fail on purpose.
-        tolerance: how many clients may fail in a round.
         schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of the schedule that do not vary.
 
     Returns:
@@ -168,16 +159,11 @@ def train(
     for callback in told:
         callback.on_start(progress)
     progress = progress or Progress()
-    if checkpoint is None:
-        return _explained(trainer.train(settled(trainer, specs, progress, told), told, progress), progress)
-    with checkpoint:
-        runs = trainer.train(settled(trainer, specs, progress, told), [*told, checkpoint], progress)
-        checkpoint.write()  # here a signal can only delay it
-        return _explained(runs, progress)
-
-
-def _explained(runs: list[Run], progress: Progress) -> list[Run]:
-    """The runs, whose settings say why a radius was chosen."""
+    with checkpoint or nullcontext():
+        kept = told if checkpoint is None else [*told, checkpoint]
+        runs = trainer.train(settled(trainer, specs, progress, told), kept, progress)
+        if checkpoint is not None:
+            checkpoint.write()  # here a signal can only delay it
     for place, chosen in progress.chosen.items():
         runs[place].settings["chosen"] = asdict(chosen)
     return runs
@@ -187,6 +173,4 @@ def _known(method: Method, client_weights: ClientWeights | None) -> Method:
     """The method, with other client weights if they are given."""
     if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(not_a_method(method))
-    if client_weights is None:
-        return method
-    return replace(method, client_weights=client_weights)
+    return method if client_weights is None else replace(method, client_weights=client_weights)

@@ -16,7 +16,7 @@ from wafl.parts.schedule import Schedule
 
 @dataclass(frozen=True)
 class Spec:
-    """A method, its schedule, and, in a sweep, what was varied."""
+    """One run to train: a method, its schedule, and, in a sweep, the values that vary, by name."""
 
     method: Method
     schedule: Schedule
@@ -37,6 +37,7 @@ class Spec:
         return objective is not None and objective.undecided
 
     def with_radius(self, radius: float) -> Spec:
+        """The same run with this radius."""
         return replace(self, method=self.method.with_options(radius=radius))
 
     @property
@@ -52,7 +53,7 @@ class Spec:
 
     @property
     def asks_shape(self) -> bool:
-        """Whether its ball is to have the shape of how clients differ, which is yet to be found."""
+        """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
         return self.method.objective is not None and self.method.objective.asks_shape
 
     def shaped(self, shape: Shape) -> Spec:
@@ -96,7 +97,7 @@ class Spec:
 
 
 def code_of_methods(specs: Iterable[Spec]) -> dict[str, str]:
-    """The source of all parts of the methods that are your own."""
+    """The source code of all parts of the methods that are your own, by their names."""
     return code_of(dict.fromkeys(kind for spec in specs for kind in _types(spec.method)))
 
 

@@ -41,7 +41,7 @@ MANY_CLIENTS = 1000
 
 @dataclass
 class _ActiveRun:
-    """One run on its way: what it has reached, and what has happened in the current round."""
+    """A run in training: where it stands, and what has happened in the current round."""
 
     place: int
     spec: Spec
@@ -63,7 +63,7 @@ class _ActiveRun:
         return None if self.reached.stopped else self.algorithm.ask(self.reached.state)
 
     def tell(self, answer: Admitted, names: Sequence[str]) -> Record | None:
-        """Move on by one query; returns the record of the round if this query ends it."""
+        """Take in the answer to a query; returns the record of the round if the query ends it."""
         before, query = self.reached.state, answer.query
         if answer.diverged is not None:
             raise DivergedError(f"round {query.round}: {answer.diverged}; {self.watch.likely_cause(query)}")
@@ -87,11 +87,11 @@ class _ActiveRun:
         return record
 
     def _record(self, before: State) -> Record:
-        """What happened in the round that started from this state; its seconds are filled in later."""
+        """The record of the round that started from this state; its seconds are filled in later."""
         assert self.trained is not None
         query, replies = self.trained
         objective = self.spec.method.objective
-        learned = self.spec.method.client_weights.learns
+        learned, weights = self.spec.method.client_weights.learns, before.client_weights
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
         return Record(
             round=query.round,
@@ -100,9 +100,7 @@ class _ActiveRun:
             cohort=tuple(sorted((*query.clients, *missing))) if missing else query.clients,
             achieved_radius=None if objective is None else mean_reply(query, replies.cost) ** (1.0 / objective.power),
             gamma=query.scalars.get("gamma"),
-            client_weights=tuple(before.client_weights.tolist())
-            if learned and len(before.client_weights) <= MANY_CLIENTS
-            else None,
+            client_weights=tuple(weights.tolist()) if learned and len(weights) <= MANY_CLIENTS else None,
             excluded=tuple(self.excluded),
             attempts=self.attempts,
             shortened=self.shortened,
@@ -110,7 +108,7 @@ class _ActiveRun:
 
 
 class Trainer:
-    """Trains one model on one set of clients; everything is checked before any work starts."""
+    """What trains one model on one set of clients; everything is checked before any work starts."""
 
     def __init__(self, model: nn.Module, clients: Clients, loss: Loss, init: Mapping[str, Tensor] | None) -> None:
         self.model, self.clients, self.roster, self.loss = model, clients, clients.roster, loss
@@ -149,7 +147,7 @@ class Trainer:
         return [self._finish(run.spec, run.reached) for run in active]
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
-        """Before any work, refuse what cannot be trained; returns the algorithm of each run."""
+        """Refuse, before any work, what cannot be trained; returns the algorithm of each run."""
         specs = self._within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
@@ -163,7 +161,7 @@ class Trainer:
         return algorithms
 
     def fingerprint(self, specs: Sequence[Spec]) -> dict[str, str]:
-        """What a checkpoint must have been written for: these runs, from this start, on these clients."""
+        """Digests, by name, of these runs, their start and their clients; a checkpoint must have the same."""
         about = [
             [spec.fingerprint() for spec in self._within(specs)],
             self.roster.unit,
@@ -172,7 +170,7 @@ class Trainer:
         return {"methods": sha256(json.dumps(about).encode()).hexdigest(), **self.subject()}
 
     def subject(self) -> dict[str, str]:
-        """What is trained, whatever the method: digests by what they are of."""
+        """Digests, by name, of what is trained whatever the method: model, start, loss and clients."""
         return {
             "model": model_digest(self.model),
             "starting parameters": tensors_digest([self.start]),
@@ -181,7 +179,7 @@ class Trainer:
         }
 
     def _within(self, specs: Sequence[Spec]) -> list[Spec]:
-        """The runs on these clients' data, which decide where objectives stay and, if asked, the shape of the ball."""
+        """The runs on these clients' data, which decide where examples stay and, if asked, the shape of the ball."""
         found = [spec.within(self.roster.bounds) for spec in specs]
         return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in found]
 
@@ -257,7 +255,7 @@ class Trainer:
         return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:
-        """What :func:`wafl.fit` returns of a run that ends here."""
+        """The run that :func:`wafl.fit` returns if training ends here."""
         state, roster = reached.state, self.roster
         params = {name: value.cpu().clone() for name, value in self.task.unflatten(state.params).items()}
         statistics = {name: params.pop(name) for name in self.task.layout.statistics}
@@ -286,7 +284,7 @@ class Trainer:
 
 
 def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list[Admitted]:
-    """What comes of each query; queries of different kinds, or for other vectors, are answered one kind at a time."""
+    """The answer to each query; queries of one kind and for the same vectors are answered together."""
     kinds: dict[tuple[Any, ...], list[tuple[_ActiveRun, Query]]] = {}
     for run, query in asking:
         kinds.setdefault((query.kind, query.wanted), []).append((run, query))

@@ -30,12 +30,12 @@ from wafl.tasks.task import Task
 
 
 def lowest_gamma(objective: Objective | None, task: Task, params: Tensor) -> float:
-    """What a learned gamma must not fall below for a model."""
+    """The number that a learned gamma must not fall below for a model; 0 without an objective."""
     return 0.0 if objective is None else objective.lowest_gamma(Problem(task, params[None]))
 
 
 TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
-"""What is not said of trials, which go too far on purpose."""
+"""The warnings that are not given for trials, which go too far on purpose."""
 
 MOST_AMPLIFIED = 10.0
 """How many times larger moving targets alone may make the loss."""
@@ -59,7 +59,7 @@ SETTLING = 10
 
 
 class Watch:
-    """Watches one run; each warning is given once."""
+    """The checks of one run while it trains; each warning is given once."""
 
     def __init__(
         self, method: Method, task: Task, num_classes: int | None = None, tolerance: Tolerance | None = None
@@ -129,7 +129,7 @@ class Watch:
 
     @staticmethod
     def _who(query: Query, replies: Replies, record: Record, names: Sequence[str]) -> str:
-        """The clients that stand out in this round: with the longest update, as it was sent, and the highest loss."""
+        """The clients that stand out in this round: those with the longest update, as sent, and the highest loss."""
         lengths, kept = lengths_of(query.params, replies.params), dict(record.shortened)
         lengths /= torch.tensor([kept.get(client, 1.0) for client in replies.clients]).to(lengths)
         longest, median = int(lengths.argmax()), float(lengths.median())
@@ -251,7 +251,7 @@ class Watch:
 
     @property
     def _remedy(self) -> str:
-        """What makes gamma larger, in the terms of whoever chose it."""
+        """How the user can make gamma larger."""
         learns = self._objective is not None and self._objective.learns
         return "ask for a smaller radius" if learns else "raise gamma"
 

@@ -56,13 +56,14 @@ class Row:
     method: str = ""
 
     def values(self) -> dict[str, Any]:
+        """The row as plain values, by column."""
         about = {"run": self.run, **self.point, "seed": self.seed, "attacked": self.attacked}
         return {**about, **self.score.summary()}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` returns: rows in the order of runs, attacks and shares."""
+    """A table of scores in the order of runs, attacks and shares: what :func:`compare` returns."""
 
     rows: list[Row]
 
@@ -71,21 +72,16 @@ class Comparison:
         return to_frame([row.values() for row in self.rows])
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, against: str | None = None) -> Any:
-        """Draw accuracy in percent (for a regression, the loss), with means and deviations over seeds.
+        """A matplotlib figure of the accuracy in percent (for a regression, the loss); saved if given a path.
 
-        Args:
-            path: where to save the figure.
-            against: what is on the horizontal axis: the name of a swept number, such as ``"gamma"``, with one line per
-                test; by default the share of attacked clients, with one line per run.
-
-        Returns:
-            The matplotlib figure.
+        Lines are means over seeds, with standard deviations. The horizontal axis is the share of attacked clients, with
+        one line per run; or the swept number that ``against`` names, such as ``"gamma"``, with one line per test.
         """
         file = None if path is None else Path(path)
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy (%)"
         if against is not None:
             return measure_against_parameter(self._by_parameter(against), against, measure, file)
-        tests = list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
+        tests = self._attacks()
         if len(tests) > 1:
             raise ValueError(
                 f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or give against="
@@ -105,7 +101,7 @@ class Comparison:
                 f"against={name!r} is no number that every run was swept over: they have {known or 'none'}"
             )
         found: dict[str, dict[str, dict[float, list[float]]]] = {}
-        several = len({row.score.attack for row in self.rows} - {"none"}) > 1
+        several = len(self._attacks()) > 1
         for row in self.rows:
             attack = row.score.attack
             by = f" by {attack}" if several else ""
@@ -113,6 +109,10 @@ class Comparison:
             points = found.setdefault(row.method, {}).setdefault(test, {})
             points.setdefault(float(row.point[name]), []).append(percent_or_loss(row.score))
         return {method: {test: _line(points) for test, points in tests.items()} for method, tests in found.items()}
+
+    def _attacks(self) -> list[str]:
+        """The attacks of the table in words, each once."""
+        return list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), [row.values() for row in self.rows])
@@ -122,15 +122,9 @@ class Comparison:
         return f"Comparison({len(self.rows)} rows: {len(runs)} runs, {len(attacks)} shares of attacked clients)"
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page: the table of runs with intervals, accuracy by attacked share, client by client.
+        """Write a page with the table of runs, accuracy by attacked share, and client by client; returns the file.
 
         Needs ``wafl-learn[report]``.
-
-        Args:
-            path: the file to write.
-
-        Returns:
-            The file.
         """
         from wafl.report import Page, Study, write_page
 
@@ -138,11 +132,11 @@ class Comparison:
         return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))
 
     def sections(self) -> list[Any]:
-        """What a page shows of the comparison."""
+        """The sections of a page about the comparison."""
         from wafl.report import sections
 
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy"
-        attacks = list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
+        attacks = self._attacks()
         tested: list[sections.Tested] = []
         tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
         methods = {row.run: row.method or row.run for row in self.rows}
@@ -189,7 +183,7 @@ def compare(
     unseen: Federation | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Test every run under every attack, for every share of attacked clients.
+    """The scores of every run under every attack, for every share of attacked clients.
 
     Runs of one model, and attacks that differ only in size, are lanes of one pass; attacks that move each example by
     itself move it once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` returns.
@@ -275,11 +269,10 @@ def _whole_population(
     for place, attack in enumerate(attacks):
         if attack is None or not attack.pointwise:
             continue
-        mates = next((group for group in groups if same_but_size(attacks[group[0]], attack)), None)
-        if mates is not None:
-            mates.append(place)
-        else:
-            groups.append([place])
+        mates = next((group for group in groups if same_but_size(attacks[group[0]], attack)), [])
+        if not mates:
+            groups.append(mates)
+        mates.append(place)
     for group in groups:
         bounded = [attack for place in group if isinstance(attack := attacks[place], BoundedAttack)]
         if len(bounded) < len(group):  # a shift, alone in its group
@@ -299,21 +292,11 @@ def _part(measured: Measured, rows: Tensor) -> Measured:
 
 
 def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tuple[str, Run]]:
-    """Every run with its name, in order."""
+    """Every run with its name, in order; the seeds of a sweep are runs of one name."""
     if isinstance(runs, Mapping):
         return [(name, run) for name, one in runs.items() for run in ([one] if isinstance(one, Run) else one)]
-    names = [_name(run) for run in runs]
-    told_apart = [(name, run.point.get("seed")) for name, run in zip(names, runs, strict=True)]
-    unique = len(set(told_apart)) == len(told_apart)
-    return [
-        (name if unique else f"{name} {place}", run) for place, (name, run) in enumerate(zip(names, runs, strict=True))
-    ]
-
-
-def _name(run: Run) -> str:
-    """The method, and what varied in its sweep; the seeds of a sweep are runs of one name."""
-    varied = ", ".join(f"{name}={value}" for name, value in run.point.items() if name != "seed")
-    return f"{run.method} ({varied})" if varied else run.method
+    unique = len({(run.name, run.point.get("seed")) for run in runs}) == len(runs)
+    return [(run.name if unique else f"{run.name} {place}", run) for place, run in enumerate(runs)]
 
 
 def _same_model(problems: Sequence[Problem]) -> list[list[int]]:

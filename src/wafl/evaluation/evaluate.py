@@ -38,7 +38,7 @@ def evaluate(
     epsilon: float | None = None,
     loss: Loss | None = None,
 ) -> Score:
-    """Test a model on every client's held-out examples, with a share of the clients under attack.
+    """The score of a model on every client's held-out examples, with a share of the clients under attack.
 
     Most attacks, and the shifts of :mod:`wafl.shifts`, move each example by itself; :class:`wafl.WassersteinShift`
     moves all attacked clients' examples as one distribution; a label shift moves none, but makes some count for more.
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def populations(clients: Federation, unseen: Federation | None) -> list[Federation]:
-    """The clients as they are; with unseen clients, also tested on training examples, and the unseen on all of theirs.
+    """Whom to test: the clients; with unseen ones, also the clients on training examples, and the unseen on all theirs.
 
     An unseen client's split means nothing: all its examples are new to the model.
     """
@@ -124,10 +124,8 @@ def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
 
 def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
     """Results on clean examples, with these rows replaced by results on moved ones."""
-    losses = clean[0].index_copy(1, rows, moved[0])
-    if clean[1] is None or moved[1] is None:
-        return losses, None
-    return losses, clean[1].index_copy(1, rows, moved[1])
+    correct = None if clean[1] is None or moved[1] is None else clean[1].index_copy(1, rows, moved[1])
+    return clean[0].index_copy(1, rows, moved[0]), correct
 
 
 def examine(
@@ -167,7 +165,7 @@ def make_score(
     attack: Attack | None,
     seed: int,
 ) -> Score:
-    """Turn one value per example into one record per client."""
+    """The score with one record per client, from one value per example."""
     if not bool(torch.isfinite(losses).all()):
         row = int((~torch.isfinite(losses)).nonzero()[0])
         client = int(torch.searchsorted(clients.test.offsets, row, right=True)) - 1
@@ -200,12 +198,13 @@ def make_score(
 
 
 def check_share(attacked: float) -> None:
+    """Refuse what is not a share of the clients."""
     if isinstance(attacked, str) or not 0.0 <= attacked <= 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"attacked={attacked!r} is a share of the clients and must lie in [0, 1]")
 
 
 def check_attack(attack: object, clients: Federation) -> Attack | None:
-    """The attack as it is on these clients, within their bounds unless it has its own."""
+    """The attack on these clients, within their bounds unless it has its own; None for clean data."""
     if attack is None:
         return None
     if not isinstance(attack, Attack):

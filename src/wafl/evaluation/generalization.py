@@ -44,6 +44,6 @@ def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Their mean and standard deviation, and the values themselves."""
+    """The mean and standard deviation of values, one per seed, and the values themselves."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.fmean(values), "std": deviation, "seeds": list(values)}

@@ -73,7 +73,7 @@ class Score:
     def out_of_sample_gap(self) -> float | None:
         """How much worse clients that train do on their test examples than on their training examples.
 
-        It is a difference of accuracies (for a regression, of losses); positive means worse.
+        The gap is a difference of accuracies (for a regression, of losses); positive means worse.
         """
         return None if self.train is None else self._behind(self.train)
 
@@ -94,7 +94,7 @@ class Score:
     @property
     def std(self) -> float:
         """The standard deviation of the accuracy across clients (for a regression, of the loss)."""
-        return float((self._losses if self._accuracies is None else self._accuracies).std(correction=0))
+        return float(self._values.std(correction=0))
 
     @property
     def worst_client(self) -> ClientScore:
@@ -105,10 +105,8 @@ class Score:
         """The mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one client."""
         if not 0 < share <= 1:
             raise ValueError(f"share={share} must lie in (0, 1]")
-        count = worst_count(share, len(self.per_client))
-        if self._accuracies is None:
-            return float(self._losses.sort(descending=True).values[:count].mean())
-        return float(self._accuracies.sort().values[:count].mean())
+        worst_first = self._values.sort(descending=self._accuracies is None).values
+        return float(worst_first[: worst_count(share, len(self.per_client))].mean())
 
     @property
     def worst_tenth(self) -> float:
@@ -117,38 +115,33 @@ class Score:
 
     @cached_property
     def attacked(self) -> Score | None:
-        """The attacked clients alone."""
+        """The score of the attacked clients alone."""
         return self._part(lambda client: client.attacked)
 
     @cached_property
     def clean(self) -> Score | None:
-        """The clients that were not attacked."""
+        """The score of the clients that were not attacked."""
         return self._part(lambda client: not client.attacked)
 
     def interval(self, level: float = 0.95, draws: int = 1000) -> tuple[float, float]:
         """A percentile bootstrap interval of the pooled accuracy (for a regression, loss).
 
-        Clients are drawn with replacement, by a key of the score's seed. It says how much the value would change with
-        other clients of the same kind; with fewer than about 10 clients it is too narrow.
-
-        Args:
-            level: how much of the bootstrap distribution the interval holds.
-            draws: how many times the clients are drawn.
+        It holds the part ``level`` of the values that ``draws`` draws of the clients give, with replacement, by a key
+        of the score's seed. So it says how much the value would change with other clients of the same kind; with fewer
+        than about 10 clients it is too narrow.
         """
         if not 0 < level < 1:
             raise ValueError(f"level={level} must lie in (0, 1)")
-        values = self._losses if self._accuracies is None else self._accuracies
-        count = len(values)
+        values, count = self._values, len(self._values)
         chosen = bits(Key.of(self.seed), Purpose.BOOTSTRAP, draws * count).view(draws, count) % count
         weights = self._weights[chosen]
         pooled = (weights * values[chosen]).sum(1) / weights.sum(1)
-        low, high = torch.quantile(
-            pooled, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=pooled.dtype)
-        ).tolist()
+        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=pooled.dtype)
+        low, high = torch.quantile(pooled, ends).tolist()
         return low, high
 
     def summary(self) -> dict[str, Any]:
-        """All of the above as plain values, including the attack and the unit of its size."""
+        """All numbers of the score as plain values, with the attack and the unit of its size."""
         low, high = self.interval()
         parts = {name: part for name, part in (("attacked", self.attacked), ("clean", self.clean)) if part is not None}
         return {
@@ -178,36 +171,25 @@ class Score:
             low, high = part.interval()
             found |= {f"{name}_accuracy": part.accuracy, f"{name}_loss": part.loss}
             found |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
-        return {
-            **found,
-            "out_of_sample_gap": self.out_of_sample_gap,
-            "participation_gap": self.participation_gap,
-        }
+        return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with one row per client (needs ``wafl-learn[pandas]``)."""
         return to_frame([asdict(client) for client in self.per_client])
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw every client's accuracy in percent (for a regression, its loss), the worst first.
+        """A matplotlib figure of every client's accuracy in percent (for a regression, its loss), the worst first.
 
-        Args:
-            path: where to save the figure.
-
-        Returns:
-            The matplotlib figure.
+        It is saved if given a path.
         """
         accuracy = self.accuracy is not None
-        found = [
-            (client.loss if client.accuracy is None else 100.0 * client.accuracy, client) for client in self.per_client
-        ]
-        found.sort(key=lambda pair: pair[0] if accuracy else -pair[0])
+        worst_first = sorted(self.per_client, key=percent_or_loss if accuracy else lambda client: -client.loss)
         return measure_by_client(
-            [client.name for _, client in found],
-            [value for value, _ in found],
-            [client.attacked for _, client in found],
+            [client.name for client in worst_first],
+            [percent_or_loss(client) for client in worst_first],
+            [client.attacked for client in worst_first],
             "accuracy (%)" if accuracy else "loss",
-            100.0 * self.value if accuracy else self.value,
+            percent_or_loss(self),
             None if path is None else Path(path),
         )
 
@@ -230,6 +212,11 @@ class Score:
     def _losses(self) -> Tensor:
         return torch.tensor([client.loss for client in self.per_client], dtype=torch.float64)
 
+    @property
+    def _values(self) -> Tensor:
+        """Each client's accuracy (for a regression, its loss)."""
+        return self._losses if self._accuracies is None else self._accuracies
+
     @cached_property
     def _weights(self) -> Tensor:
         return torch.tensor([client.weight for client in self.per_client], dtype=torch.float64)
@@ -238,7 +225,7 @@ class Score:
         return float(self._weights @ values / self._weights.sum())
 
     def _behind(self, other: Score) -> float:
-        """How much worse this is than the other."""
+        """How much worse this score is than the other."""
         return self.value - other.value if self.accuracy is None else other.value - self.value
 
     def _part(self, wanted: Callable[[ClientScore], bool]) -> Score | None:
@@ -247,7 +234,7 @@ class Score:
 
 
 def percent_or_loss(score: Score | ClientScore) -> float:
-    """What tables and figures show: the accuracy in percent; for a regression, the loss."""
+    """The accuracy in percent (for a regression, the loss), as tables and figures show it."""
     return score.loss if score.accuracy is None else 100.0 * score.accuracy
 
 

@@ -9,15 +9,10 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows in one place.
+    """What a table shows in one place: a text, and ``small`` print below it, such as an interval.
 
-    Args:
-        text: what is shown.
-        value: what the column is sorted by; by default the text.
-        small: more, in small print, such as an interval.
-        best: whether to emphasize it.
-        color: of a dot in front of the text.
-        link: where the text leads.
+    A column is sorted by each cell's ``value``, or by the text without one. The best cell is emphasized, a ``color`` is
+    that of a dot in front of the text, and a ``link`` is where the text leads.
     """
 
     text: str
@@ -34,13 +29,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be sorted by each of its columns.
-
-    Args:
-        columns: their headings.
-        rows: one list of cells per row.
-        caption: what the numbers are.
-    """
+    """A table that can be sorted by each of its columns, which ``columns`` gives the headings of."""
 
     kind: ClassVar[str] = "table"
     columns: Sequence[str]
@@ -50,12 +39,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, in one or several views of which one is shown.
-
-    Args:
-        views: by the name of the view, what Plotly draws: ``{"data": [...], "layout": {...}}``.
-        caption: what to see in it; also what a screen reader says.
-    """
+    """A chart in one or several named views, of which one is shown: ``{"data": [...], "layout": {...}}`` for Plotly."""
 
     kind: ClassVar[str] = "figure"
     views: Mapping[str, Mapping[str, Any]]
@@ -64,12 +48,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows of images, each one strip.
-
-    Args:
-        strips: by the name of the row, a PNG as a data URI.
-        caption: what to see in them.
-    """
+    """Rows of images: each has a name, and is one strip, a PNG as a data URI."""
 
     kind: ClassVar[str] = "pictures"
     strips: Mapping[str, str]
@@ -78,7 +57,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Stop:
-    """One position of a slider: a label such as ``radius 0.5``, where it is, numbers by name, and maybe pictures."""
+    """One position of a slider: a label such as ``radius 0.5``, its place, numbers by name, and maybe pictures."""
 
     label: str
     at: float
@@ -136,15 +115,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Study:
-    """Everything about one study.
+    """Everything that a page shows about one study, its sections in the order of the page.
 
-    Args:
-        name: of the study.
-        sections: in the order of the page.
-        state: finished, running or interrupted, or nothing.
-        facts: what it is about, in a few words each, by name.
-        highlights: its most important numbers: a heading, a number, and what it belongs to.
-        link: where its own page is, in a list of studies.
+    ``facts`` say in a few words what the study is about; ``highlights`` are its most important numbers, each with a
+    heading and what it belongs to. In a list of studies, ``link`` leads to the study's own page.
     """
 
     name: str

@@ -13,15 +13,8 @@ from wafl.report.plotting import styles
 Chart = dict[str, Any]
 MOST_POINTS = 300
 """Points of one line; more could not be told apart."""
-SYMBOLS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "v": "triangle-down",
-    "D": "diamond",
-    "P": "cross",
-    "X": "x",
-}
+BLUE = "#0072B2"
+SYMBOLS = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "x")
 
 
 def shown(name: object) -> str:
@@ -64,23 +57,16 @@ def lines(
     marks: bool = False,
     zero: bool = False,
 ) -> Chart:
-    """Lines, with bars or bands for their intervals.
+    """A chart of lines with bars for their intervals; ``x`` and ``y`` are the titles of the axes.
 
-    Args:
-        curves: what to draw.
-        x: the title of the horizontal axis.
-        y: the title of the vertical axis.
-        palette: colors by name.
-        log: whether the horizontal axis is logarithmic.
-        marks: whether points are marked.
-        zero: whether to draw a line at zero.
+    The horizontal axis may be logarithmic (``log``), points may be marked (``marks``), and ``zero`` draws a line at 0.
     """
-    palette = palette or colors([curve.of or curve.name for curve in curves])
+    owners = [curve.of or curve.name for curve in curves]
+    palette, order = palette or colors(owners), list(dict.fromkeys(owners))
     data: list[Any] = []
-    order = list(dict.fromkeys(curve.of or curve.name for curve in curves))
     dodge = _dodge(curves, log)
-    for number, curve in enumerate(curves):
-        color, thin = palette.get(curve.of or curve.name, "#0072B2"), _thinned(len(curve.x))
+    for number, (curve, owner) in enumerate(zip(curves, owners, strict=True)):
+        color, thin = palette.get(owner, BLUE), _thinned(len(curve.x))
         trace: Chart = {
             "type": "scatter",
             "mode": "lines+markers" if marks else "lines",
@@ -89,11 +75,7 @@ def lines(
             "customdata": [curve.x[place] for place in thin],
             "y": [curve.y[place] for place in thin],
             "line": {"color": color, "width": 2, "dash": "dash" if curve.dash else "solid"},
-            "marker": {
-                "color": color,
-                "size": 7,
-                "symbol": list(SYMBOLS.values())[order.index(curve.of or curve.name) % 7],
-            },
+            "marker": {"color": color, "size": 7, "symbol": SYMBOLS[order.index(owner) % len(SYMBOLS)]},
             "hovertemplate": f"{shown(curve.name)}<br>%{{customdata:.4~g}}: <b>%{{y:.4~g}}</b><extra></extra>",
         }
         if curve.low is not None and curve.high is not None:
@@ -114,10 +96,10 @@ def lines(
 def strip(
     groups: Mapping[str, Sequence[tuple[str, float]]], y: str, palette: Mapping[str, str], unit: str = ""
 ) -> Chart:
-    """One column of points per group, each point a named value, over a box of the quartiles."""
+    """A chart with one column of points per group, each point a named value, over a box of the quartiles."""
     data: list[Any] = []
     for name, points in groups.items():
-        color = palette.get(name, "#0072B2")
+        color = palette.get(name, BLUE)
         data.append(
             {
                 "type": "box",
@@ -146,7 +128,7 @@ def bars(
     flat: bool = False,
     stacked: bool = False,
 ) -> Chart:
-    """One bar per name and series; ``flat`` lays them down, with the names on the left."""
+    """A chart with one bar per name and series; ``flat`` lays the bars down, with the names on the left."""
     palette = palette or colors(list(series))
     data: list[Any] = []
     for label, values in series.items():
@@ -156,7 +138,7 @@ def bars(
                 "type": "bar",
                 "name": shown(label),
                 **({"y": along, "x": across, "orientation": "h"} if flat else {"x": along, "y": across}),
-                "marker": {"color": palette.get(label, "#0072B2")},
+                "marker": {"color": palette.get(label, BLUE)},
                 "hovertemplate": f"%{{{'y' if flat else 'x'}}}: <b>%{{{'x' if flat else 'y'}:.4~g}}</b>"
                 f"<extra>{shown(label)}</extra>",
             }
@@ -179,7 +161,7 @@ def heatmap(
     x: str = "",
     y: str = "",
 ) -> Chart:
-    """Colored squares; ``rows`` go down, and the first is on top."""
+    """A chart of colored squares; ``rows`` go down, and the first is on top."""
     trace: Chart = {
         "type": "heatmap",
         "z": [list(row) for row in rows],

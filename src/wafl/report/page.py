@@ -17,12 +17,7 @@ from wafl.report.blocks import Page
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write the page to a file, which replaces an earlier one as a whole.
-
-    Args:
-        page: what to show.
-        path: the file.
-    """
+    """Write the page to a file, which replaces an earlier one as a whole; returns its path."""
     text = as_html(page)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
@@ -30,12 +25,7 @@ def write_page(page: Page, path: Path) -> Path:
 
 
 def as_html(page: Page, *, live: bool = False) -> str:
-    """The page as text.
-
-    Args:
-        page: what to show.
-        live: whether a server keeps it up to date, which then has the scripts too.
-    """
+    """The page as text; if ``live``, a server keeps it up to date, and has the scripts too."""
     plotly = "" if live else packed_plotly()
     return _template().render(page=page, live=live, css=_own("page.css"), js=_own("page.js"), plotly=plotly)
 

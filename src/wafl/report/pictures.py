@@ -25,11 +25,11 @@ def image_shape(shape: tuple[int, ...]) -> bool:
 def strip(images: Array, low: float, high: float) -> str:
     """Images ``[N, ...]`` side by side, where ``low`` is black and ``high`` white."""
     pixels = np.clip((_color(images) - low) / max(high - low, 1e-12), 0.0, 1.0)
-    return _png(_side_by_side(pixels, _alpha(pixels)))
+    return _png(_side_by_side(pixels, np.ones((*pixels.shape[:-1], 1))))
 
 
 def difference(moved: Array, original: Array) -> str:
-    """What was added in blue and taken away in orange, one scale for all; no change is clear."""
+    """The differences side by side: added is blue, taken away is orange, and no change is clear."""
     delta = _color(moved - original).mean(-1)
     part = np.clip(np.abs(delta) / max(float(np.abs(delta).max()), 1e-12), 0.0, 1.0)[..., None]
     blue, orange = np.array([0.0, 0.45, 0.70]), np.array([0.84, 0.37, 0.0])
@@ -44,10 +44,6 @@ def _color(images: Array) -> Array:
     step = max(1, max(images.shape[-2:]) // MOST_SIDE)
     images = images[:, :, ::step, ::step]
     return np.moveaxis(np.broadcast_to(images, (len(images), 3, *images.shape[2:])), 1, -1)
-
-
-def _alpha(pixels: Array) -> Array:
-    return np.ones((*pixels.shape[:-1], 1))
 
 
 def _side_by_side(pixels: Array, alpha: Array) -> Array:

@@ -23,6 +23,8 @@ PALETTE = (
 METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in NAMED.items()}
 """The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
+OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+"""Where a legend is: next to the figure."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Style:
 
 
 def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[Style]:
-    """One style per line: the color of its method, or a sequence of it, light to dark, for several lines of one method.
+    """One style per line: the color of its method; several lines of one method have shades of it, light to dark.
 
     ``methods`` are the methods' names; without them, labels begin with the name, as in ``wafl-gamma=1.0``.
     """
@@ -78,7 +80,7 @@ def measure_against_attacked(
     lines: Mapping[str, Line], measure: str, title: str, path: Path | None = None, methods: Sequence[str] | None = None
 ) -> Any:
     """The paper's comparison: accuracy (or loss) of each method against the share of attacked clients, in percent."""
-    figure, axes = _figure()
+    figure, (axes,) = _figure()
     looks = styles(list(lines), methods)
     for place, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
         axes.errorbar(
@@ -95,17 +97,14 @@ def measure_against_attacked(
     axes.set_xlabel("attacked clients (%)")
     axes.set_ylabel(measure)
     axes.set_title(title, fontsize=10)
-    return _outside_legend(figure, axes, path)
+    return _finish(figure, path)
 
 
 def measure_against_parameter(
     panels: Mapping[str, Mapping[str, Line]], parameter: str, measure: str, path: Path | None = None
 ) -> Any:
     """Accuracy (or loss) against a swept parameter: one panel per method, one line per test, a band over seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(5.5, 4.2 * len(panels)) + 1.5, 4.2), layout="constrained")
-    row = cast(Any, figure.subplots(1, len(panels), squeeze=False, sharey=True))[0]
+    figure, row = _figure(max(5.5, 4.2 * len(panels)) + 1.5, 4.2, len(panels), sharey=True)
     for axes, (method, lines) in zip(row, panels.items(), strict=True):
         color = METHODS.get(_family(method), COLORS[2])
         for (label, line), shade in zip(lines.items(), reversed(sequence(color, len(lines))), strict=True):
@@ -118,29 +117,19 @@ def measure_against_parameter(
             axes.set_xscale("log")
         axes.set_xlabel(parameter)
         axes.set_title(method, fontsize=10)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     row[0].set_ylabel(measure)
-    row[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _saved(figure, path)
+    return _finish(figure, path)
 
 
 def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, method: str = "wafl") -> Any:
     """One panel per quantity, such as the loss and the achieved radius, and in it one line per run."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0 * len(lines) + 1.0, 3.6), layout="constrained")
-    row = cast(Any, figure.subplots(1, len(lines), squeeze=False))[0]
+    figure, row = _figure(5.0 * len(lines) + 1.0, 3.6, len(lines))
     for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
         for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
             axes.plot(line.x, line.mean, color=style.color, linewidth=1.5, label=label)
         axes.set_xlabel("round")
         axes.set_ylabel(quantity)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    if len(next(iter(lines.values()))) > 1:
-        row[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _saved(figure, path)
+    return _finish(figure, path, legend=OUTSIDE if len(next(iter(lines.values()))) > 1 else None)
 
 
 def measure_by_client(
@@ -152,7 +141,7 @@ def measure_by_client(
     path: Path | None = None,
 ) -> Any:
     """One bar per client, attacked ones in another color; the dashed line is the value over all examples."""
-    figure, axes = _figure()
+    figure, (axes,) = _figure()
     places = range(len(names))
     for group, color in ((False, COLORS[2]), (True, COLORS[0])):
         own = [place for place in places if attacked[place] == group]
@@ -165,19 +154,16 @@ def measure_by_client(
     else:
         axes.set_xlabel(f"{len(names)} clients")
     axes.set_ylabel(measure)
-    return _outside_legend(figure, axes, path)
+    return _finish(figure, path)
 
 
-def generalization(results: Mapping[str, Any], path: Path) -> Path:
+def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """Accuracy (or loss) of each method on training, test and unseen data, with the intervals over clients.
 
     Hollow marks are the worst tenth of the clients.
     """
-    from matplotlib.figure import Figure
-
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = cast(Any, figure.subplots())
+    figure, (axes,) = _figure()
     parts = ("train", "test", "unseen")
     for (place, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
         means = [row[part]["mean"] for part in parts]
@@ -197,16 +183,12 @@ def generalization(results: Mapping[str, Any], path: Path) -> Path:
     axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=150)
-    return path
+    return _finish(figure, path)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's certified worst-case loss by radius, in ascending order, and what an objective reaches there.
+    """One run's certified worst-case loss by radius, in ascending order, and the loss that an ascent reaches there.
 
     ``reached`` is None if that was not measured; ``proven`` says whether ``certified`` is a bound or an estimate.
     """
@@ -219,11 +201,8 @@ class Curve:
 
 
 def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: str, path: Path | None = None) -> Any:
-    """Each run's certified worst-case loss against the radius, and below it what an objective reaches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = cast(Any, figure.subplots())
+    """Each run's certified worst-case loss against the radius, and below it the loss that an ascent reaches."""
+    figure, (axes,) = _figure()
     for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
         color = style.color
         label = name if curve.proven else f"{name} (estimate)"
@@ -236,23 +215,20 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
     axes.set_title("worst case inside the ball: certified (solid), reached (dashed)", fontsize=10)
     if min(curve.loss for curve in runs.values()) >= 0.0:
         axes.set_ylim(bottom=0.0)
-    return _finish(figure, axes, path)
+    return _finish(figure, path, legend={})
 
 
 def radius_against_gamma(
     gammas: Sequence[float], radii: Sequence[float], norm: float, unit: str, path: Path | None = None
 ) -> Any:
     """The paper's first figure: the achieved radius falls as gamma rises."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axes = cast(Any, figure.subplots())
+    figure, (axes,) = _figure(5.5, 3.8)
     axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=4)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("gamma")
     axes.set_ylabel(f"achieved radius, {norm_name(norm)} ({unit})")
-    return _finish(figure, axes, path)
+    return _finish(figure, path, legend=None)
 
 
 def weights_and_distances(
@@ -268,10 +244,7 @@ def weights_and_distances(
 
     ``squares`` are squared distances with their ``standard_errors``; the keys of ``weights`` name the rules.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 1.6 + 0.45 * len(names)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = _figure(8.0, 1.6 + 0.45 * len(names), 2, sharey=True)
     places = list(range(len(names)))
     lengths = [max(square, 0.0) ** 0.5 for square in squares]
     errors = [
@@ -288,39 +261,25 @@ def weights_and_distances(
         right.barh(shifts, values, height=height, color=COLORS[(2, 0)[place % 2]], label=label)
     right.set_xlabel("client weight")
     right.set_xlim(0.0, 1.0)
-    right.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    for axes in (left, right):
-        axes.grid(alpha=0.3, axis="x")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    _finish(figure, path, legend={"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}, grid="x")
     return path
 
 
-def _figure() -> tuple[Any, Any]:
+def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey: bool = False) -> tuple[Any, Any]:
+    """An empty figure, in inches, and its panels side by side."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    return figure, cast(Any, figure.subplots())
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, cast(Any, figure.subplots(1, panels, squeeze=False, sharey=sharey))[0]
 
 
-def _outside_legend(figure: Any, axes: Any, path: Path | None) -> Any:
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _saved(figure, path)
-
-
-def _saved(figure: Any, path: Path | None) -> Any:
-    if path is not None:
-        figure.savefig(path, dpi=150)
-    return figure
-
-
-def _finish(figure: Any, axes: Any, path: Path | None) -> Any:
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+def _finish(figure: Any, path: Path | None, legend: Mapping[str, Any] | None = OUTSIDE, grid: str = "both") -> Any:
+    """The figure with its grid and, in the last panel, a legend; saved if there is a path."""
+    for axes in figure.axes:
+        axes.grid(alpha=0.3, axis=grid)
+        axes.spines[["top", "right"]].set_visible(False)
+    if legend is not None:
+        figure.axes[-1].legend(frameon=False, **legend)
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure

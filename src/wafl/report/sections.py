@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -19,17 +19,10 @@ MOST_CLIENTS = 60
 
 @dataclass(frozen=True)
 class Tested:
-    """What a method gave: by test, such as ``clean``, one value per seed.
+    """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst
+    client; the seconds of training; how many runs diverged; and the study that it is from, if there are several.
 
-    Args:
-        label: what its row is called.
-        method: the method that it belongs to, whose color it has.
-        clean: on clean test data.
-        attacked: by the share of attacked clients.
-        worst: of the worst client.
-        seconds: of training.
-        diverged: how many of its runs did.
-        study: which study it is from, if there are several.
+    A row has the color of its ``method``.
     """
 
     label: str
@@ -89,18 +82,13 @@ def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | N
     base = next((row for row in rows if row.label.lower() == "fedavg"), None)
     if base is not None and len(rows) > 1:
         views = {f"minus {base.label}": _differences(rows, base, unit, palette), **views}
-    return Section(
-        "Under attack", f"Attack: {attack}." if attack else "", [Figure(views, _attack_caption(base is not None))]
-    )
-
-
-def _attack_caption(has_base: bool) -> str:
-    more = " The first view shows what each method gains over FedAvg, paired by seed." if has_base else ""
-    return f"Bars are 95% intervals of the mean over three or more seeds.{more}"
+    more = "" if base is None else " The first view shows what each method gains over FedAvg, paired by seed."
+    caption = f"Bars are 95% intervals of the mean over three or more seeds.{more}"
+    return Section("Under attack", f"Attack: {attack}." if attack else "", [Figure(views, caption)])
 
 
 def _differences(rows: Sequence[Tested], base: Tested, unit: str, palette: Mapping[str, str]) -> charts.Chart:
-    """Paired by seed: every method has the same clients and the same attacked ones."""
+    """What each row gains over the base, paired by seed: all have the same clients and the same attacked ones."""
     before, found = {0.0: base.clean, **base.attacked}, list[Curve]()
     for row in rows:
         own = {0.0: row.clean, **row.attacked}
@@ -119,8 +107,7 @@ def rounds(
     for quantity, curves in quantities.items():
         drawn = list(curves)[:MOST_LINES]
         if any(len(curve.x) > 1 for curve in drawn):
-            names = [curve.name for curve in drawn]
-            palette = charts.colors(names, [methods.get(name, name) for name in names])
+            palette = _palette([curve.name for curve in drawn], methods)
             views[quantity] = charts.lines(drawn, "round", quantity, palette)
     return Section("Round by round", lead, [Figure(views)]) if views else None
 
@@ -133,10 +120,9 @@ def by_client(
         return None
     unit, views = unit_of(measure), dict[str, Any]()
     for test, groups in tests.items():
-        palette = charts.colors(list(groups), [methods.get(name, name) for name in groups])
-        views[test] = charts.strip(groups, unit, palette, "%" if measure == "accuracy" else "")
+        views[test] = charts.strip(groups, unit, _palette(groups, methods), "%" if measure == "accuracy" else "")
     first_test = next(iter(tests))
-    palette = charts.colors(list(tests[first_test]), [methods.get(name, name) for name in tests[first_test]])
+    palette = _palette(tests[first_test], methods)
     rows: list[list[Cell]] = []
     for name, points in tests[first_test].items():
         ordered = sorted(points, key=lambda point: point[1], reverse=measure != "accuracy")
@@ -163,7 +149,7 @@ def by_client(
 def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], measure: str) -> Section:
     """Training, test and unseen data of each method, with intervals over clients."""
     parts = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": "unseen clients"}
-    palette = charts.colors(list(rows), [methods.get(name, name) for name in rows])
+    palette = _palette(rows, methods)
     curves: list[Any] = []
     for label, row in rows.items():
         means = [row[part]["mean"] for part in parts]
@@ -200,12 +186,11 @@ GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - uns
 
 
 def features(moved: Mapping[str, Sequence[tuple[str, float, str]]]) -> list[Block]:
-    """By method, which inputs the ball moves most: name, mean distance, and the same in its own unit as text."""
-    blocks: list[Block] = []
-    for label, found in moved.items():
-        rows = [[Cell(name), Cell(own, far)] for name, far, own in found]
-        blocks.append(Table([f"input, {label}", "mean distance moved"], rows))
-    return blocks
+    """By method, the inputs that the ball moves most: name, mean distance, and the same in its own unit as text."""
+    return [
+        Table([f"input, {label}", "mean distance moved"], [[Cell(name), Cell(own, far)] for name, far, own in found])
+        for label, found in moved.items()
+    ]
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
@@ -216,9 +201,9 @@ def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], meth
             kept[label] = values
     if not kept:
         return None
-    shown = sorted(range(len(names)), key=lambda place: -max(values[place] for values in kept.values()))[:MOST_CLIENTS]
-    shown = sorted(shown)
-    palette = charts.colors(list(kept), [methods.get(name, name) for name in kept])
+    largest = sorted(range(len(names)), key=lambda place: -max(values[place] for values in kept.values()))
+    shown = sorted(largest[:MOST_CLIENTS])
+    palette = _palette(kept, methods)
     series = {label: [values[place] for place in shown] for label, values in kept.items()}
     few = f", the {MOST_CLIENTS} largest of {len(names)}" if len(names) > MOST_CLIENTS else ""
     same = "; methods with the weights of an earlier one are left out" if len(kept) < len(by_method) else ""
@@ -229,7 +214,7 @@ def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], meth
 def partition(
     counts: Sequence[Sequence[int]] | None, sizes: Sequence[int], names: Sequence[str], classes: Sequence[str]
 ) -> Section:
-    """Who has how many examples of which label; without labels, how many each has."""
+    """How many examples of each label every client has; without labels, how many examples."""
     few = range(min(len(names), MOST_CLIENTS))
     shown = [names[place] for place in few]
     more = f" The first {MOST_CLIENTS} of {len(names)} clients." if len(names) > MOST_CLIENTS else ""
@@ -300,6 +285,12 @@ def palette_of(tested: Sequence[Tested]) -> dict[str, str]:
     return charts.colors([row.name for row in tested], [row.method for row in tested])
 
 
+def _palette(names: Iterable[str], methods: Mapping[str, str]) -> dict[str, str]:
+    """The color of each name, which is that of its method."""
+    found = list(names)
+    return charts.colors(found, [methods.get(name, name) for name in found])
+
+
 def unit_of(measure: str) -> str:
     return "accuracy (%)" if measure == "accuracy" else "loss"
 
@@ -309,7 +300,7 @@ def number(value: float, measure: str) -> str:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95% interval of their mean, by Student's t; None for fewer than three values, which say too little.
+    """The 95% interval of a mean by Student's t; None for fewer than three values, which say too little.
 
     >>> low, high = interval([1.0, 2.0, 3.0])
     >>> round(low, 3), round(high, 3)

@@ -51,12 +51,9 @@ class Record:
 
     def numbers(self) -> dict[str, float]:
         """The numbers of the round, without what callbacks added."""
-        row: dict[str, float] = {"loss": self.loss, "seconds": self.seconds, "replies": len(self.participants)}
-        for name in ("achieved_radius", "gamma"):
-            value = getattr(self, name)
-            if value is not None:
-                row[name] = value
-        return row
+        row = {"loss": self.loss, "seconds": self.seconds, "replies": len(self.participants)}
+        ball = {"achieved_radius": self.achieved_radius, "gamma": self.gamma}
+        return row | {name: value for name, value in ball.items() if value is not None}
 
 
 class History(Sequence[Record]):
@@ -84,14 +81,7 @@ class History(Sequence[Record]):
         return to_frame(self.rows())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw the loss, and the achieved radius if there is one, by round.
-
-        Args:
-            path: where to save the figure.
-
-        Returns:
-            The matplotlib figure.
-        """
+        """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path."""
         return plot_histories({"": self}, path)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -100,7 +90,7 @@ class History(Sequence[Record]):
 
     @classmethod
     def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:
-        """What :meth:`to_json` gave; a ValueError that names a value of another type."""
+        """The history from what :meth:`to_json` gave; a ValueError names a value of another type."""
 
         def restore(value: Any) -> Any:
             return tuple(restore(item) for item in value) if isinstance(value, list) else value
@@ -132,7 +122,7 @@ class History(Sequence[Record]):
 def plot_histories(
     histories: Mapping[str, History], path: str | os.PathLike[str] | None = None, method: str = "WAFL"
 ) -> Any:
-    """Draw the loss and the achieved radius of runs of one method by round, one line per run."""
+    """A matplotlib figure of the loss and the achieved radius of runs of one method by round, one line per run."""
     panels: dict[str, dict[str, Line]] = {}
     for quantity in ("loss", "achieved_radius"):
         for label, history in histories.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from wafl import models
 from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.json_types import check_types, parsed_table
+from wafl.base.options import documented
 from wafl.data.bring.intake import Intake
 from wafl.results.frames import to_frame, to_html
 from wafl.results.history import History, plot_histories
@@ -66,34 +67,25 @@ SAVED: dict[str, Any] = {
 """What ``run.json`` holds (:func:`wafl.base.json_types.check_types`)."""
 
 
+@documented
 @dataclass(frozen=True)
 class Run:
-    """What :func:`wafl.fit` returns.
+    """A trained model with its history: what :func:`wafl.fit` returns."""
 
-    Args:
-        method: the name of the method.
-        params: the trained parameters, by name.
-        module: what the run computes with: a copy of the given module that holds the trained parameters. Yours, to do
-            with as you like, is :attr:`model`.
-        layout: what a flat vector of the parameters holds, and in what order.
-        history: what happened, round by round.
-        client_weights: the final weight of each client.
-        settings: all settings of the training, as plain values.
-        num_classes: the number of classes; None for a regression.
-        loss: what clients minimized.
-        intake: how the clients' examples came in, and what their classes are called.
-    """
-
-    method: str
-    params: dict[str, Tensor]
-    module: nn.Module
-    layout: Layout
-    history: History
-    client_weights: Tensor
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    num_classes: int | None = None
-    loss: Loss = "cross_entropy"
-    intake: Intake = field(default_factory=Intake)
+    method: Annotated[str, "The name of the method."]
+    params: Annotated[dict[str, Tensor], "The trained parameters, by name."]
+    module: Annotated[nn.Module, "What the run computes with; to do with as you like, there is :attr:`model`."]
+    layout: Annotated[Layout, "What a flat vector of the parameters holds, and in what order."]
+    history: Annotated[History, "What happened, round by round."]
+    client_weights: Annotated[Tensor, "The final weight of each client."]
+    settings: Annotated[dict[str, Any], "All settings of the training, as plain values."] = field(
+        default_factory=dict[str, Any]
+    )
+    num_classes: Annotated[int | None, "The number of classes; None for a regression."] = None
+    loss: Annotated[Loss, "What clients minimized."] = "cross_entropy"
+    intake: Annotated[Intake, "How the clients' examples came in, and what their classes are called."] = field(
+        default_factory=Intake
+    )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -119,16 +111,21 @@ class Run:
         return dict(self.settings.get("sweep") or {})
 
     @property
+    def name(self) -> str:
+        """The method, and what varied in the sweep except the seed, such as ``WAFL (gamma=1.0)``."""
+        varied = ", ".join(f"{name}={value}" for name, value in self.point.items() if name != "seed")
+        return f"{self.method} ({varied})" if varied else self.method
+
+    @property
     def diverged(self) -> str | None:
         """Why training ended early, if it diverged; the parameters are those of the last good round."""
         return self.history.diverged
 
     def outputs(self, x: Any) -> Tensor:
-        """The model's outputs (logits, if there are classes).
+        """The model's outputs (logits, if there are classes) for the examples ``x [N, ...]``.
 
-        Args:
-            x: the examples ``[N, ...]``: an array or nested lists, a data frame, a data set or a ``DataLoader``; labels
-                are ignored. Bytes are prepared as in training; other numbers are taken as they are.
+        These are an array or nested lists, a data frame, a data set or a ``DataLoader``; labels are ignored. Bytes are
+        prepared as in training; other numbers are taken as they are.
         """
         examples = self.intake.read(x, next(iter(self.params.values())))
         try:
@@ -141,31 +138,19 @@ class Run:
             ) from error
 
     def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
-        """The predicted classes, by name if they have names, or the outputs themselves for a regression.
-
-        Args:
-            x: the examples ``[N, ...]``, as in :meth:`outputs`.
-        """
+        """The predicted classes of examples, by name if they have names; for a regression, :meth:`outputs` itself."""
         outputs = self.outputs(x)
         return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
 
     def to(self, device: torch.device | str) -> Run:
-        """The same run on a device, where it predicts and is evaluated; this one stays where it is.
-
-        Args:
-            device: such as ``"cuda"``.
-        """
+        """The same run on a device such as ``"cuda"``, where it predicts and is tested; this one stays where it is."""
         params = {name: value.to(device) for name, value in self.params.items()}
         return replace(self, params=params, module=copy.deepcopy(self.module).to(device))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``params.safetensors`` and ``run.json``, from which :func:`wafl.load_run` restores the run.
+        """Write a folder from which :func:`wafl.load_run` restores the run; returns the folder.
 
-        Args:
-            path: the folder to write; it is created if it does not exist.
-
-        Returns:
-            The folder.
+        It holds ``params.safetensors`` and ``run.json``, and is created if it does not exist.
         """
         from safetensors.torch import save
 
@@ -194,15 +179,9 @@ class Run:
         return folder
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page of what the run itself knows: its rounds, client weights and settings.
+        """Write a page of what the run itself knows, its rounds, client weights and settings; returns the file.
 
         :func:`wafl.write_report` adds what the model does on its clients' data. Needs ``wafl-learn[report]``.
-
-        Args:
-            path: the file to write.
-
-        Returns:
-            The file.
         """
         return Runs([self]).report(path)
 
@@ -211,7 +190,7 @@ class Run:
 
 
 class Runs(list[Run]):
-    """What :func:`wafl.sweep` returns: a list of runs that knows what varies between them."""
+    """A list of runs that knows what varies between them: what :func:`wafl.sweep` returns."""
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -237,26 +216,15 @@ class Runs(list[Run]):
         return to_frame(self.rows())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw the loss, and the achieved radius if there is one, by round: one line per run, light to dark.
+        """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path.
 
-        Args:
-            path: where to save the figure.
-
-        Returns:
-            The matplotlib figure.
+        Each run has one line, light to dark.
         """
         named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
         return plot_histories(named, path, self[0].method if self else "WAFL")
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page of what the runs themselves know, as :meth:`Run.report` does for one.
-
-        Args:
-            path: the file to write.
-
-        Returns:
-            The file.
-        """
+        """Write a page of what the runs themselves know, as :meth:`Run.report` does for one; returns the file."""
         from wafl.report import Page, Study, write_page
 
         if not self:
@@ -280,7 +248,7 @@ class Runs(list[Run]):
                 if values and None not in values:
                     curve = Curve(label, [number + 1 for number in run.history.column("round")], values)
                     quantities.setdefault(name, []).append(curve)
-        weights = {label: run.client_weights.tolist() for label, run in zip(labels, self, strict=True)}
+        weights = dict(zip(labels, (run.client_weights.tolist() for run in self), strict=True))
         names = [f"client {place}" for place in range(len(self[0].client_weights))]
         shown = sections.weights(weights, names, methods)
         settings = json.dumps(self[0].settings, indent=1, default=str)
@@ -304,13 +272,12 @@ class Runs(list[Run]):
 
 def _last_numbers(run: Run) -> dict[str, float]:
     """The numbers of the last round, without its time."""
-    return (
-        {name: value for name, value in run.history[-1].numbers().items() if name != "seconds"} if run.history else {}
-    )
+    last: dict[str, float] = run.history[-1].numbers() if run.history else {}
+    return {name: value for name, value in last.items() if name != "seconds"}
 
 
 def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
-    """Read a folder written by :meth:`Run.save`.
+    """The run in a folder that :meth:`Run.save` wrote.
 
     Args:
         path: the folder.
@@ -330,10 +297,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
         about = unsealed(written)
         check_types(about, SAVED)
-        content = (folder / "params.safetensors").read_bytes()
-        if sha256(content).hexdigest() != about["sha256"]:
-            raise ValueError("params.safetensors is not the file that run.json was written with")
-        saved = load(content)
+        saved = load(_tensors(folder, about))
         history = History.from_json(about["history"])
         weights = torch.tensor(about["client_weights"], dtype=torch.float64)
         method, settings, num_classes = about["method"], _as_named_now(about["settings"]), about["num_classes"]
@@ -390,11 +354,18 @@ def saved_history(path: str | os.PathLike[str]) -> History:
     try:
         about = unsealed((folder / "run.json").read_bytes())
         check_types(about, {"sha256": str, "history": list[Any]})
-        if sha256((folder / "params.safetensors").read_bytes()).hexdigest() != about["sha256"]:
-            raise ValueError("params.safetensors is not the file that run.json was written with")
+        _tensors(folder, about)
         return History.from_json(about["history"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
+
+
+def _tensors(folder: Path, about: Mapping[str, Any]) -> bytes:
+    """The tensors of a saved run; a ValueError if they are not those that it was saved with."""
+    content = (folder / "params.safetensors").read_bytes()
+    if sha256(content).hexdigest() != about["sha256"]:
+        raise ValueError("params.safetensors is not the file that run.json was written with")
+    return content
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:

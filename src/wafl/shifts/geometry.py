@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wafl.base.bounds import DATA, Bounds
-from wafl.shifts.shift import Shift, check_images
+from wafl.base.options import documented, maker
+from wafl.shifts.shift import Severity, Shift, check_images
 
 
+@documented
 @dataclass(frozen=True)
 class Rotation(Shift):
-    """See :func:`rotation`."""
+    """Every image is turned counterclockwise by ``90 * severity`` degrees about its center (bilinear).
 
-    highest: ClassVar[float] = 8.0
+    >>> quarter = rotation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
+    >>> quarter.round().tolist()
+    [[[[2.0, 4.0], [1.0, 3.0]]]]
+    """
+
+    severity: Annotated[float, Severity(8), "The angle in quarter turns (that in degrees over 90); 0 is the identity."]
 
     def _label(self, unit: str) -> str:
         return f"rotation by {90.0 * self.severity:g} degrees"
@@ -34,25 +40,17 @@ class Rotation(Shift):
         )
 
 
-def rotation(*, severity: float, bounds: Bounds = DATA) -> Rotation:
-    """Turn every image counterclockwise by ``90 * severity`` degrees about its center (bilinear).
-
-    Args:
-        severity: the angle in quarter turns, at most 8 (for one in degrees, divide by 90); 0 is the identity.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-
-    >>> quarter = rotation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
-    >>> quarter.round().tolist()
-    [[[[2.0, 4.0], [1.0, 3.0]]]]
-    """
-    return Rotation(severity, bounds)
-
-
+@documented
 @dataclass(frozen=True)
 class Translation(Shift):
-    """See :func:`translation`."""
+    """Every image moves by ``severity * direction`` pixels (bilinear between whole pixels).
 
-    direction: tuple[float, float] = (0.0, 1.0)
+    >>> translation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0, 3.0]]]])).round().tolist()
+    [[[[1.0, 1.0, 2.0]]]]
+    """
+
+    severity: Annotated[float, Severity(), "How far, in multiples of ``direction``; 0 is the identity."]
+    direction: Annotated[tuple[float, float], "Pixels down and pixels right."] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,25 +67,16 @@ class Translation(Shift):
         return _sample(x, down - self.severity * self.direction[0], right - self.severity * self.direction[1])
 
 
-def translation(*, severity: float, direction: tuple[float, float] = (0.0, 1.0), bounds: Bounds = DATA) -> Translation:
-    """Move every image by ``severity * direction`` pixels, down and right (bilinear between whole pixels).
-
-    Args:
-        severity: how far, in multiples of ``direction``; 0 is the identity.
-        direction: pixels down and pixels right.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-
-    >>> translation(severity=1.0).apply(torch.tensor([[[[1.0, 2.0, 3.0]]]])).round().tolist()
-    [[[[1.0, 1.0, 2.0]]]]
-    """
-    return Translation(severity, bounds, direction)
-
-
+@documented
 @dataclass(frozen=True)
 class Blur(Shift):
-    """See :func:`blur`."""
+    """Every pixel is averaged with its neighbors under a Gaussian, cut off at four standard deviations.
 
-    highest: ClassVar[float] = 100.0
+    >>> blur(severity=1.0).apply(torch.ones(1, 1, 4, 4)).mean()
+    tensor(1.)
+    """
+
+    severity: Annotated[float, Severity(100), "The standard deviation in pixels; 0 is the identity."]
 
     def _label(self, unit: str) -> str:
         return f"Gaussian blur, std {self.severity:g} pixels"
@@ -107,19 +96,6 @@ class Blur(Shift):
         return matrix.scatter_add_(1, sources, (weights / weights.sum()).expand(size, -1))
 
 
-def blur(*, severity: float, bounds: Bounds = DATA) -> Blur:
-    """Average every pixel with its neighbors under a Gaussian of std ``severity`` pixels, cut off at four stds.
-
-    Args:
-        severity: the std in pixels, at most 100; 0 is the identity.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-
-    >>> blur(severity=1.0).apply(torch.ones(1, 1, 4, 4)).mean()
-    tensor(1.)
-    """
-    return Blur(severity, bounds)
-
-
 def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
     """Each pixel's offset from the center of the image, in pixels: ``[H, 1]`` down, ``[1, W]`` right."""
     height, width = x.shape[-2:]
@@ -129,10 +105,15 @@ def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sample(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
-    """Each pixel's new value, read from ``x`` at this offset from its center."""
+    """The images ``x``, each pixel read at this offset from the center."""
     height, width = x.shape[-2:]
     places = torch.broadcast_tensors(right / (0.5 * width), down / (0.5 * height))
     # Every image is read at the same places, so all of them can be channels of one.
     images = x.reshape(1, -1, height, width)
     grid = torch.stack(places, dim=-1)[None].to(x.dtype)
     return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False).view_as(x)
+
+
+rotation = maker(Rotation)
+translation = maker(Translation)
+blur = maker(Blur)

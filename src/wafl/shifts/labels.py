@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
 from wafl.base.checks import check_seed
+from wafl.base.options import check_options, documented, maker
 from wafl.base.random import Key, uniform
-from wafl.shifts.shift import PURPOSE, Draw, check_severity
+from wafl.shifts.shift import PURPOSE, Draw, Severity
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class LabelShift(Attack):
-    """See :func:`label_shift`."""
+    """Label probabilities change from ``p_c``, those of the data, to ``q_c`` proportional to ``p_c d_c^severity``.
+
+    d is drawn from the seed, uniformly from all label distributions (Dirichlet with all parameters 1). At 0 all
+    examples count the same; at 1 the odds of two labels change by those of d; beyond that, the most favored label takes
+    over.
+
+    >>> label_shift(severity=0.0).weights([0, 1, 1, 2], num_classes=3).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
 
     needs_classes: ClassVar[bool] = True
 
-    severity: float
+    severity: Annotated[float, Severity(), "The size of the shift, at least 0."]
 
     def __post_init__(self) -> None:
-        check_severity(self.severity)
+        check_options(self)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor:
         """Each example's weight ``[N]`` under the shifted labels; they sum to 1."""
@@ -50,17 +60,4 @@ class LabelShift(Attack):
         return f"label shift, severity {self.severity:g}"
 
 
-def label_shift(*, severity: float) -> LabelShift:
-    """Change label probabilities from ``p_c``, those of the data, to ``q_c`` proportional to ``p_c d_c^severity``.
-
-    d is drawn from the seed, uniformly from all label distributions (Dirichlet with all parameters 1). At 0 all
-    examples count the same; at 1 the odds of two labels change by those of d; beyond that, the most favored label takes
-    over.
-
-    Args:
-        severity: the size of the shift, at least 0.
-
-    >>> label_shift(severity=0.0).weights([0, 1, 1, 2], num_classes=3).tolist()
-    [0.25, 0.25, 0.25, 0.25]
-    """
-    return LabelShift(severity)
+label_shift = maker(LabelShift)

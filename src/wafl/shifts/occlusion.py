@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import DATA, Bounds
+from wafl.base.options import documented, maker
 from wafl.base.random import Key, uniform
-from wafl.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
+from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, check_images, each_row
 
 
+@documented
 @dataclass(frozen=True)
 class Occlusion(Shift):
-    """See :func:`occlusion`."""
+    """A square of every image, at a place drawn for it, has the darkest value of the image.
 
-    highest: ClassVar[float] = 1.0
+    >>> image = torch.tensor([[[[0.0, 1.0], [1.0, 1.0]]]])
+    >>> occlusion(severity=1.0).apply(image).sum()
+    tensor(0.)
+    """
+
+    severity: Annotated[float, Severity(1), "The side of the square, as a share of the image's shorter side."]
 
     def _label(self, unit: str) -> str:
         return f"a dark square, {self.severity:g} of an image's shorter side"
@@ -41,15 +47,4 @@ class Occlusion(Shift):
         return torch.cat(each_row(rows, x.flatten(1), seed, Draw.OCCLUSION, covered))
 
 
-def occlusion(*, severity: float, bounds: Bounds = DATA) -> Occlusion:
-    """Cover a square of every image, at a place drawn for it, with the darkest value of the image.
-
-    Args:
-        severity: the side of the square, as a share of the image's shorter side; 0 is the identity, 1 covers it.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-
-    >>> image = torch.tensor([[[[0.0, 1.0], [1.0, 1.0]]]])
-    >>> occlusion(severity=1.0).apply(image).sum()
-    tensor(0.)
-    """
-    return Occlusion(severity, bounds)
+occlusion = maker(Occlusion)

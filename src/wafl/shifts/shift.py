@@ -7,14 +7,15 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import BOUNDS, Attack, Population
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
+from wafl.base.options import Range, check_options, documented
 from wafl.base.random import Key, Purpose
 from wafl.tasks.problem import Problem
 
@@ -23,7 +24,7 @@ _CHUNK = 2**20
 
 
 class Draw(IntEnum):
-    """The step of a key, so that different shifts draw independently; it starts at 1, as 0 is for drawing clients."""
+    """The step of a shift's key, so that shifts draw independently of each other; 0 is for drawing clients."""
 
     AFFINE = 1
     GAUSSIAN = 2
@@ -33,18 +34,24 @@ class Draw(IntEnum):
     PLACEMENT = 6
 
 
+def Severity(highest: float = math.inf) -> Range:
+    """The range of a severity."""
+    return Range(0.0, highest, ": 0 leaves the data as they are, more moves them further")
+
+
+@documented
 @dataclass(frozen=True)
 class Shift(Attack):
-    """``severity`` 0 is exactly the identity; moved examples are clipped to ``bounds``, if there are any."""
+    """A change of examples that needs no model; severity 0 is exactly the identity."""
 
-    severity: float
-    bounds: Bounds = DATA
+    severity: Annotated[float, Severity(), "The size of the shift; 0 is the identity."]
+    bounds: Annotated[Bounds, BOUNDS] = DATA
 
-    highest: ClassVar[float] = math.inf
     needs_bounds: ClassVar[bool] = False
+    """Whether the shift must know the darkest and the brightest possible value."""
 
     def __post_init__(self) -> None:
-        check_severity(self.severity, self.highest)
+        check_options(self)
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.bounds != DATA:
             self._check_box()
@@ -96,13 +103,8 @@ class Shift(Attack):
         """The moved ``x [N, ...]`` at a severity above 0, not yet clipped."""
 
 
-def check_severity(severity: float, highest: float = math.inf) -> None:
-    if not (0 <= severity <= highest and math.isfinite(severity)):
-        wanted = "must be finite and at least 0" if highest == math.inf else f"must lie in [0, {highest:g}]"
-        raise ValueError(f"severity={severity} {wanted}: 0 leaves the data as they are, more moves them further")
-
-
 def check_images(x: Tensor, name: str) -> None:
+    """Refuse examples that are not images."""
     if x.ndim < 3:
         raise ValueError(
             f"{name} moves images [N, C, H, W], not examples of shape {tuple(x.shape[1:])}: reshape them, "
@@ -111,9 +113,9 @@ def check_images(x: Tensor, name: str) -> None:
 
 
 def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
-    """``make(places, keys)`` for all ``rows``, some at a time; each row is as wide as those of ``like``.
+    """What ``make(places, keys)`` gives for all ``rows``, some at a time; a row is as wide as one of ``like``.
 
-    The key is made from the row's number, so that what is drawn for it depends on no other row.
+    A row's key is made from its number, so that what is drawn for it depends on no other row.
     """
     places = torch.arange(len(rows), device=like.device)
 

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from wafl.base.bounds import DATA, Bounds
+from wafl.base.options import Range, documented, maker
 from wafl.base.random import Key, normal, uniform
-from wafl.shifts.shift import PURPOSE, Draw, Shift, each_row
+from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, each_row
 
 _DARK = 30.0
+FINITE = Range(hint="; 0 leaves it out")
+RANGE = 'The darkest and the brightest value, both finite; ``"data"``: what the data declare.'
 
 
+@documented
 @dataclass(frozen=True)
 class Affine(Shift):
-    """See :func:`affine`."""
+    """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
 
-    contrast: float = -0.5
-    brightness: float = 0.2
-    linear: float = 0.2
+    ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term
+    changes an example's differences from its own mean; G has independent normal entries of variance ``1 / D``,
+    drawn from the seed, so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data.
+    ``||A - I||`` and ``||b||`` are thus proportional to the severity.
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("contrast", "brightness", "linear"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)} must be finite; 0 leaves it out")
+    Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
+
+    >>> affine(severity=1.0, linear=0.0).apply([[0.0, 1.0]])
+    tensor([[0.4500, 0.9500]])
+    """
+
+    contrast: Annotated[float, FINITE, "How much differences from the mean grow; negative values shrink them."] = -0.5
+    brightness: Annotated[float, FINITE, "What is added to every value."] = 0.2
+    linear: Annotated[float, FINITE, "The size of the random linear map."] = 0.2
 
     def _label(self, unit: str) -> str:
         contrast, brightness, linear = (self.severity * part for part in (self.contrast, self.brightness, self.linear))
@@ -51,39 +60,17 @@ class Affine(Shift):
         return torch.cat(each_row(torch.arange(features, device=flat.device), flat, seed, Draw.AFFINE, products), dim=1)
 
 
-def affine(
-    *,
-    severity: float,
-    contrast: float = -0.5,
-    brightness: float = 0.2,
-    linear: float = 0.2,
-    bounds: Bounds = DATA,
-) -> Affine:
-    """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
-
-    ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term
-    changes an example's differences from its own mean; G has independent normal entries of variance ``1 / D``,
-    drawn from the seed, so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data.
-    ``||A - I||`` and ``||b||`` are thus proportional to the severity.
-
-    Args:
-        severity: the size of the shift; 0 is the identity.
-        contrast: how much differences from the mean grow; negative values shrink them.
-        brightness: what is added to every value.
-        linear: the size of the random linear map.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-
-    Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
-
-    >>> affine(severity=1.0, linear=0.0).apply([[0.0, 1.0]])
-    tensor([[0.4500, 0.9500]])
-    """
-    return Affine(severity, bounds, contrast, brightness, linear)
-
-
+@documented
 @dataclass(frozen=True)
 class GaussianNoise(Shift):
-    """See :func:`gaussian_noise`."""
+    """Every value gets independent normal noise: ``x + severity n`` with n standard normal.
+
+    >>> moved = gaussian_noise(severity=0.1).apply(torch.zeros(100, 100))
+    >>> round(float(moved.std()), 2)
+    0.1
+    """
+
+    severity: Annotated[float, Severity(), "The noise's standard deviation, in the units of the data."]
 
     def _label(self, unit: str) -> str:
         return f"Gaussian noise, std {self.severity:g} ({unit})"
@@ -97,24 +84,20 @@ class GaussianNoise(Shift):
         return torch.cat(each_row(rows, flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
 
 
-def gaussian_noise(*, severity: float, bounds: Bounds = DATA) -> GaussianNoise:
-    """``x + severity n`` with n standard normal: the severity is the noise's std in the units of the data.
-
-    Args:
-        severity: the std; 0 is the identity.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-
-    >>> moved = gaussian_noise(severity=0.1).apply(torch.zeros(100, 100))
-    >>> round(float(moved.std()), 2)
-    0.1
-    """
-    return GaussianNoise(severity, bounds)
-
-
+@documented
 @dataclass(frozen=True)
 class ShotNoise(Shift):
-    """See :func:`shot_noise`."""
+    """Light is counted in photons: ``v -> severity^2 Poisson(v / severity^2)``, with v in [0, 1] the place in the box.
 
+    The brightest value is ``1 / severity^2`` photons on average and has the standard deviation ``severity``, as a
+    fraction of the range ``high - low``; a darker one has ``severity sqrt(v)``, and the darkest has no noise.
+
+    >>> shot_noise(severity=0.5, bounds=(0.0, 1.0)).apply(torch.zeros(1, 3))
+    tensor([[0., 0., 0.]])
+    """
+
+    severity: Annotated[float, Severity(), "The standard deviation at the brightest value, as a part of the range."]
+    bounds: Annotated[Bounds, RANGE] = DATA
     needs_bounds: ClassVar[bool] = True
 
     def _label(self, unit: str) -> str:
@@ -131,22 +114,6 @@ class ShotNoise(Shift):
             return (low + (high - low) * _shot(light, self.severity, u)).to(flat)
 
         return torch.cat(each_row(rows, flat, seed, Draw.SHOT, counted)).view_as(x)
-
-
-def shot_noise(*, severity: float, bounds: Bounds = DATA) -> ShotNoise:
-    """Count light in photons: ``v -> severity^2 Poisson(v / severity^2)``, where v in [0, 1] is the place in the box.
-
-    The brightest value is ``1 / severity^2`` photons on average and has the std ``severity``, as a fraction of the
-    range ``high - low``; a darker one has ``severity sqrt(v)``, and the darkest has no noise.
-
-    Args:
-        severity: the std at the brightest value, as a fraction of the range; 0 is the identity.
-        bounds: the darkest and the brightest value, both finite; ``"data"``: what the data declare.
-
-    >>> shot_noise(severity=0.5, bounds=(0.0, 1.0)).apply(torch.zeros(1, 3))
-    tensor([[0., 0., 0.]])
-    """
-    return ShotNoise(severity, bounds)
 
 
 def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
@@ -178,11 +145,17 @@ def poisson_quantile(rate: Tensor, u: Tensor) -> Tensor:
     return count
 
 
+@documented
 @dataclass(frozen=True)
 class Inversion(Shift):
-    """See :func:`inversion`."""
+    """Every value goes toward its negative: ``x -> (1 - severity) x + severity (low + high - x)``, all gray at 1/2.
 
-    highest: ClassVar[float] = 1.0
+    >>> inversion(severity=0.5, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
+    tensor([[0.5000, 0.5000]])
+    """
+
+    severity: Annotated[float, Severity(1), "From 0, the identity, to 1, the negative."] = 1.0
+    bounds: Annotated[Bounds, RANGE] = DATA
     needs_bounds: ClassVar[bool] = True
 
     def _label(self, unit: str) -> str:
@@ -193,14 +166,7 @@ class Inversion(Shift):
         return (1.0 - self.severity) * x + self.severity * (sum(self.box) - x)
 
 
-def inversion(*, severity: float = 1.0, bounds: Bounds = DATA) -> Inversion:
-    """``x -> (1 - severity) x + severity (low + high - x)``: all gray at 1/2, the negative at 1.
-
-    Args:
-        severity: from 0, the identity, to 1, the negative.
-        bounds: the darkest and the brightest value, both finite; ``"data"``: what the data declare.
-
-    >>> inversion(severity=0.5, bounds=(0.0, 1.0)).apply([[0.0, 0.25]])
-    tensor([[0.5000, 0.5000]])
-    """
-    return Inversion(severity, bounds)
+affine = maker(Affine)
+gaussian_noise = maker(GaussianNoise)
+shot_noise = maker(ShotNoise)
+inversion = maker(Inversion)

@@ -6,23 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wafl.base.describe import some
-from wafl.results.history import Record
 from wafl.results.run import Run
 
 
 def left_out(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By client, in how many rounds of all runs it was asked and did not count, and the first reason."""
+    """The clients that were asked and did not count: in how many rounds of all runs, and the first reason."""
     found: dict[str, dict[str, Any]] = {}
     for record in (record for run in runs for record in run.history):
-        for client, why in dict(_absent(record)).items():
-            about = found.setdefault(names[client], {"rounds": 0, "why": why})
-            about["rounds"] += 1
+        counted = set(record.participants)
+        for client, why in dict(record.excluded).items():
+            if client not in counted:
+                found.setdefault(names[client], {"rounds": 0, "why": why})["rounds"] += 1
     return dict(sorted(found.items()))
-
-
-def _absent(record: Record) -> list[tuple[int, str]]:
-    taking_part = set(record.participants)
-    return [(client, why) for client, why in record.excluded if client not in taking_part]
 
 
 def absences(results: Mapping[str, Any]) -> list[str]:

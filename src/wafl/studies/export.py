@@ -62,7 +62,7 @@ def export_model(
     preprocessing: Preprocessing,
     input_shape: Sequence[int],
 ) -> Path:
-    """Write a run's model to a new file.
+    """Write a run's model to a new file; returns its path.
 
     ``pt2`` is torch's own format, a program that needs only torch; ``onnx`` (the extra ``onnx``) is for ONNX Runtime
     and others; ``safetensors`` holds the numbers: the model's state under ``model.``, ``shift`` and ``scale``, and,
@@ -74,9 +74,6 @@ def export_model(
         format: ``"safetensors"``, ``"pt2"`` or ``"onnx"``.
         preprocessing: that of the training examples, ``clients.train.prepare``.
         input_shape: the shape of one example, ``clients.input_shape``.
-
-    Returns:
-        The path.
 
     >>> import json, tempfile, torch, wafl
     >>> from safetensors import safe_open

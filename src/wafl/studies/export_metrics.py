@@ -19,17 +19,10 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def export_metrics(folder: Path, path: Path) -> Path:
-    """Write the metrics of a study to a new file.
+    """Write the metrics of a study to a new ``.csv`` or ``.parquet`` file (the extra ``parquet``); returns its path.
 
     The columns are all names that any round has, in order of first appearance. Lists are JSON text, and a cell whose
     round has no such value is empty.
-
-    Args:
-        folder: the folder of the study.
-        path: the new file, which ends with ``.csv`` or ``.parquet`` (the extra ``parquet``).
-
-    Returns:
-        The path.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -85,7 +78,7 @@ def _parquet(columns: dict[str, list[Any]], arrow: Any) -> bytes:
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
-    """A column of Parquet has one type: if words and numbers meet, all become words.
+    """The values of a column, which has one type in Parquet: if words and numbers meet, all become words.
 
     >>> _of_one_type([2, "inf", None])
     ['2', 'inf', None]

@@ -24,11 +24,8 @@ ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
 def extend(path: Path, changes: Sequence[str], *, trust: bool = False) -> Study:
     """A study that was begun, with as many rounds as the changes say; everything is checked before anything is written.
 
-    Args:
-        path: the folder of the study.
-        changes: such as ``schedule.rounds=400``, or ``methods.afl.rounds=800`` for a method with rounds of its own;
-            no other change keeps what was trained.
-        trust: run the code that the study names although it has not run here before.
+    A change is ``schedule.rounds=400``, or ``methods.afl.rounds=800`` for a method with rounds of its own; no other
+    change keeps what was trained. With ``trust``, code that the study names may run although it never ran here.
     """
     folder = StudyFolder.existing(path)
     for change in changes:
@@ -96,11 +93,8 @@ def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
 
 def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
     """Let what was trained go on with more rounds; an error if a finished method has not kept where it ended."""
-    trainer, seeds, done = (
-        study.plan.trainer(),
-        study.plan.experiment.seeds,
-        study.folder.read_results().get("done", []),
-    )
+    trainer, seeds = study.plan.trainer(), study.plan.experiment.seeds
+    done = study.folder.read_results().get("done", [])
 
     def fingerprint(entry: Entry) -> dict[str, str]:
         return trainer.fingerprint(entry.specs(seeds))

@@ -68,17 +68,14 @@ class StudyFolder:
         *,
         numbered: bool = False,
     ) -> StudyFolder:
-        """A new folder, which describes itself from its first moment.
+        """A new folder, which describes itself from its first moment; it must not exist.
 
-        Args:
-            path: the folder, which must not exist.
-            experiment: what it will hold.
-            source: where your own modules are.
-            fingerprint: digests of data, model and code, by what they are of.
-            numbered: if it exists, take the first of folder-2, folder-3, ... that does not.
+        ``source`` is where your own modules are, ``fingerprint`` has digests of data, model and code. If the folder
+        exists and it may be ``numbered``, it is the first of folder-2, folder-3, ... that does not.
         """
         text = to_toml(experiment).encode()
-        what = {"config": sha256(text).hexdigest(), "source": _folder(source), "fingerprint": dict(fingerprint or {})}
+        modules = None if source is None else str(source.resolve())
+        what = {"config": sha256(text).hexdigest(), "source": modules, "fingerprint": dict(fingerprint or {})}
         about = sealed({**provenance(), **what})
         for place in _folders(path) if numbered else [path]:
             if place.exists():
@@ -118,7 +115,7 @@ class StudyFolder:
         return cls(path).config.is_file() and cls(path).about.is_file()
 
     def refuse_older(self) -> None:
-        """An error if what is still to be trained would have other cohorts than what is there."""
+        """Refuse a study of an earlier version: what is still to be trained would have other cohorts."""
         found = self.read_about().get("format", 0)
         if found < FORMAT:
             raise FolderError(
@@ -174,7 +171,7 @@ class StudyFolder:
 
     @contextmanager
     def locked(self) -> Generator[None, None, None]:
-        """Only one process at a time writes here; the lock ends with the process, however it ends."""
+        """A block in which only this process writes here; the lock ends with the process, however it ends."""
         from filelock import FileLock, Timeout
 
         lock = FileLock(self._lock)
@@ -198,10 +195,7 @@ class StudyFolder:
 
 
 def refuse_links(path: Path) -> None:
-    """An error if a folder holds a link, through which a stranger's study could write or delete elsewhere.
-
-    Neither may it hold a pipe or a device, which reading might never end.
-    """
+    """Refuse a folder with a link, through which a stranger's study could write elsewhere, or with a pipe or device."""
     for found in not_plain(path):
         if not found.is_symlink():
             raise FolderError(f"{found} is neither a file nor a folder: remove it. Nothing was changed")
@@ -217,7 +211,7 @@ def free_folder(base: Path) -> Path:
 
 
 def taken_folders(base: Path) -> list[Path]:
-    """Those of folder, folder-2, folder-3, ... before the first that does not exist."""
+    """The folders that exist of folder, folder-2, folder-3, ..., before the first that does not."""
     return list(itertools.takewhile(Path.exists, _folders(base)))
 
 
@@ -261,11 +255,8 @@ def to_toml(experiment: Experiment) -> str:
     return tomlkit.dumps(experiment.model_dump(exclude_none=True))
 
 
-def _folder(source: Path | None) -> str | None:
-    return None if source is None else str(source.resolve())
-
-
 def version_of(name: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -275,17 +266,13 @@ def version_of(name: str) -> str | None:
 def _git_commit() -> str | None:
     """The commit of the working directory, marked if there are uncommitted changes."""
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+        commit, changed = (
+            subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+    return commit + ("-dirty" if changed else "")
 
 
 def _gpu() -> str | None:

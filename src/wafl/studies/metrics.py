@@ -14,13 +14,9 @@ from wafl.results.progress import Progress
 
 
 class MetricsFile(Callback):
-    """Appends the rounds of one method's runs.
+    """A callback that appends the rounds of one method's runs to a file.
 
-    Args:
-        path: the file.
-        method: what the method's results are called.
-        points: what is swept, one combination per run.
-        before: the lines of the methods that come first.
+    ``points`` are what is swept, one combination per run; ``before`` are the lines of the methods that come first.
     """
 
     def __init__(
@@ -85,4 +81,5 @@ class MetricsFile(Callback):
 
 
 def joined(lines: Sequence[str]) -> bytes:
+    """The content of a file with these lines."""
     return "".join(f"{line}\n" for line in lines).encode()

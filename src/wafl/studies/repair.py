@@ -23,14 +23,11 @@ FILES = ("run.json", "params.safetensors")
 
 @dataclass
 class Repair:
-    """What was done to a study: one line each.
+    """What was done to a study: a line for each file that was dropped, and for each that was made again.
 
-    Args:
-        dropped: what was damaged, and why it could not be kept.
-        made: what was made again from what is sound.
-        untested: the methods that are trained, but whose scores are lost and whose clients are on nodes.
-        pending: the methods that are still to be trained.
-        together: those of them whose sound runs are trained again with the damaged ones, as no checkpoint is left.
+    ``untested`` are methods that are trained, but whose scores are lost and whose clients are on nodes; ``pending`` are
+    those still to be trained, and ``together`` those of them whose sound runs are trained again with the damaged ones,
+    as no checkpoint is left.
     """
 
     dropped: list[str] = field(default_factory=list[str])
@@ -41,13 +38,9 @@ class Repair:
 
 
 def repair(study: Study) -> Repair:
-    """Keep what is sound of a study; its description and its data, model and code must be what they were.
+    """Keep what is sound of a study that :meth:`Study.resume` took up; returns what was done to it.
 
-    Args:
-        study: the study, from :meth:`wafl.studies.study.Study.resume`.
-
-    Returns:
-        What was dropped, what was made again, and what :meth:`Study.run` will test and train.
+    Its description and its data, model and code must be what they were.
     """
     done = Repair()
     with study.folder.locked():
@@ -94,14 +87,14 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
 
 
 def _some_saved(study: Study, entry: Entry) -> bool:
-    """Whether a run is left of a method whose other runs are not; one that was never trained has none."""
+    """Whether any run of a method is saved; a method that was never trained has none."""
     return any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry))
 
 
 def _write_results(
     study: Study, results: dict[str, Any] | None, runs: dict[str, list[Run] | None], done: Repair
 ) -> None:
-    """Keep the rows of methods whose runs are sound; rows that are not there are made again by testing."""
+    """Keep the rows of methods whose runs are sound, and make missing rows again by testing."""
     old, new = results or study.blank(), study.blank()
     for entry in study.plan.entries:
         sound = runs[entry.name]
@@ -150,10 +143,8 @@ def _read_progress(study: Study, runs: dict[str, list[Run] | None], done: Repair
 def _write_metrics(
     study: Study, runs: dict[str, list[Run] | None], progress: dict[str, Progress], done: Repair
 ) -> None:
-    """The rounds of all saved runs, and of the method in training those of its checkpoint; later ones may follow."""
-    lines: list[str] = []
-    for entry in study.plan.entries:
-        lines += _lines(study, entry, runs[entry.name] or [])
+    """Write the rounds of all saved runs, and of the method in training those of its checkpoint; more may follow."""
+    lines = [line for entry in study.plan.entries for line in _lines(study, entry, runs[entry.name] or [])]
     for entry in study.plan.entries:
         if entry.name in progress:
             reached = progress[entry.name].runs

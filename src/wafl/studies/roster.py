@@ -27,10 +27,12 @@ from wafl.tasks.task import Task
 
 
 def write_roster(folder: Path, roster: Roster) -> None:
+    """Write the clients of a study to its folder."""
     write_whole(folder / "roster.json", sealed({**vars(roster), "intake": roster.intake.to_json()}))
 
 
 def read_roster(folder: Path) -> Roster | None:
+    """The clients of a study from its folder; None if they were not written."""
     file = folder / "roster.json"
     if not file.exists():
         return None
@@ -100,10 +102,10 @@ class Remembered:
         )
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
-        """Nodes check what fits their examples."""
+        """Do nothing: nodes check what fits their examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Empty, as for clients on nodes, whose examples a server does not know."""
+        """No digest, as for clients on nodes, whose examples a server does not know."""
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:

@@ -34,16 +34,17 @@ def fingerprint_of(plan: Plan) -> dict[str, str]:
 
 
 def data_fingerprint(clients: Federation, unseen: Federation | None) -> dict[str, str]:
-    """The part of it that data decide."""
+    """Digests of the examples of all clients: the part of :func:`fingerprint_of` that data decide."""
     return clients.fingerprint() | unseen_fingerprint(unseen)
 
 
 def unseen_fingerprint(unseen: Federation | None) -> dict[str, str]:
+    """The digest of the examples of clients that never train, if there are any."""
     return {} if unseen is None else {"examples of the unseen clients": _digest(unseen.fingerprint())}
 
 
 def refuse_changes(folder: StudyFolder, now: Mapping[str, str]) -> None:
-    """An error if something is not what the study was begun with; an earlier version kept no digests to compare."""
+    """Refuse to go on if something is not what the study was begun with; early versions kept no digests to compare."""
     begun: Mapping[str, str] = folder.read_about().get("fingerprint", {})
     both = begun.keys() & now.keys()
     if changes := [what for what in changed(begun, now) if what in both]:
@@ -54,7 +55,7 @@ def refuse_changes(folder: StudyFolder, now: Mapping[str, str]) -> None:
 
 
 def warn_of_versions(folder: StudyFolder) -> None:
-    """Other versions compute the same thing, but not always to the same bits."""
+    """Warn if a study was begun with other versions, which compute the same, but not always to the same bits."""
     begun = folder.read_about().get("packages", {})
     for name in DECISIVE:
         before, now = begun.get(name), version_of(name)

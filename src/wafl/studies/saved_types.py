@@ -39,7 +39,7 @@ ROW: dict[str, Any] = {"clean": SPREAD, "worst_client": SPREAD, "seconds": float
 
 
 def check_results(results: Mapping[str, Any]) -> None:
-    """A ValueError that names the first value of ``results.json`` that is missing or has another type."""
+    """Refuse a ``results.json`` in which a value is missing or has another type; a ValueError names the first one."""
     check_types(results, RESULTS)
     for label, row in results["methods"].items():
         where = f"methods.{label}"

@@ -46,14 +46,10 @@ class Study:
         *,
         numbered: bool = False,
     ) -> Study:
-        """A new study; everything is checked before anything is written.
+        """A new study in a new folder; everything is checked before anything is written.
 
-        Args:
-            experiment: what to train and test.
-            path: the folder of the study, which must not exist.
-            source: the folder of the experiment's file, where its own modules are.
-            find_clients: finds the clients if they are not in this process.
-            numbered: if the folder exists, take the first of folder-2, folder-3, ... that does not.
+        ``source`` is the folder of the experiment's file, where its own modules are; ``find_clients`` finds clients
+        that are not in this process; ``numbered`` is that of :meth:`StudyFolder.create`.
         """
         plan = make_plan(experiment, source, find_clients)
         fingerprint = fingerprint_of(plan)
@@ -63,10 +59,8 @@ class Study:
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
         """A study that was begun, as its folder describes it; refused if its data, model or code have changed.
 
-        Args:
-            path: the folder of the study.
-            find_clients: finds the clients if they are not in this process.
-            trust: run the code that the study names although it has not run here before.
+        ``find_clients`` finds clients that are not in this process. With ``trust``, code that the study names may run
+        although it never ran here.
         """
         folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
@@ -81,17 +75,11 @@ class Study:
         return [entry for entry in self.plan.entries if entry.name not in done]
 
     def run(self, callbacks: Callbacks = ()) -> dict[str, Any]:
-        """Train and test what is not done yet.
+        """Train and test what is not done yet; returns what ``results.json`` holds.
 
         What a method gave is on disk before the next one starts, and its progress after every round. A run that
         diverges ends alone, and so does a method whose runs all do; if every run of the study did, that is an error.
-
-        Args:
-            callbacks: told of every round of every method (:mod:`wafl.callbacks`); ``on_start`` comes once per method
-                that is trained.
-
-        Returns:
-            What ``results.json`` holds.
+        The callbacks hear of every round of every method; ``on_start`` comes once per method that is trained.
         """
         told = as_callbacks(callbacks)
         if self.pending():
@@ -117,7 +105,7 @@ class Study:
     def _train(
         self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
     ) -> list[str]:
-        """Train and test one method and keep what it gave; its lines in the metrics come after ``lines``.
+        """Train and test one method, and keep what it gave; returns its lines of the metrics, which follow ``lines``.
 
         Without a checkpoint, saved runs are only tested: a repair found them, and could not test them.
         """
@@ -145,7 +133,7 @@ class Study:
         return runs if [run.settings["schedule"] for run in runs] == self.schedules(entry) else None
 
     def schedules(self, entry: Entry) -> list[dict[str, Any]]:
-        """What the saved runs of a method say of their schedule, if they are those that are asked for."""
+        """The schedules of a method's runs, as saved runs describe theirs."""
         return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
 
     def _trained(
@@ -166,12 +154,8 @@ class Study:
 
     def checkpoint(self, entry: Entry) -> Checkpoint:
         """Where the progress of a method is kept."""
-        experiment = self.plan.experiment
-        return Checkpoint(
-            self.folder.checkpoint / entry.name,
-            every=experiment.checkpoint_every,
-            seconds=experiment.checkpoint_seconds,
-        )
+        every, seconds = self.plan.experiment.checkpoint_every, self.plan.experiment.checkpoint_seconds
+        return Checkpoint(self.folder.checkpoint / entry.name, every=every, seconds=seconds)
 
     def rows_of(self, entry: Entry, runs: Sequence[Run]) -> dict[str, Any]:
         """Test the runs of a method: one row per swept combination, by its name."""
@@ -307,7 +291,7 @@ def diverged(results: Mapping[str, Any]) -> list[str]:
 
 
 class _Ended(Callback):
-    """Keeps the runs as they end: if all of them diverge, training returns none."""
+    """A callback that keeps the runs as they end: if all of them diverge, training returns none."""
 
     def __init__(self) -> None:
         self.runs: dict[int, Run] = {}

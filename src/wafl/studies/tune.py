@@ -32,15 +32,9 @@ from wafl.tuning.tune import Search
 
 @dataclass(frozen=True)
 class TunedExperiment:
-    """An experiment file, what is tried of it, and where the results go.
+    """An experiment file with ``key=value`` changes, what is tried of it, and the tuned file to write, ``output``.
 
-    Args:
-        source: the experiment file.
-        changes: what is changed in it, as ``key=value``.
-        output: the tuned experiment file, which must not exist.
-        plan: what the file describes.
-        search: what is tried.
-        known: the trials of methods that were done before an interruption.
+    ``known`` are the trials of methods that were done before an interruption.
     """
 
     source: Path
@@ -54,13 +48,9 @@ class TunedExperiment:
     def create(
         cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
     ) -> TunedExperiment:
-        """Make and check everything before any work; nothing that exists is overwritten.
+        """A tuning, made and checked before any work; nothing that exists is overwritten.
 
-        Args:
-            source: the experiment file.
-            changes: what to change in it, as ``key=value``.
-            output: the file to write; by default next to ``source``, as ``<name>.tuned.toml``.
-            attack: what moves held-out examples; by default the attack of the file.
+        By default the output is next to the source, as ``<name>.tuned.toml``, and the attack is that of the file.
         """
         output = output or source.with_suffix(".tuned.toml")
         if output.exists():
@@ -77,11 +67,7 @@ class TunedExperiment:
         return self.output.with_name(self.output.stem.removesuffix(".tuned") + ".trials.json")
 
     def run(self, callbacks: Callbacks = ()) -> Tuning:
-        """Try what has not been tried yet, and write the tuned experiment.
-
-        Args:
-            callbacks: told of every round of every trial (:mod:`wafl.callbacks`).
-        """
+        """Try what has not been tried yet, and write the tuned experiment; returns all trials and choices."""
         done = dict(self.known)
 
         def keep(name: str, trials: list[Trial]) -> None:
@@ -95,7 +81,7 @@ class TunedExperiment:
         return tuning
 
     def _own_callbacks(self) -> list[Callback]:
-        """What ends a run early in the experiment ends a trial early, by the held-out examples."""
+        """The callbacks that end a trial early, where the experiment ends a run early: by the held-out examples."""
         experiment, found = self.plan.experiment, list[Callback]()
         if experiment.early_stopping is not None:
             if experiment.evaluation.every:
@@ -104,7 +90,7 @@ class TunedExperiment:
         return found
 
     def _digest(self) -> str:
-        """What saved trials must have been made for."""
+        """The digest of what saved trials must have been made for."""
         about = describe([self.plan.experiment.model_dump(), self.search.settings, self.search.words()])
         return sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 

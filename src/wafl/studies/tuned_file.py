@@ -13,14 +13,7 @@ from wafl.tuning.result import Tuning
 
 
 def tuned_toml(text: str, changes: Sequence[str], experiment: Experiment, tuning: Tuning) -> str:
-    """The text of an experiment file with the values that were chosen for each method.
-
-    Args:
-        text: the experiment file.
-        changes: what was changed in it, as ``key=value``.
-        experiment: what it says.
-        tuning: what was chosen.
-    """
+    """The text of an experiment file with its ``key=value`` changes and the values that were chosen for each method."""
     import tomlkit
 
     content = tomlkit.parse(text)

@@ -20,16 +20,11 @@ FIXED = {"rounds", "seed"}
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method to tune.
+    """A method to tune, with the options and the schedule of its first trial.
 
-    Args:
-        name: what its results are called.
-        method: the method, with the options of its first trial.
-        schedule: its schedule, with that of its first trial, without the seed.
-        listed: values of options to choose from; those of ``method`` and ``schedule`` are among them.
-        make: makes your own method from arguments; then these are searched instead of the method's options.
-        arguments: the arguments of the first trial.
-        only: the names that may be searched; None means all.
+    ``listed`` are values of options to choose from; those of the first trial are among them. ``make`` makes your own
+    method from ``arguments``; then these are searched instead of the method's options. ``only`` are the names that may
+    be searched; None means all.
     """
 
     name: str
@@ -41,7 +36,7 @@ class Candidate:
     only: Collection[str] | None = None
 
     def options(self) -> dict[str, tuple[Option, Any]]:
-        """What may be searched: each option's declaration, and its value in the first trial."""
+        """The options that may be searched, each with its declaration and its value in the first trial."""
         schedule = {
             name: (option, self.schedule.get(name, option.default))
             for name, option in options_of(Schedule).items()

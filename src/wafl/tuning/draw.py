@@ -26,12 +26,7 @@ def draw_settings(
 ) -> list[Setting]:
     """At most ``trials`` different settings, the own one first; fewer if the space has no more.
 
-    Args:
-        space: what is searched.
-        own: the setting of the first trial.
-        trials: how many settings.
-        seed: what the points are drawn from.
-        check: raises a ValueError for a setting whose values do not fit together; such a setting is passed over.
+    A setting is passed over if ``check`` raises a ValueError, because its values do not fit together.
     """
     check(own)
     found = [own]

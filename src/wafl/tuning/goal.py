@@ -21,15 +21,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Goal:
-    """What trials are judged by: the mean of a metric over several shares of attacked clients.
+    """What trials are judged by: the mean of a metric over several shares of attacked clients; share 0 is clean data.
 
-    Args:
-        held_out: the examples to judge on.
-        metric: accuracy, or loss; None means accuracy for classes and loss for a regression.
-        attack: what happens to the attacked clients' held-out examples; None judges on clean data.
-        attacked: shares of the clients; 0 is clean data.
-        seed: what the attacked clients and random attacks are drawn from.
-        device: where models are judged.
+    Without a metric it is the accuracy for classes, and the loss for a regression; without an attack, all data are
+    clean.
     """
 
     held_out: HeldOut
@@ -52,7 +47,7 @@ class Goal:
 
     @property
     def accuracy(self) -> bool:
-        """Whether larger is better."""
+        """Whether the metric is the accuracy, so that larger is better."""
         return self.metric == "accuracy" or (self.metric is None and self.held_out.judges.num_classes is not None)
 
     def value(self, run: Run) -> float:
@@ -68,7 +63,7 @@ class Goal:
         return statistics.fmean((score.accuracy or 0.0) if self.accuracy else score.loss for score in scores)
 
     def words(self) -> str:
-        """What the numbers are, for people."""
+        """The goal in words: what the numbers are."""
         text = f"{'accuracy' if self.accuracy else 'loss'} on {self.held_out.words}"
         if self.attack is None:
             return text
@@ -77,5 +72,5 @@ class Goal:
         return f"{text}, {shares} of the clients attacked ({self.attack.describe(self.held_out.judges.unit)})"
 
     def shown(self, value: float) -> str:
-        """A value for people."""
+        """A value as people read it."""
         return f"{100.0 * value:.1f}%" if self.accuracy else f"{value:.4g}"

@@ -24,11 +24,8 @@ BLOCK = 256
 class HeldOut:
     """Training examples in two parts; the clients' own test examples are in neither.
 
-    Args:
-        train: the clients that trials train on; they have no test examples.
-        judges: their test examples are what was held out.
-        num_clients: how many clients there are in all.
-        words: what was held out, for people.
+    Trials train on the clients ``train``, which have no test examples; the test examples of ``judges`` are what was
+    held out, which ``words`` says. ``num_clients`` is the number of clients in all.
     """
 
     train: Federation
@@ -54,7 +51,7 @@ def hold_out(clients: Federation, way: Way, share: float, seed: int) -> HeldOut:
 
 def _hold_out_examples(clients: Federation, share: float, seed: int) -> HeldOut:
     parts = list(_split(clients.train, share, seed))
-    kept, held = (_gathered(clients.train, [part[side] for part in parts]) for side in (0, 1))
+    kept, held = (_gathered(clients.train, list(side)) for side in zip(*parts, strict=True))
     if len(held.y) == 0:
         raise ValueError(
             f"share={share} of the training examples is not one example of any client: raise it, or hold out clients"

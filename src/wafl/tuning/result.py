@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from wafl.base.options import documented
 from wafl.methods import Method
 from wafl.results.frames import to_frame
 from wafl.tuning.candidate import Candidate, Setting
@@ -17,57 +18,40 @@ EDGE = 0.15
 """How near an end of its range a value is, as a share of the range in the logarithm, to be called at the edge."""
 
 
+@documented
 @dataclass(frozen=True)
 class Trial:
-    """One setting of a method and what it gave on held-out data.
+    """One setting of a method and what it gave on held-out data."""
 
-    Args:
-        setting: the values of what was searched.
-        value: the held-out metric; None if the trial diverged.
-        diverged: why it diverged, if it did.
-    """
-
-    setting: Setting
-    value: float | None
-    diverged: str | None = None
+    setting: Annotated[Setting, "The values of what was searched."]
+    value: Annotated[float | None, "The held-out metric; None if the trial diverged."]
+    diverged: Annotated[str | None, "Why it diverged, if it did."] = None
 
 
+@documented
 @dataclass(frozen=True)
 class Best:
-    """What was chosen for a method: ``wafl.fit(model, clients, best.method, **best.schedule)`` trains it.
+    """The choice for a method: ``wafl.fit(model, clients, best.method, **best.schedule)`` trains it."""
 
-    Args:
-        method: the method with the chosen options.
-        schedule: its schedule with the chosen values, without the seed.
-        setting: the chosen values of what was searched.
-        value: the held-out metric.
-        why: the reason, in words.
-        edges: which values are the lowest or highest that were tried, in words: a wider range may be better.
-    """
-
-    method: Method
-    schedule: dict[str, Any]
-    setting: Setting
-    value: float
-    why: str
-    edges: tuple[str, ...] = ()
+    method: Annotated[Method, "The method with the chosen options."]
+    schedule: Annotated[dict[str, Any], "The schedule with the chosen values, without the seed."]
+    setting: Annotated[Setting, "The chosen values of what was searched."]
+    value: Annotated[float, "The held-out metric."]
+    why: Annotated[str, "The reason, in words."]
+    edges: Annotated[tuple[str, ...], "Values at an end of what was tried, in words: a wider range may be better."] = ()
 
 
+@documented
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """What :func:`wafl.tune` returns.
+    """All trials of several methods, and the choice for each: what :func:`wafl.tune` returns."""
 
-    Args:
-        trials: all trials of each method, in the order in which they were drawn; the first is its own setting.
-        best: the choice for each method; a method whose trials all diverged is left out.
-        measure: what the values are.
-        larger_is_better: whether a larger value is better.
-    """
-
-    trials: dict[str, list[Trial]]
-    best: dict[str, Best]
-    measure: str
-    larger_is_better: bool
+    trials: Annotated[
+        dict[str, list[Trial]], "The trials of each method as they were drawn; the first is its own setting."
+    ]
+    best: Annotated[dict[str, Best], "The choice for each method; a method whose trials all diverged is left out."]
+    measure: Annotated[str, "What the values are."]
+    larger_is_better: Annotated[bool, "Whether a larger value is better."]
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per trial."""
@@ -85,7 +69,7 @@ class Tuning:
         ]
 
     def to_pandas(self) -> Any:
-        """One row per trial, as a pandas DataFrame."""
+        """A ``pandas.DataFrame`` with one row per trial (needs ``wafl-learn[pandas]``)."""
         return to_frame(self.rows())
 
     def __repr__(self) -> str:
@@ -107,7 +91,7 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
 
 
 def choose(candidate: Candidate, space: Space, trials: Sequence[Trial], goal: Goal) -> Best | None:
-    """The trial with the best value, and of several the gentlest; None if all diverged."""
+    """The choice for a method: the trial with the best value, and of several the gentlest; None if all diverged."""
     sign = 1.0 if goal.accuracy else -1.0
     values = [-math.inf if trial.value is None else sign * trial.value for trial in trials]
     top = max(values)

@@ -42,15 +42,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, evenly in the logarithm.
+    """Numbers from ``low`` to ``high``, evenly in the logarithm; ``gentle`` is the end that does least.
 
-    Args:
-        low: the lowest number.
-        high: the highest.
-        below: if the option ends here, such as a momentum at 1, the distance to this end is what is spread evenly.
-        whole: whether the numbers are whole.
-        gentle: the end that does least.
-        scale: what the ends are multiplied by, given the values of the options with a few values.
+    If the option must stay ``below`` a number, as a momentum below 1, the distance to it is spread evenly. ``scale``
+    is what the ends are multiplied by, given the values of the options with a few values.
     """
 
     low: float
@@ -94,12 +89,9 @@ Space = dict[str, Dimension]
 
 
 def make_space(candidate: Candidate, given: Given, features: int) -> Space:
-    """What is searched of a method: what is listed for it, what is given, and otherwise what its options declare.
+    """What is searched of a method: what is listed for it, what the user gave, or else what its options declare.
 
-    Args:
-        candidate: the method.
-        given: the space that the user gave, for all methods that have the option.
-        features: how many numbers an example has, which says what a radius is worth in another norm.
+    ``features`` is how many numbers an example has, which says what a radius is worth in another norm.
     """
     space: Space = {}
     options = candidate.options()

@@ -70,7 +70,8 @@ def tune(
     searched around its first value, by a factor of 10 or 30 each way; in another norm, around what it is worth there.
 
     Args:
-        model: any module without batch statistics; it is copied.
+        model: any module without batch statistics; it is copied. Arguments that are not listed here are as in
+            :func:`wafl.fit`.
         clients: whose training examples to use.
         methods: one method, several, or several by name; a pair ``(method, schedule)`` has its own schedule.
         trials: how many settings of each method to try.
@@ -83,11 +84,6 @@ def tune(
         seed: determines the held-out part, the settings, and, without ``seeds``, every random choice of the trials.
         seeds: train every setting once per seed, as lanes of the same batch; a trial's value is the mean, and a setting
             that diverges with one of them loses. Each decides the cohorts, the batches and the attacked clients.
-        loss: what clients minimize.
-        init: the parameters to start from; by default the model's own.
-        device: where lanes are computed.
-        chunk_size: lanes computed together.
-        callbacks: told about every round of every trial.
         schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of :func:`wafl.fit`'s schedule.
 
     Returns:
@@ -111,16 +107,11 @@ def tune(
 
 @dataclass(frozen=True)
 class Search:
-    """Everything that is tried, made and checked before any work.
+    """Everything that is tried, made and checked before any work: ``trials`` settings of each candidate.
 
-    Args:
-        candidates: the methods.
-        given: the space that the user gave.
-        trials: how many settings of each method.
-        trainer: trains on what is not held out.
-        goal: judges on what is.
-        seed: what the settings are drawn from, and of the trials' training.
-        seeds: of the trials' training instead; a trial's value is the mean over them.
+    ``given`` is the space that the user gave. The trainer trains on what is not held out, the goal judges on what is.
+    Settings are drawn from ``seed``, which is also that of the training unless ``seeds`` are given; then a trial's
+    value is the mean over these.
     """
 
     candidates: Sequence[Candidate]
@@ -160,19 +151,16 @@ class Search:
         return (self.seed,) if self.seeds is None else tuple(self.seeds)
 
     def words(self) -> str:
-        """What the values of trials are, for people."""
+        """What the values of trials are, in words."""
         count = len(self.trained_seeds)
         return self.goal.words() + (f", mean of {count} seeds" if count > 1 else "")
 
     def run(
         self, callbacks: Callbacks = (), known: Mapping[str, list[Trial]] | None = None, keep: OnMethod | None = None
     ) -> Tuning:
-        """Train and judge all trials.
+        """Train and judge all trials, except those of methods that are ``known`` already; returns what was found.
 
-        Args:
-            callbacks: told about every round of every trial.
-            known: the trials of methods that are done already.
-            keep: called with the trials of a method as soon as all of them are done.
+        ``keep`` is called with the trials of a method as soon as all of them are done.
         """
         done = dict(known or {})
         pending = [candidate for candidate in self.candidates if candidate.name not in done]
@@ -211,7 +199,7 @@ class Search:
 
 
 class _Judging(Callback):
-    """Judges runs as they end, and hands on the trials of a method when all of its runs have."""
+    """A callback that judges each run at its end, and hands on the trials of a method after its last run."""
 
     def __init__(
         self,
@@ -231,8 +219,9 @@ class _Judging(Callback):
         name = self._names[place]
         self._found[place] = self._judged(self._goals[self.specs[place].schedule.seed], run)
         first, settings, each = self._names.index(name), self._settings[name], len(self._seeds)
-        if all(other in self._found for other in range(first, first + each * len(settings))):
-            found = [self._found[other] for other in range(first, first + each * len(settings))]
+        mine = range(first, first + each * len(settings))
+        if all(other in self._found for other in mine):
+            found = [self._found[other] for other in mine]
             self._done[name] = [
                 self._trial(setting, found[number * each : (number + 1) * each])
                 for number, setting in enumerate(settings)
@@ -241,7 +230,7 @@ class _Judging(Callback):
                 self._keep(name, self._done[name])
 
     def _trial(self, setting: Setting, found: Sequence[float | str]) -> Trial:
-        """The mean over the seeds, or the first reason why there is none."""
+        """The trial of a setting: the mean over the seeds, or the first reason why there is none."""
         values = [value for value in found if not isinstance(value, str)]
         if len(values) == len(found):
             return Trial(setting, statistics.fmean(values))
@@ -258,7 +247,7 @@ class _Judging(Callback):
 
 
 def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate]:
-    """The methods by name, each with its schedule."""
+    """The methods to tune, each with its name and its schedule."""
     if not isinstance(methods, Mapping):
         several = methods if isinstance(methods, Sequence) else [methods]
         names: list[str] = [getattr(method, "name", repr(method)) for method in several]

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from wafl.base.random import Key
 from wafl.engine.client.batches import draw_batches
+from wafl.engine.client.each_tensor import mapped
 from wafl.engine.client.step import Batch, Carry, Eager, Step, begin, joined, local_state
-from wafl.engine.client.task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, each_lane, present, rows_of
+from wafl.engine.client.task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, each_lane, present
 from wafl.objectives import ObjectiveState
 from wafl.parts.messages import GRADIENT, PARAMS, Vectors
 from wafl.tasks.problem import Problem
@@ -33,11 +34,12 @@ class LaneOutput:
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def take(self, rows: slice) -> LaneOutput:
-        return LaneOutput(self.loss[rows], self.cost[rows], rows_of(self.vectors, rows), rows_of(self.memory, rows))
+        """What these lanes send back."""
+        return mapped(lambda value: value[rows], self)
 
 
 def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) -> LaneOutput:
-    """``theta <- theta - rate / |D| sum over the batch of the gradient of phi``, for every local step.
+    """What each lane sends back after its local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
 
     Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
     """
@@ -80,12 +82,12 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
 
 
 def _first(count: int, lanes: LaneInput) -> Tensor:
-    """Which lanes ``[L]`` are among the first so many."""
+    """Whether each lane is among the first ``count``: ``[L]``."""
     return torch.arange(len(lanes.params), device=lanes.params.device) < count
 
 
 def _with_own(client: ClientTask, lanes: LaneInput) -> LaneInput:
-    """The same lanes, which begin with what their clients have kept of BatchNorm layers."""
+    """The same lanes, which begin with the BatchNorm parameters that their clients have kept."""
     kept = lanes.memory.get(STATISTICS)
     if kept is None:
         return lanes
@@ -139,7 +141,7 @@ def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
 
 def _distinct(client: ClientTask, lanes: LaneInput) -> tuple[Key, Tensor, Tensor]:
     """The key, first row and number of examples of each group of lanes that share their batches."""
-    key = Key(*(part[:: lanes.sharing] for part in (lanes.key.seed, lanes.key.round, lanes.key.client, lanes.key.step)))
+    key = mapped(lambda part: part[:: lanes.sharing], lanes.key)
     clients = lanes.clients[:: lanes.sharing]
     first = client.examples.offsets[clients]
     sizes = client.examples.offsets[clients + 1] - first

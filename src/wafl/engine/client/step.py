@@ -23,7 +23,7 @@ from wafl.tasks.problem import Problem
 
 @dataclass(frozen=True)
 class Carry:
-    """What lanes take from one step to the next; ``loss`` and ``cost`` are those of their first step.
+    """What lanes take from one step to the next; ``loss`` and ``cost`` are those of the first step.
 
     If the objective ``averages_cost``, ``cost`` is the mean over the steps so far. ``decay`` and ``velocity`` are None
     if there is no weight decay or no momentum in any lane.
@@ -57,7 +57,7 @@ class Batch:
 
 
 class Step(Protocol):
-    """Takes the lanes through one step; with ``reuses``, what comes of it is written over by a later one."""
+    """A function that takes lanes through one step; if it ``reuses`` memory, a later step writes over its result."""
 
     reuses: bool
 
@@ -69,7 +69,7 @@ class Step(Protocol):
 
 
 class Eager:
-    """Computes each step when it comes."""
+    """A :class:`Step` that is computed when it comes."""
 
     reuses = False
 
@@ -98,7 +98,7 @@ def begin(client: ClientTask, lanes: LaneInput) -> Carry:
 
 
 def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, over: bool = False) -> Carry:
-    """``theta <- theta - rate g``, where g is the gradient of the batch's moved examples.
+    """The carry after one step: ``theta <- theta - rate g``, where g is the gradient of the batch's moved examples.
 
     With ``over``, the parameters may be written over those before.
     """
@@ -163,7 +163,7 @@ def local_state(lanes: LaneInput, carry: Carry) -> LocalState:
 
 
 def joined(carries: Sequence[Carry]) -> Carry:
-    """The lanes of several, one after another, as a copy."""
+    """The lanes of several carries, one after another, as a copy."""
     return mapped(lambda *values: torch.cat(values), *carries)
 
 
@@ -183,13 +183,13 @@ def _counted(local: LocalStep, gradient_at: Callable[[Tensor], Tensor]) -> Calla
 
 
 def _paid(move: Move, share: Tensor) -> Tensor:
-    """The mean cost of each lane's moves; infinite if no example took a step and none has settled: that overflowed."""
+    """The mean cost of each lane's moves; infinite if it overflowed: no example took a step, and none has settled."""
     stuck = ((share == 0) | ((move.cost == 0) & ~move.converged)).all(1) & (share > 0).any(1)
     return torch.where(stuck, math.inf, (share * move.cost).sum(1))
 
 
 def _chosen(live: Tensor, after: Carry, before: Carry) -> Carry:
-    """Lanes that take the step, after it; the others as they were."""
+    """The carry after a step in the lanes that take it, and as it was before in the others."""
 
     def chosen(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(live.view(-1, *(1,) * (new.ndim - 1)), new, old)

@@ -13,6 +13,7 @@ from torch import Tensor
 from wafl.base.random import Key
 from wafl.data.examples import Examples
 from wafl.engine.client.batches import room_for
+from wafl.engine.client.each_tensor import mapped
 from wafl.local import LocalStep, sgd
 from wafl.objectives import Objective
 from wafl.parts.messages import Vectors
@@ -24,7 +25,7 @@ from wafl.tasks.task import Task
 
 PLAIN = sgd()
 OBJECTIVE, LOCAL, STATISTICS = "objective", "local", "statistics"
-"""What may let clients keep something between rounds: parts of a method, and BatchNorm."""
+"""What a client may keep something for between rounds: two parts of a method, and BatchNorm's statistics."""
 
 REPORT_BATCH = 256
 """How many examples a client looks at together when it reports its loss."""
@@ -59,7 +60,7 @@ class ClientTask:
         return self._room(size, self.work.batch_size)
 
     def report_room(self, size: int) -> int:
-        """How many examples such a client looks at together when it reports its loss."""
+        """How many examples a client with ``size`` examples looks at together when it reports its loss."""
         return self._room(size, REPORT_BATCH)
 
     def _room(self, size: int, wanted: int | None) -> int:
@@ -86,7 +87,7 @@ class ClientTask:
         return self.objective is not None and (self.objective.space is not None or not self.task.steady)
 
     def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
-        """What a client holds before it first takes part, by the part of the method that keeps it."""
+        """The memory of a client before it first takes part, by the part of the method that keeps it."""
         problem, blank = Problem(self.task, params[None]), params.new_zeros(1, 1, *self.examples.shape)
         objective = None if self.objective is None else self.objective.initial_memory(problem, blank)
         # NaN stands for what the server has, where a client begins.
@@ -95,7 +96,7 @@ class ClientTask:
 
     @cached_property
     def kept_places(self) -> list[int]:
-        """Which of the parameters each client keeps: of its BatchNorm layers, and empty if it keeps none."""
+        """The places of the BatchNorm parameters that each client keeps to itself; empty if it keeps none."""
         if self.work.statistics not in (PER_CLIENT, FEDBN):
             return []
         return self.task.batch_norm_places(affine=self.work.statistics == FEDBN)
@@ -140,16 +141,8 @@ class LaneInput:
         return [self.take(slice(place, place + size)) for place in range(0, len(self.clients), size)]
 
     def take(self, rows: Tensor | slice) -> LaneInput:
-        return LaneInput(
-            params=self.params[rows],
-            clients=self.clients[rows],
-            scalars=rows_of(self.scalars, rows),
-            key=Key(self.key.seed[rows], self.key.round[rows], self.key.client[rows], self.key.step[rows]),
-            memory=rows_of(self.memory, rows),
-            vectors=rows_of(self.vectors, rows),
-            iterates=rows_of(self.iterates, rows),
-            sharing=self.sharing,
-        )
+        """These lanes alone."""
+        return mapped(lambda value: value[rows], self)
 
 
 def each_lane(values: Tensor, lanes: LaneInput) -> Tensor:
@@ -157,10 +150,6 @@ def each_lane(values: Tensor, lanes: LaneInput) -> Tensor:
     return values if lanes.sharing == 1 else values.repeat_interleave(lanes.sharing, dim=0)
 
 
-def rows_of(tensors: Mapping[str, Tensor], rows: Tensor | slice) -> dict[str, Tensor]:
-    return {name: value[rows] for name, value in tensors.items()}
-
-
 def present(memory: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """The parts that keep anything."""
+    """The memory without the parts that keep nothing."""
     return {name: value for name, value in memory.items() if value is not None}

@@ -40,6 +40,7 @@ class Faults:
             raise ValueError(f"the rates of the faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
 
     def rates(self) -> dict[str, float]:
+        """The rate of each fault, by name."""
         names = ("dropout", "late", "nan", "infinity", "wrong_shape")
         return {name: getattr(self, name) for name in names}
 

@@ -26,7 +26,7 @@ class Arrivals:
 
 
 class Source(Protocol):
-    """Where replies come from, though perhaps not all of them."""
+    """Clients that reply to queries, though perhaps not all of them."""
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         """What arrives for each query in one attempt, counted from 0."""
@@ -38,7 +38,7 @@ class Source(Protocol):
 
 
 class Tolerant:
-    """An engine made of a source that may fail."""
+    """An engine of clients that may fail: a round with too few usable replies is repeated."""
 
     def __init__(self, source: Source, tolerance: Tolerance, caps: Caps | None = None) -> None:
         self._source, self._tolerance, self._caps = source, tolerance, caps
@@ -68,9 +68,8 @@ class Tolerant:
         if admitted and all(run in admitted or run in diverged for run in runs):
             return [admitted.get(run) or diverged[run] for run in runs]
         query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
-        needed = (
-            f"{tolerance.min_replies:.0%} of {len(query.clients)} clients" if tolerance.min_replies else "one client"
-        )
+        asked, share = len(query.clients), tolerance.min_replies
+        needed = f"{share:.0%} of {asked} clients" if share else "one client"
         cause = ""
         if not admitted and all(run in diverged for run in runs):
             cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"

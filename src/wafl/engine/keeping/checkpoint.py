@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 FORMAT = 6
-"""Raised with what is kept, and with what is drawn: a training must not go on with other cohorts than it began with."""
+"""Raised when another thing is kept or drawn: a training must not go on with other cohorts than it began with."""
 KEPT = 2
 """How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
 
@@ -95,7 +95,7 @@ class Checkpoint(Callback):
         """The last good progress of the training with this fingerprint; None if there is none yet."""
         self._reset(fingerprint)
         written = self._written()
-        self._count = _number(written[-1]) if written else 0
+        self._count = int(written[-1].name) if written else 0
         kind = CheckpointError
         for folder in reversed(written):
             try:
@@ -123,14 +123,9 @@ class Checkpoint(Callback):
         return None
 
     def extend(self, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-        """Let another training go on from here too: the same one, but with more rounds.
+        """Let the same training with more rounds go on from here too; returns whether there is anything to go on from.
 
-        Args:
-            before: the fingerprint of the training that wrote this.
-            after: the fingerprint of the one that may go on.
-
-        Returns:
-            Whether there is anything to go on from.
+        ``before`` is the fingerprint of the training that wrote this, ``after`` that of the one that may go on.
         """
         if self.read(before) is None:
             return False
@@ -197,7 +192,7 @@ class Checkpoint(Callback):
         self._memory.forget(good[-KEPT:])
 
     def __enter__(self) -> Checkpoint:
-        """Nobody else writes here until :meth:`__exit__`; the lock ends with the process, however it ends.
+        """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
 
         Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
         """
@@ -217,11 +212,9 @@ class Checkpoint(Callback):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
-            if kind is None:
+            # A full disk may be why the training stopped.
+            with nullcontext() if kind is None else suppress(OSError):
                 self.write()
-            else:
-                with suppress(OSError):  # such as a full disk, which may be why the training stopped
-                    self.write()
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -398,7 +391,3 @@ def _run(
     history = History.from_json(histories[place])
     history.diverged = row["diverged"]
     return RunProgress(state, history, row["stopped"])
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name)

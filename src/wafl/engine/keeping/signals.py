@@ -21,7 +21,7 @@ class Stopped(SystemExit):
 
 
 def exit_status(stop: BaseException) -> int:
-    """What a process ends with after Ctrl-C or a signal, as shells count.
+    """The exit status of a process that Ctrl-C or a signal ended, as shells count.
 
     >>> exit_status(KeyboardInterrupt()), exit_status(Stopped(signal.SIGTERM))
     (130, 143)
@@ -30,7 +30,7 @@ def exit_status(stop: BaseException) -> int:
 
 
 class Signals:
-    """While it is entered, the first signal interrupts, and those after it wait until the end, when all is saved.
+    """A block in which the first signal interrupts, and later ones wait until its end, when all is saved.
 
     SIGTERM and SIGHUP then raise :class:`Stopped`, unless somebody handles or ignores them already, as ``nohup`` does.
     Only the main thread can do that; elsewhere this does nothing.
@@ -53,7 +53,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:
-        """A signal that comes in this block takes effect after it."""
+        """A block after whose end a signal takes effect that comes in it."""
         already, self._busy = self._busy, True
         try:
             yield
@@ -63,7 +63,7 @@ class Signals:
                 self._deliver()
 
     def go_on(self) -> None:
-        """Work goes on although a signal came, which somebody caught: the next one interrupts again."""
+        """Let the next signal interrupt again: somebody caught the last one, and work goes on."""
         self._busy = False
         self._deliver()
 
@@ -86,7 +86,7 @@ class Signals:
 
 @contextmanager
 def stopped_by_signals() -> Generator[None, None, None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does: what it has opened and started is closed and ended."""
+    """A block that SIGTERM and SIGHUP end as Ctrl-C does: what it has opened and started is closed and ended."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)

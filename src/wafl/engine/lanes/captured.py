@@ -19,14 +19,14 @@ from wafl.engine.client.task import ClientTask, LaneInput
 from wafl.tasks.modes.one_by_one import side_by_side
 
 MOST_SHAPES = 32
-"""How many are kept: each has a copy of what its lanes carry."""
+"""How many shapes are kept: each has a copy of what its lanes carry."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class _Recording:
-    """Where graphs find the lanes, what they carry, and their batch; one graph is for first steps, one for others."""
+    """The memory in which graphs find the lanes, their carry and their batch; one graph is for first steps."""
 
     lanes: LaneInput
     carry: Carry
@@ -63,7 +63,7 @@ class Captured:
         self._obstacle: str | None = None
 
     def room(self, working: int) -> int:
-        """The least of 1, 2, 3, 4, 6, 8, 12, ... that holds them: a shape takes far longer to record than to run."""
+        """The least of 1, 2, 3, 4, 6, 8, 12, ... that holds ``working`` lanes: recording a shape takes far longer."""
         octave = 1 << (working - 1).bit_length()
         return octave * 3 // 4 if octave >= 4 and octave * 3 // 4 >= working else octave
 

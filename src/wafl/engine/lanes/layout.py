@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.random import Key
+from wafl.engine.client.each_tensor import mapped
 from wafl.engine.client.local import LaneOutput, local_update, report_loss
 from wafl.engine.client.step import Eager, Step
 from wafl.engine.client.task import ClientTask, LaneInput
@@ -20,7 +21,7 @@ from wafl.tasks.modes.one_by_one import MOST_STREAMS
 
 
 class Lanes:
-    """Answers one query from each of several runs at once.
+    """The clients of all runs as one batch, which answers one query from each of several runs at once.
 
     A lane is one client's copy of the parameters in one run. Lanes with the same room in their batches are computed
     together, in chunks of ``chunk_size``, by default as many as half of the free memory holds; this changes no random
@@ -141,7 +142,7 @@ class Lanes:
 
 
 def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
-    """The same lanes in pieces of at most so many.
+    """The same lanes in pieces of at most ``most``.
 
     A captured network gets pieces of about the same size, with a stream for each lane: more lanes at once are not
     faster, and take longer to record.
@@ -153,8 +154,9 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> li
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
-    """Lanes that are computed together: their batches have the same room, which is kept for as many steps as the first
-    lane takes, so the others must not be far smaller.
+    """The lanes that are computed together, as slices: their batches have the same room.
+
+    It is kept for as many steps as the first lane takes, so the others must not be far smaller.
     """
     pieces, begin = list[slice](), 0
     for place, size in enumerate(sizes):
@@ -179,11 +181,5 @@ def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) ->
 
 
 def _join(outputs: list[LaneOutput]) -> LaneOutput:
-    if len(outputs) == 1:
-        return outputs[0]
-    return LaneOutput(
-        torch.cat([output.loss for output in outputs]),
-        torch.cat([output.cost for output in outputs]),
-        {name: torch.cat([output.vectors[name] for output in outputs]) for name in outputs[0].vectors},
-        {name: torch.cat([output.memory[name] for output in outputs]) for name in outputs[0].memory},
-    )
+    """The lanes of several outputs, one after another."""
+    return outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)

@@ -18,13 +18,14 @@ def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
+    """The free memory of a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
-    """The parameters, the gradient, the batch, copies of them, the activations that autograd keeps, and all batches."""
+    """The bytes of a lane: parameters, gradient, batch, their copies, activations for autograd, and all batches."""
     largest = int(client.examples.num_examples.max())
     batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
     params = lanes.params[:1]

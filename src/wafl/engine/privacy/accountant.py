@@ -49,7 +49,7 @@ def _log_phi(x: float) -> float:
 
 
 def _least(enough: Callable[[float], bool]) -> float:
-    """The least positive number that is enough, from above; what is more than enough is enough."""
+    """The least positive number that is enough, found from above; every larger number is enough too."""
     high = 1.0
     while not enough(high):
         high *= 2.0

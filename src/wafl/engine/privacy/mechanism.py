@@ -62,9 +62,7 @@ class Privacy:
 
     def noise(self, rounds: int) -> float:
         """The noise multiplier of a run of that many rounds."""
-        if self.noise_multiplier is not None:
-            return self.noise_multiplier
-        return noise_for(self.epsilon, self.delta, rounds)
+        return self.noise_multiplier or noise_for(self.epsilon, self.delta, rounds)
 
     def spent(self, runs: Sequence[Run], rounds: int) -> dict[str, float]:
         """What the client that took part most often has spent in these runs together, and in the costliest of them."""
@@ -99,7 +97,7 @@ def check_private(name: str, spec: Spec) -> None:
 
 @dataclass(frozen=True)
 class PrivateClients:
-    """Clients whose updates nobody sees but as a mean with noise."""
+    """Clients of whose updates nobody sees more than a mean with noise; all else is as with the inner clients."""
 
     inner: Clients
     privacy: Privacy
@@ -147,7 +145,7 @@ class PrivateClients:
 
 
 class _Noisy:
-    """Gives every reply of a round the same noise, so that their mean has it."""
+    """An engine that gives every reply of a round the same noise, so that their mean has it."""
 
     def __init__(self, engine: Engine, clip_norm: float, noise: float, draws: np.random.Generator) -> None:
         self._engine, self._clip_norm, self._noise, self._draws = engine, clip_norm, noise, draws
@@ -157,7 +155,7 @@ class _Noisy:
         return [self._private(len(query.clients), each) for query, each in zip(queries, answers, strict=True)]
 
     def _private(self, asked: int, answer: Admitted) -> Admitted:
-        """``start + (n/m) clip(update_i) + noise``: the mean of the n that replied is that of the m asked."""
+        """The answer with ``start + (n/m) clip(update_i) + noise``: the mean of n replies is that of the m asked."""
         if answer.diverged or not answer.replies.clients or PARAMS not in answer.replies.vectors:
             return answer
         start, replies = answer.query.params, answer.replies

@@ -13,7 +13,7 @@ from wafl.report.plotting import Line, generalization, measure_against_attacked,
 from wafl.studies.study import Study
 
 Draw = Callable[[Path], Any]
-"""Draws a figure to a path."""
+"""A function that draws a figure to a path."""
 
 
 def draw_figures(study: Study, results: Mapping[str, Any]) -> list[Path]:
@@ -40,7 +40,7 @@ def _drawn(folder: Path, figures: Mapping[str, Draw]) -> list[Path]:
 
 
 def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
-    """How each figure is drawn that the study has numbers for, by its name."""
+    """The figures that the study has numbers for: by the name of its file, how each is drawn."""
     measure = results["measure"]
     rows = {label: row for label, row in results["methods"].items() if "clean" in row}
     if not rows:

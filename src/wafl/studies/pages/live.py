@@ -36,11 +36,7 @@ COOKIE = "wafl_token"
 
 
 class Pages:
-    """The pages of a folder of studies, or of one study; each is made again when its files have changed.
-
-    Args:
-        folder: a study, or a folder of studies.
-    """
+    """The pages of a folder of studies, or of one study; each is made again when its files have changed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,7 +45,7 @@ class Pages:
         self._lock = Lock()
 
     def page(self, path: str) -> str | None:
-        """The page of an address, or None if there is none."""
+        """The page at a path of the address; None if there is none."""
         if StudyFolder.is_in(self._folder):
             return self._study("", self._folder) if path == "/" else None
         studies = self.studies()
@@ -68,36 +64,29 @@ class Pages:
 
     def _list(self, studies: dict[str, Path]) -> str:
         found = [
-            self._kept(
-                f"summary {name}", _signature(path), lambda path=path: summary_of(path, f"/study/{quote(path.name)}")
-            )
+            self._kept(f"summary {name}", path, lambda path: summary_of(path, f"/study/{quote(path.name)}"))
             for name, path in studies.items()
         ]
         return as_html(Page(f"Studies in {self._folder}", found, [list_of(found)]), live=True)
 
     def _study(self, name: str, path: Path) -> str:
-        def make() -> str:
-            return as_html(Page(path.name, [show_study(path)]), live=True)
+        return self._kept(f"study {name}", path, lambda path: as_html(Page(path.name, [show_study(path)]), live=True))
 
-        return self._kept(f"study {name}", _signature(path), make)
-
-    def _kept(self, key: str, signature: Hashable, make: Callable[[], Any]) -> Any:
+    def _kept(self, key: str, path: Path, make: Callable[[Path], Any]) -> Any:
+        """What ``make`` gives for a study, made again only if the study has changed."""
+        signature = _signature(path)
         with self._lock:
             lock = self._locks.setdefault(key, Lock())
         with lock:  # many readers of one page wait for one making
             if key not in self._made or self._made[key][0] != signature:
-                self._made[key] = signature, make()
+                self._made[key] = signature, make(path)
             return self._made[key][1]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers GET with pages, and everything else with an error.
+    """A server of the pages of a study, or of a folder of studies, that only answers GET; port 0 is any free one.
 
-    Args:
-        folder: a study, or a folder of studies.
-        host: the address to listen at.
-        port: the port; 0 takes any free one.
-        token: what readers must know; needed unless only this machine can reach the address.
+    Readers must know the token, which is needed unless only this machine can reach the address.
     """
 
     daemon_threads = True
@@ -114,7 +103,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{host!s}:{port}/" + (f"?token={self.token}" if self.token else "")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who goes away ends nothing."""
+        """Do nothing: a reader who goes away ends nothing."""
 
 
 def is_local(host: str) -> bool:
@@ -180,11 +169,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads a log of readers."""
+        """Do nothing: nobody reads a log of readers."""
 
 
 def _signature(path: Path) -> Hashable:
-    """Changes whenever a file of the study does, or whether somebody is at work on it."""
+    """A value that changes with every file of the study, and with whether somebody is at work on it."""
     return StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -50,15 +51,10 @@ def measure(
     told: Told = lambda what: None,
     lost: Told = lambda why: None,
 ) -> list[Section]:
-    """The sections that need models and data. Each is left out where it does not apply.
+    """The sections of a page that need models and data; each is left out where it does not apply.
 
-    Args:
-        runs: one run per row of the table, by its label.
-        clients: whose data they were trained on.
-        unseen: clients that never trained.
-        attack: the study's own.
-        told: hears what is being done.
-        lost: hears why something is left out, such as a ball around examples that are integers.
+    ``runs`` has one run per row of the table, by its label. ``told`` hears what is being done, and ``lost`` why
+    something is left out, such as a ball around examples that are integers.
     """
     methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
     parts: dict[str, Callable[[], Section | None]] = {
@@ -73,11 +69,9 @@ def measure(
     for what, make in parts.items():
         told(what)
         try:
-            section = make()
+            found += [section for section in [make()] if section is not None]
         except (ValueError, RuntimeError, IndexError) as error:
             lost(f"{what}: {error}")
-        else:
-            found += [] if section is None else [section]
     return found
 
 
@@ -132,12 +126,12 @@ def _shift(mixture: Mixture, clients: Federation, radius: float, norm: float = 2
 
 
 def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
-    """One slider per model; the models of a sweep share one, and each stands at the radius it was trained for."""
+    """The section with one slider per model; the models of a sweep share one, each at the radius it was trained for."""
     walks = [*_sweeps(runs, clients), *_fixed(runs, clients)][:MOST_WALKS]
     if not walks:
         return None
     lead = (
-        "Drag the slider to enlarge the ball. The loss that an objective reaches inside it lies below what is "
+        "Drag the slider to enlarge the ball. The loss that an ascent reaches inside it lies below what is "
         "certified for every distribution in it."
     )
     count, unit = len(clients.test.y), clients.unit
@@ -146,7 +140,7 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
 
 
 def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
-    """Each model by itself, in balls of several sizes."""
+    """The sliders of single models: each model in balls of several sizes."""
     spread = _spread(clients)
     radii = [rounded(part * spread, 2) for part in SIZES]
     chosen = _pictured(clients)
@@ -155,20 +149,28 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
         mixture = Mixture.of(run, clients, "test")
         certificates = certify(run, clients, radii=radii, part="test", achieved=False)
         shifts = [_shift(mixture, clients, radius) for radius in radii]
+        bounds = [row.best for row in certificates.rows]
         stops = [
-            _stop(f"radius {radius:g}", radius, shift, row.best, clients, chosen, proven=certificates.proven)
-            for radius, shift, row in zip(radii, shifts, certificates.rows, strict=True)
+            _stop(f"radius {radius:g}", radius, shift, bound, clients, chosen, proven=certificates.proven)
+            for radius, shift, bound in zip(radii, shifts, bounds, strict=True)
         ]
         proven = "certified" if certificates.proven else "certified (estimate)"
-        bounds = [row.best for row in certificates.rows]
-        reached = [shift.loss for shift in shifts]
-        curves = [Curve(proven, radii, bounds, of=label), Curve("reached", radii, reached, dash=True, of=label)]
-        walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", {label: _color(label, run)})))
+        curves = _curves(label, radii, bounds, shifts, proven)
+        palette = charts.colors([label], [run.method])
+        walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", palette)))
     return walks
 
 
+def _curves(
+    of: str, radii: list[float], bounds: list[float], shifts: list[_Shifted], proven: str = "certified"
+) -> list[Curve]:
+    """The certified loss by radius, and below it the loss that was reached."""
+    reached = [shift.loss for shift in shifts]
+    return [Curve(proven, radii, bounds, of=of), Curve("reached", radii, reached, dash=True, of=of)]
+
+
 def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
-    """The models of a sweep over one number: each at the radius that its training achieved."""
+    """The sliders of sweeps over one number: each model at the radius that its training achieved."""
     groups: dict[tuple[str, str], dict[float, tuple[str, Run]]] = {}
     for label, run in runs.items():
         swept = {name: value for name, value in run.point.items() if name != "seed"}
@@ -186,22 +188,16 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
             continue
         chosen, stops = _pictured(clients), list[Stop]()
         ordered = sorted(known.items(), key=lambda pair: pair[1][1])
-        certified, reached = list[float](), list[float]()
+        certified, shifts = list[float](), list[_Shifted]()
         for value, (run, radius) in ordered:
-            shift = _shift(Mixture.of(run, clients, "test"), clients, radius)
+            shifts.append(_shift(Mixture.of(run, clients, "test"), clients, radius))
             found = certify(run, clients, radii=[radius], part="test", achieved=False)
             certified.append(found[0].best)
-            reached.append(shift.loss)
             text = f"{name}={value:g}, achieved radius {radius:.3g}"
-            stops.append(_stop(text, radius, shift, found[0].best, clients, chosen, proven=found.proven))
-        radii = [radius for _, (_, radius) in ordered]
-        curves = [
-            Curve("certified", radii, certified, of=method),
-            Curve("reached", radii, reached, dash=True, of=method),
-        ]
-        chart = charts.lines(
-            curves, "radius each model was trained for", "expected loss", charts.colors([method]), marks=True
-        )
+            stops.append(_stop(text, radius, shifts[-1], found[0].best, clients, chosen, proven=found.proven))
+        curves = _curves(method, [radius for _, (_, radius) in ordered], certified, shifts)
+        palette = charts.colors([method])
+        chart = charts.lines(curves, "radius each model was trained for", "expected loss", palette, marks=True)
         walks.append(Walk(f"{method}, the sweep over {name}", stops, chart))
     return walks
 
@@ -237,7 +233,7 @@ def _strips(shift: _Shifted, clients: Federation, chosen: Tensor, caption: str =
 
 
 def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
-    """The smallest ball of each norm in which the loss of a model doubles, and what moves in it."""
+    """The section with the smallest ball of each norm in which a model's loss doubles, and what moves in it."""
     clients = _thinned(clients, MOST_MOVED)
     chosen, blocks = _pictured(clients), list[Block]()
     image = pictures.image_shape(clients.input_shape)
@@ -315,9 +311,8 @@ def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None
         pairs = [(g, r) for g, r in zip(ball.gammas, ball.radii, strict=True) if 0 < r < math.inf]
         curves.append(Curve(label, [g for g, _ in pairs], [r for _, r in pairs]))
     what = "of each gamma, for the trained models on their clients' test examples (l_2)"
-    return (
-        radius_against_gamma([curve for curve in curves if curve.x], what) if any(curve.x for curve in curves) else None
-    )
+    drawn = [curve for curve in curves if curve.x]
+    return radius_against_gamma(drawn, what) if drawn else None
 
 
 def _weights(runs: Mapping[str, Run], methods: Mapping[str, str], clients: Federation) -> Section | None:
@@ -333,29 +328,19 @@ def _distances(clients: Federation) -> Figure | None:
     from wafl.weights.transport.distances import distance
 
     few = range(min(clients.num_clients, MOST_CLIENTS))
-    points = [_points(clients, client) for client in few]
+    points = [clients.train.of(client)[0][:400].flatten(1).double() for client in few]
     if len(points) < 2 or points[0].shape[1] > 20_000:
         return None
     try:
-        lengths = {
-            (a, b): math.sqrt(max(distance(points[a], points[b], sample=100).value, 0.0))
-            for a in few
-            for b in few
-            if a < b
-        }
+        squares = {pair: distance(points[pair[0]], points[pair[1]], sample=100).value for pair in combinations(few, 2)}
     except (ValueError, ImportError):  # POT is not installed
         return None
-    rows = [[0.0 if a == b else lengths[min(a, b), max(a, b)] for b in few] for a in few]
+    rows = [[math.sqrt(max(squares.get((min(a, b), max(a, b)), 0.0), 0.0)) for b in few] for a in few]
     names = [clients.names[place] for place in few]
     more = f", the first {len(names)} of {clients.num_clients}" if clients.num_clients > len(names) else ""
     chart = charts.heatmap(rows, names, names, "W_2")
     caption = f"W_2 between the training examples of the clients{more}, at most 100 each, in {clients.unit}."
     return Figure({"distances": chart}, caption)
-
-
-def _points(clients: Federation, client: int) -> Tensor:
-    x, _ = clients.train.of(client)
-    return x[:400].flatten(1).double()
 
 
 def _partition(clients: Federation) -> Section:
@@ -397,8 +382,7 @@ def _spread(clients: Federation) -> float:
 
 
 def _trained_radius(run: Run) -> float | None:
-    radius = run.history[-1].achieved_radius if len(run.history) else None
-    return radius if radius else None
+    return (run.history[-1].achieved_radius or None) if run.history else None
 
 
 def _distinct(runs: Mapping[str, Run]) -> dict[str, Run]:
@@ -407,7 +391,3 @@ def _distinct(runs: Mapping[str, Run]) -> dict[str, Run]:
     for label, run in runs.items():
         found.setdefault(run.method, (label, run))
     return dict(found.values())
-
-
-def _color(label: str, run: Run) -> str:
-    return charts.colors([label], [run.method])[label]

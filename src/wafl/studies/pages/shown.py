@@ -62,11 +62,8 @@ def show_study(
 ) -> Study:
     """Everything that the folder of a study tells about it; what is missing or damaged is left out.
 
-    Args:
-        path: the folder of the study.
-        measured: more sections, of what its models do on its data.
-        names: the clients' names, if they are known.
-        notes: why something is left out.
+    ``measured`` are more sections, of what its models do on its data; ``names`` are the clients' names, if they are
+    known; ``notes`` say why something is left out.
     """
     refuse_links(path)
     folder, missing = StudyFolder(path), list(notes)
@@ -112,7 +109,7 @@ def show_study(
 
 
 def summary_of(path: Path, link: str) -> Study:
-    """A study in a list: how far it is and what it found, without its rounds."""
+    """A study as a list shows it: how far it is and what it found, without its rounds."""
     try:
         refuse_links(path)
         folder = StudyFolder(path)
@@ -186,7 +183,7 @@ def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict[str, str]:
-    """How tables call what files call by its folder: WAFL, not wafl."""
+    """The titles of methods in tables, by their folders' names: WAFL, not wafl."""
     found = {label.lower(): label for label in results.get("methods", {})}
     for method in experiment.methods if experiment is not None else ():
         if method.label == method.method.lower():
@@ -227,7 +224,7 @@ def _by_round(
 
 
 def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Section | None:
-    """Where the training of each run ended: its gamma, and how far it moved examples."""
+    """The section of where the training of each run ended: its gamma, and how far it moved examples."""
     last: dict[tuple[str, Any], tuple[float, float]] = {}
     methods: dict[str, str] = {}
     for row in lines:
@@ -244,7 +241,7 @@ def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, s
 
 
 def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section | None:
-    """The paper's first figure."""
+    """The section with the paper's first figure."""
     from wafl.report import Figure, charts
 
     chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)
@@ -302,7 +299,7 @@ def _excluded(value: Any) -> Iterable[tuple[int, str]]:
             case [int(client), str(why)]:
                 yield client, why
             case _:
-                continue
+                pass
 
 
 def _read_nodes(path: Path) -> dict[str, Any]:
@@ -376,7 +373,7 @@ def _facts(
 
 
 def _highlights(tested: Sequence[Tested], measure: str) -> list[tuple[str, str, str]]:
-    """Who is best on clean data, under the strongest attack, and for the worst client."""
+    """The best method on clean data, under the strongest attack, and for the worst client, each with its number."""
     shares = sorted({share for row in tested for share in row.attacked})
     choose = max if measure == "accuracy" else min
     tests: dict[str, Callable[[Tested], Sequence[float]]] = {"best on clean data": lambda row: row.clean}

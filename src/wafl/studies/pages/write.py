@@ -25,7 +25,7 @@ def write_report(
     unseen: Federation | None = None,
     title: str = "WAFL report",
 ) -> Path:
-    """Write one page about trained models, which opens in any browser without a network.
+    """Write one page about trained models, which opens in any browser without a network; returns the file.
 
     It has the table of methods, accuracy by attacked share, a slider through the radius with certificates, each
     client's result, what the ball moves, the rounds of training, client weights and distances, and the data. Needs
@@ -38,10 +38,7 @@ def write_report(
         attack: an attack or a shift to test them under.
         attacked: shares of the clients to attack.
         unseen: clients that took no part in training.
-        title: of the page.
-
-    Returns:
-        The file.
+        title: the title of the page.
     """
     named = runs if isinstance(runs, Mapping) else _by_name(runs)
     if not named:
@@ -60,6 +57,5 @@ def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
     """The first seed of each method and swept combination."""
     found: dict[str, Run] = {}
     for run in runs:
-        varied = ", ".join(f"{name}={value}" for name, value in run.point.items() if name != "seed")
-        found.setdefault(f"{run.method} ({varied})" if varied else run.method, run)
+        found.setdefault(run.name, run)
     return found

@@ -19,27 +19,15 @@ from wafl.studies.trackers.wandb import WandbTracker
 if TYPE_CHECKING:
     from wafl.config.experiment import Trackers
 
-__all__ = [
-    "Log",
-    "MLflowTracker",
-    "TensorBoardTracker",
-    "Tracker",
-    "WandbTracker",
-    "make_trackers",
-]
+__all__ = ["Log", "MLflowTracker", "TensorBoardTracker", "Tracker", "WandbTracker", "make_trackers"]
 
 
 def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
-    """The trackers of one method of a study.
+    """The trackers that an experiment asks for, for one method of a study.
 
     TensorBoard's files go to ``folder/tensorboard/<method>``, MLflow's to ``folder/mlflow`` unless
     ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A resumed study continues the runs that it
     had there.
-
-    Args:
-        trackers: which ones the experiment asks for.
-        folder: the folder of the study.
-        method: what the method's results are called.
     """
     check_trackers(trackers)
     found: list[Tracker] = []
@@ -55,7 +43,7 @@ def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker
 
 
 def _identity(folder: Path) -> str:
-    """What tells studies apart: one that was removed and begun again in the same folder is another."""
+    """The digest that tells studies apart: one that was removed and begun again in the same folder is another."""
     about = folder / "about.json"
     content = about.read_bytes() if about.is_file() else b""
     return sha256(str(folder.resolve()).encode() + content).hexdigest()

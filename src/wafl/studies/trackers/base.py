@@ -15,7 +15,7 @@ Plain = str | int | float
 
 
 class Log(ABC):
-    """Where the rounds of one run go."""
+    """The place that the rounds of one run go to."""
 
     @abstractmethod
     def write(self, record: Record) -> None:
@@ -23,11 +23,11 @@ class Log(ABC):
 
     @abstractmethod
     def close(self, diverged: str | None) -> None:
-        """The run is done, or has diverged for this reason."""
+        """End the log: the run is done, or has diverged for this reason."""
 
 
 class Tracker(Callback, ABC):
-    """Logs every number of every round, one log per run of a sweep.
+    """A callback that logs every number of every round, one log per run of a sweep.
 
     A log is opened when the tracker first hears of its run, and begins with the rounds of the run's history. So
     after a resume, or if a crash lost what was not yet written, a log holds every round. How a tracker treats a round
@@ -60,18 +60,18 @@ class Tracker(Callback, ABC):
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """All of a round's numbers, by name."""
+    """All numbers of a round, by name."""
     return {name: float(value) for name, value in {**record.numbers(), **record.metrics}.items()}
 
 
 def name_of(run: Run) -> str:
-    """The method, and what a sweep varied; the same in every process."""
-    varied = ", ".join(f"{name}={value}" for name, value in (run.settings.get("sweep") or {}).items())
+    """The name of a run, the same in every process: its method, and what a sweep varied, the seed too."""
+    varied = ", ".join(f"{name}={value}" for name, value in run.point.items())
     return f"{run.method} ({varied})" if varied else run.method
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """What the training was told, without the scalars, which it may learn."""
+    """The settings of a training, without the scalars, which it may learn."""
     return {name: value for name, value in run.settings.items() if name != "scalars"}
 
 

@@ -22,7 +22,7 @@ _ALLOW_FILES = "MLFLOW_ALLOW_FILE_STORE"
 
 
 class MLflowTracker(Tracker):
-    """Logs metrics per round, and settings as parameters. A run that diverged has the status FAILED.
+    """A tracker that logs metrics per round, and settings as parameters. A run that diverged has the status FAILED.
 
     MLflow shows a folder with ``MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri mlruns``.
 
@@ -64,6 +64,8 @@ class MLflowTracker(Tracker):
 
 
 class _Metrics(Log):
+    """One run of MLflow, in which no round is logged twice."""
+
     def __init__(self, client: Any, run_id: str) -> None:
         self._client, self._run_id = client, run_id
         self._metric: Any = require("mlflow.entities", extra="mlflow", what="MLflowTracker").Metric
@@ -92,7 +94,7 @@ class _Metrics(Log):
 
 @contextmanager
 def _files_allowed() -> Generator[None, None, None]:
-    """MLflow 3 opens a store of files only on request; its databases need packages that its client does not."""
+    """A block in which MLflow 3 opens a store of files; its databases need packages that its client does not."""
     before = os.environ.get(_ALLOW_FILES)
     os.environ.setdefault(_ALLOW_FILES, "true")
     try:
@@ -103,7 +105,7 @@ def _files_allowed() -> Generator[None, None, None]:
 
 
 def _short(text: str) -> str:
-    """Stores differ in how long a parameter may be; all of them take this length."""
+    """A text as long as every store of MLflow lets a parameter be."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

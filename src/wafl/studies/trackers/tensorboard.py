@@ -15,13 +15,10 @@ from wafl.studies.trackers.base import Log, Tracker, flat, name_of, numbers, set
 
 
 class TensorBoardTracker(Tracker):
-    """Writes ``folder/<place>-<name>`` for each run: scalars per round, settings as text and as hyperparameters.
+    """A tracker that writes ``folder/<place>-<name>`` for each run: scalars per round, and its settings.
 
     Use ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
     joins a run writes all its rounds again, and tells TensorBoard to forget the old ones: no round is shown twice.
-
-    Args:
-        folder: where the event files go.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -53,7 +50,7 @@ class _Events(Log):
 
 
 def _slug(name: str) -> str:
-    """A folder name without characters that trouble file systems or shells.
+    """The name as a folder's, without characters that trouble file systems or shells.
 
     >>> _slug("WAFL (gamma=1.0, seed=0)")
     'WAFL-gamma=1.0-seed=0'

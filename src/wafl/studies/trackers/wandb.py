@@ -17,7 +17,7 @@ _OPEN: dict[str, Any] = {}
 
 
 class WandbTracker(Tracker):
-    """Logs numbers per round, and settings as the config. A run that diverged has failed.
+    """A tracker that logs numbers per round, and settings as the config. A run that diverged has failed.
 
     Args:
         project: what wandb calls the project.
@@ -75,6 +75,8 @@ class WandbTracker(Tracker):
 
 
 class _WandbRun(Log):
+    """One run of wandb, in which no round is logged twice."""
+
     def __init__(self, run: Any) -> None:
         self._run, self._first = run, int(run.step)  # a run continued online begins after its last step
 
