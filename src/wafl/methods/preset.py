@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol
 
-from wafl.base.options import Part, part, plain_signature, unknown_option, with_arguments
+from wafl.base.options import Part, check_options, part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
 from wafl.parts.local_step import LocalStep
 from wafl.parts.server import Optimizer, Server
@@ -45,7 +45,10 @@ class About:
 
 
 class Extending:
-    """What all presets share: the parts that they decide."""
+    """What all presets share: their options are checked, and they decide some parts of a method."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         """By default those that the preset extends: each class names its slot in a method."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from torch import Tensor
 
+from wafl.base.options import documented
 from wafl.parts.messages import Replies, Vectors
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.sgd import SGD
@@ -15,13 +16,10 @@ from wafl.servers.sgd import SGD
 Stepping = Annotated[Optimizer, "What is made of the aggregate (wafl.servers); by default the next model."]
 
 
+@documented
 @dataclass(frozen=True)
 class Aggregating(Server):
-    """A server that hands one model, its aggregate of the clients' models, to an optimizer.
-
-    Args:
-        optimizer: what is made of the aggregate; by default it is the next model.
-    """
+    """A server that hands one model, its aggregate of the clients' models, to an optimizer."""
 
     optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, check_inside
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
-from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, check_options, maker
+from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, documented, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.objectives.base import (
     Move,
@@ -44,16 +44,10 @@ class Pace:
     restarts: int = 1
 
 
+@documented
 @dataclass(frozen=True)
 class BoundedAscent(Objective):
-    """One gradient step to the surface of the ball of radius epsilon (FGSM).
-
-    Args:
-        epsilon: the radius, in the units of the data.
-        norm: 2 or inf.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
-    """
+    """One gradient step to the surface of the ball of radius epsilon (FGSM)."""
 
     epsilon: Annotated[
         float,
@@ -65,10 +59,12 @@ class BoundedAscent(Objective):
     bounds: Annotated[
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
     ] = DATA
-    space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
+    space: Annotated[
+        str | None, "The name of the layer whose output is moved instead of the inputs, which may be integers."
+    ] = None
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         check_space(self.space, self.bounds)
 
@@ -142,29 +138,23 @@ class BoundedAscent(Objective):
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
 
+@documented
 @dataclass(frozen=True)
 class ProjectedAscent(BoundedAscent):
-    """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM).
+    """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM)."""
 
-    Args:
-        epsilon: the radius, in the units of the data.
-        norm: 2 or inf.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
-        step_size: the length of a step; by default ``2.5 epsilon / steps``, so that the steps can cross the whole
-            ball, and epsilon for a single step.
-        steps: the number of steps.
-        random_start: start at a random point of the ball.
-        restarts: the number of random starts, of which each example keeps the best.
-        share: the share of the loss at moved examples; the rest of the loss is at the examples themselves.
-    """
-
-    step_size: Annotated[float | None, Positive(), "The length of a step; by default 2.5 epsilon / steps."] = None
-    steps: Annotated[int, Count(), "Steps of the ascent."] = 10
+    step_size: Annotated[
+        float | None,
+        Positive(),
+        "The length of a step; by default 2.5 epsilon / steps, which crosses the ball, and epsilon for a single step.",
+    ] = None
+    steps: Annotated[int, Count(), "The number of steps of the ascent."] = 10
     random_start: Annotated[bool, "Start at a random point of the ball."] = False
-    restarts: Annotated[int, Count(), "Random starts, of which each example keeps the best."] = 1
+    restarts: Annotated[int, Count(), "The number of random starts, of which each example keeps the best."] = 1
     share: Annotated[
-        float, Range(0, 1), "The share of the loss at moved examples; the rest is at the examples themselves."
+        float,
+        Range(0, 1),
+        "The share of the loss that is taken at moved examples; the rest is at the examples themselves.",
     ] = 1.0
 
     def __post_init__(self) -> None:
