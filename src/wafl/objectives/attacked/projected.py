@@ -35,15 +35,6 @@ from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How many steps an ascent takes, and from how many random starts, if any."""
-
-    steps: int = 1
-    random_start: bool = False
-    restarts: int = 1
-
-
 @documented
 @dataclass(frozen=True)
 class BoundedAscent(Objective):
@@ -62,6 +53,7 @@ class BoundedAscent(Objective):
     space: Annotated[
         str | None, "The name of the layer whose output is moved instead of the inputs, which may be integers."
     ] = None
+    random_start = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,10 +63,6 @@ class BoundedAscent(Objective):
     @property
     def box(self) -> tuple[float, float] | None:
         return box_of(self.bounds)
-
-    @property
-    def pace(self) -> Pace:
-        return Pace()
 
     def scalars(self) -> dict[str, float]:
         return {"epsilon": self.epsilon, "step_size": self.epsilon}
@@ -88,7 +76,7 @@ class BoundedAscent(Objective):
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )
-        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.pace.random_start else [torch.zeros_like(flat)]
+        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.random_start else [torch.zeros_like(flat)]
         moves = (self._ascend(problem, x, y, start, epsilon, step_size) for start in starts)
         return replace(reduce(better, moves), state=state)
 
@@ -97,7 +85,7 @@ class BoundedAscent(Objective):
     ) -> Move:
         flat = x.flatten(2)
         delta = self._project(flat, delta, epsilon)
-        for _ in range(self.pace.steps):
+        for _ in range(self.steps):
             gradient = problem.gradient((flat + delta).view_as(x), y).flatten(2)
             delta = self._project(flat, delta + step_size * self._direction(gradient), epsilon)
         x_adv = (flat + delta).view_as(x)
@@ -128,12 +116,12 @@ class BoundedAscent(Objective):
         """One point per restart, uniform in the ball."""
         lanes, batch, features = flat.shape
         if self.norm == math.inf:
-            draws = example_draws(uniform, key, batch, self.pace.restarts * features).to(flat)
-            starts = draws.unflatten(-1, (self.pace.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
+            draws = example_draws(uniform, key, batch, self.restarts * features).to(flat)
+            starts = draws.unflatten(-1, (self.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
             return [epsilon * (2.0 * start - 1.0) for start in starts]
         # The extra column gives the radius its distribution.
-        draws = example_draws(normal, key, batch, self.pace.restarts * (features + 1)).to(flat)
-        starts = draws.unflatten(-1, (self.pace.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
+        draws = example_draws(normal, key, batch, self.restarts * (features + 1)).to(flat)
+        starts = draws.unflatten(-1, (self.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
         levels = [torch.special.ndtr(start[..., -1:]) ** (1.0 / features) for start in starts]
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
@@ -165,10 +153,6 @@ class ProjectedAscent(BoundedAscent):
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         move = super().__call__(problem, x, y, state)
         return move if self.share == 1 else blended(move, problem, dense(x), y, self.share)
-
-    @property
-    def pace(self) -> Pace:
-        return Pace(self.steps, self.random_start, self.restarts)
 
     def scalars(self) -> dict[str, float]:
         step = self.epsilon * (1.0 if self.steps == 1 else 2.5 / self.steps)

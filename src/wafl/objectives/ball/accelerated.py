@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.capture import everywhere
+from wafl.objectives.ball.ascent import not_lower
 
 TURN = 4
 """How many full steps are taken between two extrapolations: the first of them settle all but the slowest direction."""
@@ -79,9 +80,7 @@ def extrapolated(path: list[Tensor]) -> Tensor:
 def _climbed(evaluate: Callable[[Tensor], SpotT], at: SpotT, ahead: Tensor, full: Tensor) -> SpotT:
     """The spot ahead; for an example that is lower there, the one at ``full``, where full steps have led."""
     trial = evaluate(ahead)
-    # Near the maximum a step changes the value by less than its rounding error, and must still be taken.
-    rounding = 4.0 * torch.finfo(ahead.dtype).eps
-    climbs = trial.value >= at.value - rounding * at.value.abs().clamp_min(1.0)
+    climbs = not_lower(trial.value, at.value)
     if everywhere(climbs):
         return trial
     trial = evaluate(torch.where(climbs[:, None], ahead, full))
