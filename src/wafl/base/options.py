@@ -227,7 +227,7 @@ def check_options(owner: Any) -> None:
 
 
 class Part:
-    """What a method is made of: a value with options, most often a dataclass, whose constructor checks their ranges."""
+    """A part of a method: a value with options, most often a dataclass, whose constructor checks their ranges."""
 
     slot: ClassVar[str]
     """Which part of a method it is."""
@@ -280,7 +280,7 @@ def with_arguments(doc: str, kind: type) -> str:
 
 
 def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
-    """What to say about an option that there is not: the closest one, or all of them."""
+    """The message about an option that does not exist: the closest name, or all names."""
     near = get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
     return f"{owner} has no option {name!r}: {hint}"

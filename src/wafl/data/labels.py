@@ -115,7 +115,7 @@ def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]
 
 
 def _refuse_gaps(parts: Sequence[Tensor], highest: int) -> None:
-    """A class that nobody has is a mistake in the numbering, unless the number of classes was stated."""
+    """Refuse a class that nobody has: it is a mistake in the numbering, unless the number of classes was stated."""
     if highest < MOST_COUNTED:
         counts = torch.stack([torch.bincount(part, minlength=highest + 1) for part in parts]).sum(0)
         if bool((counts > 0).all()):

@@ -38,11 +38,7 @@ def catalog() -> list[Entry]:
 
 
 def entry(name: str) -> Entry:
-    """One named method.
-
-    Args:
-        name: its name, in any case.
-    """
+    """What is said about one named method; the name may be in any case."""
     found = next((known for known in METHODS if known.lower() == name.lower()), None)
     if found is None:
         raise ValueError(f"unknown method {name!r}: there are {', '.join(METHODS)}")

@@ -208,7 +208,7 @@ def sum_of(tensors: Sequence[Tensor]) -> Tensor:
 def move_at_layer(
     objective: Objective, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None
 ) -> Move:
-    """What an objective does if the ball lives in the space of a layer's output."""
+    """The move of an objective whose ball lives in the space of a layer's output."""
     behind = problem.behind(layer, x)
     move = objective(behind, behind.at_rest, y, state)
     return replace(move, inputs=behind.shifted(move.x_adv))

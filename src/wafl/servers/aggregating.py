@@ -13,7 +13,10 @@ from wafl.parts.messages import Replies, Vectors
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.sgd import SGD
 
-Stepping = Annotated[Optimizer, "What is made of the aggregate (wafl.servers); by default the next model."]
+Stepping = Annotated[
+    Optimizer,
+    "The step from the aggregate to the next model (wafl.servers); by default the aggregate is the next model.",
+]
 
 
 @documented

@@ -90,9 +90,8 @@ def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
     agreement = reading.agreement()
     for first, block in _blocks(arrays):
         if (together := _together(agreement, first, block, packers[0])) is not None:
-            split = list(
-                _split_together(first, *together, reading.fraction, reading.seed)
-            )  # before what lies in the packer is gone
+            # All at once, before what lies in the packer is gone.
+            split = list(_split_together(first, *together, reading.fraction, reading.seed))
             for packer, (x, y, sizes) in zip(packers, split, strict=True):
                 packer.add(x, y, sizes)
             continue

@@ -46,15 +46,10 @@ def accelerate(
     steps: int,
     tolerance: float,
 ) -> tuple[SpotT, Tensor]:
-    """Iterate until every example has settled, to within ``tolerance`` of its move: the last spot, and which have.
+    """The spot after at most so many full steps, and which examples have settled to within ``tolerance`` of a move.
 
-    Args:
-        evaluate: all about a point.
-        aim_at: only the point that it aims at.
-        squared: the squared length of a difference of points.
-        start: where to begin.
-        steps: the most full steps.
-        tolerance: how close to its aim an example stops, relative to the length of its move.
+    ``evaluate`` finds all about a point, ``aim_at`` only the point that it aims at; ``squared`` is the squared length
+    of a difference of points.
     """
     at = start
     while True:

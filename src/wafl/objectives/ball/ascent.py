@@ -174,7 +174,7 @@ def backtrack(
 
 
 def not_lower(trial: Tensor, value: Tensor) -> Tensor:
-    """Whether each trial is no lower, but for rounding: near the maximum, a step must be taken that changes only that."""
+    """Whether each trial is as high, up to rounding: near the maximum, steps that change only that must be taken."""
     return trial >= value - 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
 
 

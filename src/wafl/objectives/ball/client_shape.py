@@ -55,10 +55,6 @@ def shape_of_means(found: ClassMeans, shrinkage: float = 0.1) -> Shape:
     ``n_ic`` how many examples it is of, and ``m_c`` the mean over all clients. Then
     ``A^2 = (1 - shrinkage) B / b + shrinkage I`` with ``b = trace(B) / D``, so that a move costs on average what it
     costs in a round ball.
-
-    Args:
-        found: the means of all clients.
-        shrinkage: the part that is round.
     """
     means, counts = found.means, found.counts.double()
     classes, of_class = found.labels.unique(return_inverse=True)

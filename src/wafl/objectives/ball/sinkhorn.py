@@ -36,7 +36,7 @@ class Sinkhorn(Objective):
 
     gamma: Annotated[
         float, Positive(": a smaller gamma is a larger ball"), Tunable(30.0, "high", typical_price),
-        "The price of transport; smaller is a larger ball.",
+        "The price of transport; smaller is a larger ball."
     ] = 0.5  # fmt: skip
     noise: Annotated[
         float,
