@@ -55,9 +55,9 @@ def _section(each: Entry) -> str:
 def _parts(title: str, kinds: Mapping[str, type]) -> str:
     lines = [f"## {title}", ""]
     for name, kind in kinds.items():
-        told, own = getattr(weights, name) if kinds is weights.RULES else kind, options_of(kind)
+        own = options_of(kind)
         options = f" Options: {', '.join(f'`{option}`' for option in own)}." if own else ""
-        lines.append(f"- `{name}`: {summary_of(told)}{options}")
+        lines.append(f"- `{name}`: {summary_of(kind)}{options}")
     return "\n".join(lines) + "\n"
 
 

@@ -83,7 +83,7 @@ def clients() -> wafl.Federation:
         ),
         (
             {"method": "WAFL", "gamma": 2.0, "client_weights": {"kind": "cvar", "alpha": 0.3, "center": LAMBDA}},
-            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.cvar(0.3, wafl.weights.fixed(LAMBDA))), {}, COMMON,
+            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.cvar(0.3, center=wafl.weights.fixed(LAMBDA))), {}, COMMON,
         ),
         (
             {"method": "TERM", "t": [0.5, -2.0], "center": "uniform"},

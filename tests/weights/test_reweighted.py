@@ -189,7 +189,11 @@ def test_clients_outside_the_cohort_play_no_part():
 
 def test_a_client_that_the_center_leaves_out_never_gets_a_weight():
     now = Round(0, 0, 3, 3, 1, [1] * 3)
-    for rule in (cvar(0.5, fixed([1, 0, 1])), kl(radius=3.0, center=fixed([1, 0, 1])), chi2(3.0, fixed([1, 0, 1]))):
+    for rule in (
+        cvar(0.5, center=fixed([1, 0, 1])),
+        kl(radius=3.0, center=fixed([1, 0, 1])),
+        chi2(3.0, center=fixed([1, 0, 1])),
+    ):
         weights = rule.learn(rule.initial([1] * 3), [0, 1, 2], torch.tensor([1.0, 9.0, 2.0]), now)
         assert float(weights[1]) == 0.0
         assert float(weights.sum()) == pytest.approx(1.0)
@@ -304,10 +308,10 @@ def value_of(weigh: reweighing.Weigh) -> Callable[[list[float]], float]:
 @pytest.mark.parametrize(
     ("rule", "objective"),
     [
-        (cvar(0.5, uniform()), value_of(reweighing.superquantile(0.5))),
-        (cvar(0.99, uniform()), max),
+        (cvar(0.5, center=uniform()), value_of(reweighing.superquantile(0.5))),
+        (cvar(0.99, center=uniform()), max),
         (kl(temperature=0.5, center=uniform()), lambda losses: 0.5 * math.log(sum(math.exp(2 * f) for f in losses))),
-        (qffl(2.0, uniform()), lambda losses: sum(f**3 for f in losses)),
+        (qffl(2.0, center=uniform()), lambda losses: sum(f**3 for f in losses)),
     ],
     ids=["cvar", "AFL's objective", "kl", "qffl"],
 )

@@ -118,8 +118,8 @@ def test_a_rule_says_what_it_does_and_by_default_it_is_fedavg(rule):
 def test_weights_around_fixed_ones_are_as_closed_to_new_clients_as_these():
     assert fixed([1, 2]).closed
     assert not any(rule.closed for rule in (by_examples(), OwnRule(), snapshot()))
-    assert qffl(1.0, fixed([1, 2])).closed
-    assert not qffl(1.0, uniform()).closed
+    assert qffl(1.0, center=fixed([1, 2])).closed
+    assert not qffl(1.0, center=uniform()).closed
 
 
 def test_a_rule_without_first_weights_is_not_a_rule():

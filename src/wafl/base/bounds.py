@@ -21,7 +21,7 @@ Bounds = Box | Literal["data"] | None
 
 
 def check_box(box: Any) -> Box | None:
-    """A box as ``(low, high)``; None means no box."""
+    """The box as ``(low, high)``, or None for no box; refuses anything else."""
     if box is None:
         return None
     if isinstance(box, str):
@@ -36,7 +36,7 @@ def check_box(box: Any) -> Box | None:
 
 
 def check_bounds(bounds: Any) -> Bounds:
-    """A box, None, or ``"data"``."""
+    """The bounds as a box, None, or ``"data"``; refuses anything else."""
     if isinstance(bounds, str):
         if bounds != DATA:
             raise ValueError(f"bounds={bounds!r} must be 'data', None or two numbers (low, high)")
@@ -77,7 +77,7 @@ def is_finite(box: Box | None) -> bool:
 
 
 def check_inside(x: Tensor, box: Box | None) -> None:
-    """Examples that have to stay in a box must start inside it."""
+    """Refuse examples outside a box that they have to stay in."""
     if box is None or (x.is_cuda and capturing()):
         return
     low, high = torch.aminmax(x)

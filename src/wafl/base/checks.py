@@ -16,7 +16,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_space(space: Any, bounds: Any) -> None:
-    """The name of a layer, whose output the bounds of the data say nothing about."""
+    """Refuse what is not the name of a layer, and bounds with one: those of the data say nothing about its output."""
     if space is None:
         return
     if not isinstance(space, str) or not space:
@@ -35,7 +35,7 @@ def finite_rows(rows: Tensor) -> Tensor:
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
-    """The seed as a plain integer."""
+    """The seed as a plain integer; refuses one outside its range."""
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
         raise ValueError(f"{name}={seed!r} must lie in 0 .. 2**32 - 1 and be a whole number")
     return int(seed)

@@ -33,6 +33,6 @@ def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None
     return getattr(value, "__qualname__", repr(value))
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first of the names, and how many others there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def some(values: Sequence[Any], most: int = 5) -> str:
+    """The first of the values as text, and how many others there are."""
+    return ", ".join(map(str, values[:most])) + (f" and {len(values) - most} more" if len(values) > most else "")

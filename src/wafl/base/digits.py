@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def rounded(value: float, digits: int) -> float:
-    """To so many significant digits.
+    """The value with so many significant digits.
 
     >>> rounded(0.0123456, 3)
     0.0123

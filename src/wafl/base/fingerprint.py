@@ -21,7 +21,7 @@ PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What has another digest now, or a digest on one side alone.
+    """The names whose digest has changed, or is on one side alone.
 
     >>> changed({"model": "a", "loss": "b"}, {"model": "a", "loss": "c"})
     ['loss']
@@ -30,7 +30,7 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
-    """Of all bytes of the tensors, which may come one after another, and of plain values about them."""
+    """The digest of all bytes of tensors, which may come one after another, and of plain values about them."""
     digest = sha256(json.dumps(about).encode())
     for tensor in tensors:
         if tensor.numel():  # nothing, as numpy makes it, has no strides that could be viewed as bytes
@@ -40,7 +40,7 @@ def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
 
 
 def model_digest(model: nn.Module) -> str:
-    """Of a model's layers, their settings and code, and of what does not train: frozen parameters and buffers."""
+    """The digest of a model's layers, their settings and code, its frozen parameters and its buffers."""
     empty = vars(nn.Module()).keys() - {"training"}
     layers: list[Any] = []
     code: dict[str, str] = {}
@@ -55,7 +55,7 @@ def model_digest(model: nn.Module) -> str:
 
 
 def object_digest(thing: Any) -> str:
-    """Of a function or an object: its plain settings, and its code if it is your own."""
+    """The digest of a function's or object's plain settings, and of its code if that is your own."""
     code = code_of([thing] if callable(thing) and hasattr(thing, "__qualname__") else [type(thing)])
     settings = vars(thing) if hasattr(thing, "__dict__") and not isinstance(thing, FunctionType) else thing
     return sha256(json.dumps([_plain(settings), sorted(code.items())]).encode()).hexdigest()
@@ -153,7 +153,7 @@ def _name(thing: Any) -> str:
 
 
 def _is_own(thing: Any) -> bool:
-    """Whether its code is neither wafl's, nor Python's, nor that of an installed library."""
+    """Whether the code of a thing is neither wafl's, nor Python's, nor that of an installed library."""
     module = thing if isinstance(thing, ModuleType) else sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is None or module.__name__.partition(".")[0] in {"wafl", "torch", *sys.stdlib_module_names}:
         return False
@@ -166,7 +166,7 @@ def _libraries() -> set[str]:
 
 
 def _source(thing: Any) -> str:
-    """Without comments and layout; empty if there is none, as for what was typed at a prompt."""
+    """The source of a thing without comments and layout; empty if there is none, as for what was typed at a prompt."""
     try:
         text = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):

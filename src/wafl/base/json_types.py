@@ -11,7 +11,7 @@ from typing import Any
 DEPTH = 50
 """Levels of lists and tables in a file; those that wafl writes have fewer than ten."""
 DIGITS = 300
-"""Of a whole number in a file; one of more digits is no number that a float can stand for."""
+"""The most digits of a whole number in a file; a float cannot stand for one with more."""
 _LONG_TEXT = re.compile(rf"\d{{{DIGITS}}}")
 _LONG = re.compile(_LONG_TEXT.pattern.encode())
 
@@ -42,7 +42,7 @@ def _inside(outer: Any) -> Any:
 
 
 def parsed_table(data: bytes | str) -> dict[str, Any]:
-    """JSON that must be a table."""
+    """The table that JSON describes; a ValueError if it is not one."""
     content = parsed(data)
     if not isinstance(content, dict):
         raise ValueError("it is not a table")

@@ -11,7 +11,7 @@ from wafl.base.cost import LONGEST_ASCENT, check_steps
 
 
 class Mover:
-    """The options that whatever moves examples may have, with what they are for one that does not have them."""
+    """Something that moves examples: the options it may have, with the values that stand for an option it lacks."""
 
     bounds: Bounds = None
     """Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None."""

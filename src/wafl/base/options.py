@@ -12,6 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache, update_wrapper, wraps
@@ -226,10 +227,14 @@ def check_options(owner: Any) -> None:
 
 
 class Part:
-    """What a method is made of: a value with options, most often a dataclass."""
+    """A part of a method: a value with options, most often a dataclass, whose constructor checks their ranges."""
 
     slot: ClassVar[str]
     """Which part of a method it is."""
+
+    def __post_init__(self) -> None:
+        with suppress(NameError):  # your own part, whose annotations name what only its function knows
+            check_options(self)
 
     def changed(self, **options: Any) -> Self:
         """The same part with other options."""
@@ -253,7 +258,8 @@ def maker(kind: Callable[P, T]) -> Callable[P, T]:
 def documented(kind: type[T]) -> type[T]:
     """The dataclass, whose help lists its options: in its signature, and in the ``Args`` of its docstring."""
     kind.__doc__ = with_arguments(kind.__doc__ or "", kind)
-    kind.__signature__ = plain_signature(kind)  # pyright: ignore[reportAttributeAccessIssue]
+    made: Any = kind.__init__  # a signature of the class itself would be inherited
+    made.__annotations__ = {name: each.annotation for name, each in plain_signature(kind).parameters.items()}
     return kind
 
 
@@ -267,13 +273,14 @@ def plain_signature(kind: Any) -> inspect.Signature:
 def with_arguments(doc: str, kind: type) -> str:
     """A docstring whose ``Args`` end with the options of a dataclass; what is returned and examples come after them."""
     doc = inspect.cleandoc(doc)
-    lines = [f"    {name}: {option.doc[:1].lower()}{option.doc[1:]}" for name, option in options_of(kind).items()]
+    docs = [(name, options_of(kind)[name].doc) for name in inspect.signature(kind).parameters]
+    lines = [f"    {name}: {doc[:1].lower()}{doc[1:]}" for name, doc in docs]
     head, end, tail = re.fullmatch(r"(.*?)(\n\nReturns:|\n\n>>> |$)(.*)", doc, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
     return "\n".join([head if "\nArgs:\n" in head else f"{head}\n\nArgs:", *lines]) + end + tail
 
 
 def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
-    """What to say about an option that there is not: the closest one, or all of them."""
+    """The message about an option that does not exist: the closest name, or all names."""
     near = get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
     return f"{owner} has no option {name!r}: {hint}"

@@ -87,7 +87,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 
 def philox_array(counter: Sequence[Words], key: tuple[Words | int, int]) -> list[Words]:
-    """The same words from numpy, whose unsigned numbers need half of the operations."""
+    """The words of :func:`philox` from numpy, whose unsigned numbers need half of the operations."""
     c0, c1, c2, c3 = (part.astype(np.uint64) for part in counter)
     k0, k1 = (part if isinstance(part, int) else part.astype(np.uint64) for part in key)
     for _ in range(ROUNDS):
@@ -113,12 +113,12 @@ def bits(key: Key, purpose: int, count: int) -> Tensor:
 
 
 def uniform(key: Key, purpose: int, count: int) -> Tensor:
-    """Uniform on [0, 1), with 24 bits, so that float32 and float64 hold the same number."""
+    """``count`` uniform numbers in [0, 1) for each lane, with 24 bits: float32 and float64 hold the same number."""
     return (bits(key, purpose, count) >> 8).to(torch.float64) * 2.0**-24
 
 
 def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
-    """Standard normal, through the Box-Muller transform."""
+    """``count`` standard normal numbers for each lane, through the Box-Muller transform."""
     u = uniform(key, purpose, count + count % 2)
     length = torch.sqrt(-2.0 * torch.log1p(-u[..., 0::2]))
     angle = 2.0 * math.pi * u[..., 1::2]
@@ -138,7 +138,7 @@ def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor
 
 
 def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
-    """``count`` of ``total`` without replacement, in ascending order.
+    """``count`` of the numbers below ``total``, drawn without replacement, in ascending order.
 
     They are the first ``count`` of one random order, so a smaller choice is part of a larger one.
     """

@@ -15,12 +15,9 @@ from wafl.data.unpack import read_npz
 
 
 def read_folder(folder: Path, limit: int | None = None, preprocess: str | None = None) -> Federation:
-    """One client per file ``NAME.npz``, with arrays ``x`` and ``y``, and for tests ``x_test`` and ``y_test``.
+    """The clients of a folder, one per file ``NAME.npz`` with ``x`` and ``y``, and perhaps ``x_test`` and ``y_test``.
 
-    Args:
-        folder: where the files are.
-        limit: how many bytes one file may unpack to.
-        preprocess: what is done to images as bytes, if all are; they stay bytes in memory.
+    One file may unpack to ``limit`` bytes. ``preprocess`` is what is done to images as bytes, if all are.
     """
     files = sorted(folder.glob("*.npz"))
     if not files:

@@ -87,7 +87,7 @@ class Examples:
         return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
 
     def digest(self) -> str:
-        """Of every example as it is stored, every label, and whose they are, read a few at a time.
+        """The digest of every example as it is stored, of every label, and of whose they are, read a few at a time.
 
         Statistics that were taken from the examples follow from them, up to rounding: they do not count.
         """

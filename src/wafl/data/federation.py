@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import check_box
-from wafl.data.bring.arrays import Client, Packed, pack_arrays, pack_offsets
+from wafl.base.describe import some
+from wafl.data.bring.arrays import Client, Packed, Reading, pack_arrays, pack_offsets
 from wafl.data.bring.arrow import write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
 from wafl.data.bring.frames import read_frame
 from wafl.data.bring.intake import Intake
 from wafl.data.bring.npy_folders import Apart, read_folder
 from wafl.data.examples import Examples
-from wafl.data.labels import some
 from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted
 from wafl.data.unseen import draw_unseen
@@ -111,18 +111,8 @@ class Federation:
             "and options by name, such as test_fraction=0.25",
         )
         check_clients(arrays)
-        if preprocess is not None and bounds is not None:
-            raise ValueError(f"bounds={bounds} follow from preprocess={preprocess!r}: leave them out")
-        packed = pack_arrays(
-            arrays,
-            test_fraction=test_fraction,
-            bounds=bounds,
-            num_classes=num_classes,
-            classes=classes,
-            preprocess=preprocess,
-            seed=seed,
-        )
-        return cls._of(packed, names, unit, bounds)
+        reading = Reading(test_fraction, names, unit, bounds, num_classes, classes, preprocess, seed)
+        return cls._of(pack_arrays(arrays, reading), reading)
 
     @classmethod
     def from_offsets(cls, x: Any, y: Any, offsets: Any, **options: Unpack[Options]) -> Federation:
@@ -142,33 +132,18 @@ class Federation:
         >>> wafl.Federation.from_offsets(x, y, [0, 8, 16, 24])
         Federation(3 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
-        bounds, preprocess = options.get("bounds"), options.get("preprocess")
-        if preprocess is not None and bounds is not None:
-            raise ValueError(f"bounds={bounds} follow from preprocess={preprocess!r}: leave them out")
-        packed = pack_offsets(
-            x,
-            y,
-            offsets,
-            test_fraction=options.get("test_fraction"),
-            bounds=bounds,
-            num_classes=options.get("num_classes"),
-            classes=options.get("classes"),
-            preprocess=preprocess,
-            seed=options.get("seed", 0),
-        )
-        return cls._of(packed, options.get("names"), options.get("unit"), bounds)
+        reading = Reading(**options)
+        return cls._of(pack_offsets(x, y, offsets, reading), reading)
 
     @classmethod
-    def _of(
-        cls, packed: Packed, names: Sequence[str] | None, unit: str | None, bounds: tuple[float, float] | None
-    ) -> Federation:
+    def _of(cls, packed: Packed, reading: Reading) -> Federation:
         prepare = packed.train.prepare
         return cls(
             packed.train,
             packed.test,
-            _check_names(names, packed.train.num_clients),
-            prepare.unit if unit is None else unit,
-            check_box(bounds) if bounds is not None else prepare.bounds,
+            _check_names(reading.names, packed.train.num_clients),
+            prepare.unit if reading.unit is None else reading.unit,
+            check_box(reading.bounds) if reading.bounds is not None else prepare.bounds,
             packed.num_classes,
             classes=packed.classes,
         )
@@ -407,7 +382,7 @@ class Federation:
         """The paper's table of statistics, as text."""
         sizes = torch.tensor(self.num_examples, dtype=torch.float64)
         rows = [
-            ("clients", f"{self.num_clients}" + (f": {some(self.names)}" if self._own_names() else "")),
+            ("clients", f"{self.num_clients}" + (f": {some(self.names, 8)}" if self._own_names() else "")),
             ("examples", f"{int(sizes.sum()):,}" + (f" ({self.left_out:,} left out)" if self.left_out else "")),
             ("training / test", f"{len(self.train.y):,} / {len(self.test.y):,}"),
             ("examples per client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
@@ -418,9 +393,9 @@ class Federation:
             spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
             rows.append(("labels per client", f"{spread} of {self.num_classes}"))
         if self.classes is not None:
-            rows.append(("classes", some(self.classes)))
+            rows.append(("classes", some(self.classes, 8)))
         if self.columns is not None:
-            rows.append(("inputs", some(self.columns)))
+            rows.append(("inputs", some(self.columns, 8)))
         rows += [("shape", f"{self.input_shape}"), ("unit", self.unit)]
         return "\n".join(f"{name:<20} {value}" for name, value in rows)
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wafl.base.describe import some
 from wafl.base.options import Count
 
 MOST_COUNTED = 2**16
@@ -51,7 +52,7 @@ class Labels:
         names, codes = _distinct(client, array)
         if self._fixed and (unknown := [name for name in names if name not in self._codes]):
             raise ValueError(
-                f"client {client} has the label {unknown[0]!r}, which is not in classes: {some(self._codes)}"
+                f"client {client} has the label {unknown[0]!r}, which is not in classes: {some(list(self._codes), 8)}"
             )
         table = [self._codes.setdefault(name, len(self._codes)) for name in names]
         return np.array(table, dtype=np.int64)[codes] if table else np.zeros(0, dtype=np.int64)
@@ -114,7 +115,7 @@ def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]
 
 
 def _refuse_gaps(parts: Sequence[Tensor], highest: int) -> None:
-    """A class that nobody has is a mistake in the numbering, unless the number of classes was stated."""
+    """Refuse a class that nobody has: it is a mistake in the numbering, unless the number of classes was stated."""
     if highest < MOST_COUNTED:
         counts = torch.stack([torch.bincount(part, minlength=highest + 1) for part in parts]).sum(0)
         if bool((counts > 0).all()):
@@ -122,13 +123,7 @@ def _refuse_gaps(parts: Sequence[Tensor], highest: int) -> None:
     seen = torch.cat([part.unique() for part in parts]).unique().tolist()
     if len(seen) <= highest:
         raise ValueError(
-            f"the labels skip classes (of 0 .. {highest}, only {some(seen)} occur): renumber them from 0, or give "
+            f"the labels skip classes (of 0 .. {highest}, only {some(seen, 8)} occur): renumber them from 0, or give "
             "them as text (y.astype(str)), which is kept as names; if the others do exist, pass "
             f"num_classes={highest + 1}"
         )
-
-
-def some(values: Iterable[Any], limit: int = 8) -> str:
-    """The first few of them, and how many more there are."""
-    shown = [str(value) for value in values]
-    return ", ".join(shown[:limit]) + (f" and {len(shown) - limit} more" if len(shown) > limit else "")

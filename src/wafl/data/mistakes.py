@@ -13,7 +13,7 @@ from wafl.data.mapped import Stored
 
 
 def check_client(client: int, item: Any) -> Sequence[Any]:
-    """Two or four arrays."""
+    """The two or four arrays of a client; refuses anything else."""
     if isinstance(item, tuple | list) and len(cast("Sequence[Any]", item)) in (2, 4):
         values = cast("Sequence[Any]", item)
         if not any(value is None or isinstance(value, str | Mapping) for value in values):
@@ -50,7 +50,7 @@ def check_order(client: int, shapes: Sequence[tuple[int, ...]]) -> None:
 
 
 def refuse_raw_images(client: int, x: Stored, low: float, high: float) -> None:
-    """Values in 0 .. 255 in the shape of images; any four dimensions will do for whole numbers."""
+    """Refuse values in 0 .. 255 in the shape of images; any four dimensions will do for whole numbers."""
     if low < 0 or not 127 < high <= 255 or not (_image_shaped(x) or (x.ndim == 4 and _whole(x))):
         return
     as_bytes = "" if x.dtype == torch.uint8 else "divide them by 255, or give them as uint8 and "

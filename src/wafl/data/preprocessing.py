@@ -33,7 +33,7 @@ class Preprocessing:
         return x if self.scale is None else x / self.scale.to(x)
 
     def to(self, device: torch.device) -> Preprocessing:
-        """The same, with its numbers on a device."""
+        """The preprocessing with its numbers on a device."""
         numbers = (None if number is None else number.to(device) for number in (self.shift, self.scale))
         return replace(self, **dict(zip(("shift", "scale"), numbers, strict=True)))
 
@@ -57,9 +57,10 @@ class Preprocessing:
 def make_preprocessing(
     name: str, max_value: float | None, statistics: Callable[[bool], tuple[Tensor, Tensor]]
 ) -> Preprocessing:
-    """By name, for raw values in ``[0, max_value]``; ``statistics(pooled)`` gives each pixel's mean and deviation.
+    """The preprocessing of this name, for raw values in ``[0, max_value]``.
 
-    Measurements have no ``max_value``, and features in place of pixels.
+    ``statistics(pooled)`` gives each pixel's mean and deviation. Measurements have no ``max_value``, and features in
+    place of pixels.
 
     ``zscore`` uses the statistics of the training examples, ``zscore_pooled`` those of all examples, like the code
     released with the paper. A pixel that never varies is only centered.

@@ -11,22 +11,21 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, check_options, maker
+from wafl.base.options import NotNegative, Tunable, documented, maker
 from wafl.parts.local_step import LocalState, LocalStep
 
 
+@documented
 @dataclass(frozen=True)
 class Prox(LocalStep):
-    """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent.
+    """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent."""
 
-    Args:
-        mu: how strongly local models are pulled back to the server's; 0 is plain descent.
-    """
-
-    mu: Annotated[float, NotNegative, Tunable(30.0), "How strongly local models are pulled back to the server's."] = 0.1
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    mu: Annotated[
+        float,
+        NotNegative,
+        Tunable(30.0),
+        "How strongly local models are pulled back to the server's; 0 is plain descent.",
+    ] = 0.1
 
     def scalars(self) -> dict[str, float]:
         return {"mu": self.mu}

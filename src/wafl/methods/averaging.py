@@ -11,10 +11,7 @@ from wafl.methods.preset import About, Served, Stepped, Weighted, preset
 @preset
 @dataclass(frozen=True)
 class FedAvg(Weighted, Served, Stepped):
-    """Federated averaging: no objective, and clients weighted by their examples.
-
-    McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
-    """
+    """Federated averaging: the loss itself, at examples as they are, and clients weighted by their examples."""
 
     about: ClassVar = About(
         'McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017',

@@ -6,35 +6,30 @@ import inspect
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from wafl.base.options import Choice, Count, EachRound, Option, Range, options_of
+from wafl.base.options import Choice, Count, EachRound, Option, Range, documented, options_of
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
 from wafl.methods.preset import About
 from wafl.weights import Round
 
 
+@documented
 @dataclass(frozen=True)
 class Entry:
-    """One named method.
+    """One named method."""
 
-    Args:
-        name: what it is called in Python, in experiment files and in commands.
-        summary: what it does, in a sentence or two.
-        moves: what it does differently from FedAvg.
-        sends: what leaves a client: once its size (the number of its examples), and in each round its model, its loss
-            and further vectors by name.
-        options: its own options, without the parts that can be replaced as a whole.
-        about: its paper, an equation, and when to use it.
-    """
-
-    name: str
-    summary: str
-    moves: str
-    sends: str
-    options: tuple[Option, ...]
-    about: About
+    name: Annotated[str, "What it is called in Python, in experiment files and in commands."]
+    summary: Annotated[str, "What it does, in a sentence or two."]
+    moves: Annotated[str, "What it does differently from FedAvg."]
+    sends: Annotated[
+        str,
+        "What leaves a client: once its size (the number of its examples), and in each round its model, its loss "
+        "and further vectors by name.",
+    ]
+    options: Annotated[tuple[Option, ...], "Its own options, without the parts that can be replaced as a whole."]
+    about: Annotated[About, "Its paper, an equation, and when to use it."]
 
 
 def catalog() -> list[Entry]:
@@ -43,11 +38,7 @@ def catalog() -> list[Entry]:
 
 
 def entry(name: str) -> Entry:
-    """One named method.
-
-    Args:
-        name: its name, in any case.
-    """
+    """What is said about one named method; the name may be in any case."""
     found = next((known for known in METHODS if known.lower() == name.lower()), None)
     if found is None:
         raise ValueError(f"unknown method {name!r}: there are {', '.join(METHODS)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wafl.base.options import check_options
 from wafl.local import GradientControl
 from wafl.methods.preset import About, Served, Stepped, preset
 from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
@@ -28,9 +27,6 @@ class AFL(Served, Stepped):
 
     weights_step: Climb = 0.1
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     def parts(self) -> dict[str, Any]:
         return {"client_weights": agnostic(self.weights_step)}
 
@@ -51,9 +47,6 @@ class DRFA(Served, Stepped):
 
     weights_step: Climb = 0.01
     prox: Evenness = 0.0
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         return {"client_weights": snapshot(self.weights_step, self.prox)}
@@ -79,9 +72,6 @@ class ScaffPD(Served):
     prox: Evenness = PrimalDual.prox
     extrapolation: Extrapolation = PrimalDual.extrapolation
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     def parts(self) -> dict[str, Any]:
         weights = PrimalDual(self.weights_step, self.prox, self.extrapolation)
         return {"client_weights": weights, "local": GradientControl()}
@@ -100,9 +90,6 @@ class GroupDRO(Served, Stepped):
     )
 
     weights_step: Climb = 0.01
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         return {"client_weights": group_dro(self.weights_step)}

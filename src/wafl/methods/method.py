@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from wafl.base.bounds import Box
-from wafl.base.options import Option, options_of
+from wafl.base.options import Option, documented, options_of
 from wafl.local import LocalStep, sgd
 from wafl.objectives import Objective
 from wafl.servers import Optimizer, Server, averaging
@@ -17,27 +17,23 @@ PARTS = ("client_weights", "server", "local")
 """The parts of a method that can be replaced as a whole."""
 
 
+@documented
 @dataclass(frozen=True)
 class Method:
     """Any objective with any client weights, any server and any local step.
-
-    Args:
-        name: what results call the method.
-        objective: moves each example before the gradient is taken (:mod:`wafl.objectives`); None moves none.
-        client_weights: where the ball is centered (:mod:`wafl.weights`).
-        server: what becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given their mean.
-        local: what clients do with a gradient (:mod:`wafl.local`).
 
     >>> import wafl
     >>> wafl.Method("mine", wafl.objectives.wasserstein(gamma=0.5), wafl.weights.snapshot(0.01)).name
     'mine'
     """
 
-    name: str
-    objective: Objective | None
-    client_weights: ClientWeights
-    server: Server = AVERAGING
-    local: LocalStep = DESCENT
+    name: Annotated[str, "What results call the method."]
+    objective: Annotated[Objective | None, "What clients descend (:mod:`wafl.objectives`); None is the loss itself."]
+    client_weights: Annotated[ClientWeights, "Where the ball is centered (:mod:`wafl.weights`)."]
+    server: Annotated[
+        Server, "What becomes of the clients' models (:mod:`wafl.servers`); an optimizer is given their mean."
+    ] = AVERAGING
+    local: Annotated[LocalStep, "What clients do with a gradient (:mod:`wafl.local`)."] = DESCENT
 
     def __post_init__(self) -> None:
         if isinstance(self.server, Optimizer):

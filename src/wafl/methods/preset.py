@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol
 
-from wafl.base.options import Part, part, plain_signature, unknown_option, with_arguments
+from wafl.base.options import Part, check_options, documented, part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
 from wafl.parts.local_step import LocalStep
 from wafl.parts.server import Optimizer, Server
@@ -20,23 +20,20 @@ from wafl.weights import ClientWeights, by_examples
 P = ParamSpec("P")
 
 
+@documented
 @dataclass(frozen=True)
 class About:
-    """What the list of methods says about one of them, in addition to its docstring.
+    """What the list of methods says about one of them, in addition to its docstring."""
 
-    Args:
-        paper: the publication.
-        equation: what is minimized or how a step goes, in TeX.
-        use: when to use it.
-        place: its place in every list of methods, and that of its color in figures; a new method takes the next one.
-        lacks: options that one may look for in vain, and why.
-    """
-
-    paper: str
-    equation: str
-    use: str
-    place: int
-    lacks: Mapping[str, str] = field(default_factory=dict[str, str])
+    paper: Annotated[str, "The publication."]
+    equation: Annotated[str, "What is minimized or how a step goes, in TeX."]
+    use: Annotated[str, "When to use it."]
+    place: Annotated[
+        int, "Its place in every list of methods, and that of its color in figures; a new method takes the next one."
+    ]
+    lacks: Annotated[Mapping[str, str], "Options that one may look for in vain, and why."] = field(
+        default_factory=dict[str, str]
+    )
 
     @property
     def short(self) -> str:
@@ -45,7 +42,10 @@ class About:
 
 
 class Extending:
-    """What all presets share: the parts that they decide."""
+    """What all presets share: their options are checked, and they decide some parts of a method."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         """By default those that the preset extends: each class names its slot in a method."""

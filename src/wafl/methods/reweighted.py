@@ -79,10 +79,6 @@ class SFAT(Slack, ProjectedAscent, Served, Stepped):
         place=16,
     )
 
-    def __post_init__(self) -> None:
-        ProjectedAscent.__post_init__(self)
-        Slack.__post_init__(self)
-
 
 @preset
 @dataclass(frozen=True)

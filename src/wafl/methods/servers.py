@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from wafl.base.options import check_options
 from wafl.methods.preset import About, Stepped, Weighted, preset
 from wafl.servers import Adam, Masked, Momentum, Yogi
 from wafl.servers.masked import Agreement
@@ -25,9 +24,6 @@ class FedGMA(Weighted, Stepped):
     )
 
     threshold: Agreement = Masked.threshold
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def parts(self) -> dict[str, Any]:
         return {"server": Masked(self.threshold)}

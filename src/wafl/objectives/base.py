@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property, reduce
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from wafl.base.mover import Mover
-from wafl.base.options import Part
+from wafl.base.options import Part, documented
 from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
@@ -22,42 +22,44 @@ from wafl.tasks.task import Moved
 Draw = Callable[[Key, Purpose, int], Tensor]
 
 
+@documented
 @dataclass(frozen=True)
 class ObjectiveState:
-    """What an objective is given in addition to the examples.
+    """What an objective is given in addition to the examples."""
 
-    Args:
-        scalars: its hyperparameters, one value per lane; a learned gamma is one of them.
-        key: its source of randomness, ``[L]``, or ``[1, B]`` if each example has its own key.
-        weight: each example's share of its batch, ``[L, B]``; 0 for padding.
-        memory: what each client keeps between steps, ``[L, M]``, such as FedRobust's map.
-        label_counts: how many examples of each class the client has, ``[L, K]``, if the objective's ``counts_labels``
-            is True and the labels are classes.
-        watched: whether anyone looks at the ``converged`` of the move; otherwise, an example that has moved may count
-            as converged without a look.
-    """
+    scalars: Annotated[
+        Mapping[str, Tensor], "Its hyperparameters, one value per lane; a learned gamma is one of them."
+    ] = field(default_factory=dict[str, Tensor])
+    key: Annotated[Key | None, "Its source of randomness, ``[L]``, or ``[1, B]`` if each example has its own key."] = (
+        None
+    )
+    weight: Annotated[Tensor | None, "Each example's share of its batch, ``[L, B]``; 0 for padding."] = None
+    memory: Annotated[Tensor | None, "What each client keeps between steps, ``[L, M]``, such as FedRobust's map."] = (
+        None
+    )
+    label_counts: Annotated[
+        Tensor | None,
+        "How many examples of each class the client has, ``[L, K]``, if the objective's ``counts_labels`` is True "
+        "and the labels are classes.",
+    ] = None
+    watched: Annotated[
+        bool,
+        "Whether anyone looks at the ``converged`` of the move; otherwise, an example that has moved may count as "
+        "converged without a look.",
+    ] = True
 
-    scalars: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    key: Key | None = None
-    weight: Tensor | None = None
-    memory: Tensor | None = None
-    label_counts: Tensor | None = None
-    watched: bool = True
 
-
+@documented
 @dataclass(frozen=True)
 class Term:
-    """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed.
+    """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed."""
 
-    Args:
-        inputs: examples, moved or not.
-        slopes: the derivative of what is minimized in the outputs at these, ``[L, B, C]``.
-        layer: the name of the layer whose outputs are meant, at examples that are not moved; None means the model's.
-    """
-
-    inputs: Moved
-    slopes: Tensor
-    layer: str | None = None
+    inputs: Annotated[Moved, "Examples, moved or not."]
+    slopes: Annotated[Tensor, "The derivative of what is minimized in the outputs at these, ``[L, B, C]``."]
+    layer: Annotated[
+        str | None,
+        "The name of the layer whose outputs are meant, at examples that are not moved; None means the model's.",
+    ] = None
 
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
         """Its gradient in the parameters ``[L, P]``."""
@@ -69,27 +71,22 @@ class Term:
         )
 
 
+@documented
 @dataclass(frozen=True)
 class Move:
-    """Where an objective moved the examples of every lane.
+    """Where an objective moved the examples of every lane."""
 
-    Args:
-        inputs: the moved examples; :attr:`x_adv` is the same as a plain tensor.
-        y_adv: their labels ``[L, B]``, which may have moved too.
-        value: what the objective maximized, per example ``[L, B]``; for WAFL this is phi_gamma, the robust loss.
-        cost: the transport cost it paid per example, ``d^p(z_adv, z)`` without gamma.
-        converged: whether each example's ascent reached its fixed point.
-        state: what the objective keeps for the next step.
-        terms: what the model descends, if that is not the loss at the moved examples.
-    """
-
-    inputs: Moved
-    y_adv: Tensor
-    value: Tensor
-    cost: Tensor
-    converged: Tensor
-    state: ObjectiveState = field(default_factory=ObjectiveState)
-    terms: tuple[Term, ...] = ()
+    inputs: Annotated[Moved, "The moved examples; :attr:`x_adv` is the same as a plain tensor."]
+    y_adv: Annotated[Tensor, "Their labels ``[L, B]``, which may have moved too."]
+    value: Annotated[
+        Tensor, "What the objective maximized, per example ``[L, B]``; for WAFL this is phi_gamma, the robust loss."
+    ]
+    cost: Annotated[Tensor, "The transport cost it paid per example, ``d^p(z_adv, z)`` without gamma."]
+    converged: Annotated[Tensor, "Whether each example's ascent reached its fixed point."]
+    state: Annotated[ObjectiveState, "What the objective keeps for the next step."] = field(
+        default_factory=ObjectiveState
+    )
+    terms: Annotated[tuple[Term, ...], "What the model descends, if that is not the loss at the moved examples."] = ()
 
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
@@ -211,7 +208,7 @@ def sum_of(tensors: Sequence[Tensor]) -> Tensor:
 def move_at_layer(
     objective: Objective, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None
 ) -> Move:
-    """What an objective does if the ball lives in the space of a layer's output."""
+    """The move of an objective whose ball lives in the space of a layer's output."""
     behind = problem.behind(layer, x)
     move = objective(behind, behind.at_rest, y, state)
     return replace(move, inputs=behind.shifted(move.x_adv))

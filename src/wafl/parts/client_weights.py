@@ -6,67 +6,58 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Part
+from wafl.base.options import Part, documented
 from wafl.base.random import Purpose
 from wafl.parts.feistel import first
 from wafl.parts.schedule import Schedule
 
 
+@documented
 @dataclass(frozen=True)
 class Round:
-    """What a rule knows about a round.
+    """What a rule knows about a round."""
 
-    Args:
-        number: the round, counted from 0.
-        seed: the seed of the run.
-        num_clients: the number of all clients.
-        cohort: the number of clients that the schedule asks for.
-        local_steps: K, the most local steps that any client takes.
-        num_examples: the number of examples of each client; 0 if the server does not know it.
-        last_losses: what each client reported in the round before, for a rule whose ``remembers_losses`` is True; NaN
-            for a client that did not report.
-    """
-
-    number: int
-    seed: int
-    num_clients: int
-    cohort: int
-    local_steps: int
-    num_examples: Sequence[int] = ()
-    last_losses: Tensor | None = None
+    number: Annotated[int, "The round, counted from 0."]
+    seed: Annotated[int, "The seed of the run."]
+    num_clients: Annotated[int, "The number of all clients."]
+    cohort: Annotated[int, "The number of clients that the schedule asks for."]
+    local_steps: Annotated[int, "The most local steps that any client takes, the paper's K."]
+    num_examples: Annotated[
+        Sequence[int], "The number of examples of each client; 0 if the server does not know it."
+    ] = ()
+    last_losses: Annotated[
+        Tensor | None,
+        "What each client reported in the round before, for a rule whose ``remembers_losses`` is True; NaN for a "
+        "client that did not report.",
+    ] = None
 
 
+@documented
 @dataclass(frozen=True)
 class Cohort:
-    """Who trains in a round.
+    """Who trains in a round."""
 
-    Args:
-        clients: the clients, in ascending order.
-        weights: how much each of them counts in the mean; only the ratios matter.
-    """
-
-    clients: tuple[int, ...]
-    weights: Tensor
+    clients: Annotated[tuple[int, ...], "The clients, in ascending order."]
+    weights: Annotated[Tensor, "How much each of them counts in the mean; only the ratios matter."]
 
 
+@documented
 @dataclass(frozen=True)
 class LossQuery:
-    """Who reports a loss in a round, and where.
+    """Who reports a loss in a round, and where."""
 
-    Args:
-        clients: the clients to ask.
-        step: they report at the mean of the cohort's iterates after this many local steps, once the cohort has trained.
-            With 0 they report at the model of the server, before anybody trains: the weights of the round then follow
-            from the losses, and :meth:`ClientWeights.draw` is given these.
-    """
-
-    clients: tuple[int, ...]
-    step: int
+    clients: Annotated[tuple[int, ...], "The clients to ask."]
+    step: Annotated[
+        int,
+        "They report at the mean of the cohort's iterates after this many local steps, once the cohort has "
+        "trained. With 0 they report at the model of the server, before anybody trains: the weights of the round "
+        "then follow from the losses, and :meth:`ClientWeights.draw` is given these.",
+    ]
 
 
 class ClientWeights(Part, ABC):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from wafl.base.options import Part
+from wafl.base.options import Part, documented
 from wafl.parts.client_weights import ClientWeights
 from wafl.parts.messages import Query, Replies, Vectors
 
@@ -17,41 +17,35 @@ def _outside(params: Tensor) -> Tensor:
     raise ValueError("gradient_at() can be called only in direction(), where there is a batch")
 
 
+@documented
 @dataclass(frozen=True)
 class LocalState:
-    """What a local step is given, for all lanes at once.
+    """What a local step is given, for all lanes at once."""
 
-    Args:
-        start: the parameters that the server sent, ``[L, P]``.
-        params: the parameters now, ``[L, P]``.
-        scalars: the hyperparameters, each ``[L, 1]``.
-        vectors: what the server sent with the parameters, each ``[L, P]``.
-        memory: what each client kept from its last round, ``[L, M]``.
-        carry: what the step keeps within this round, one row per lane.
-        gradient_at: the gradient ``[L, P]`` of the same batch at other parameters ``[L, P]``, where its examples are
-            moved anew; for a step that declares more than one of :attr:`LocalStep.gradients`, in ``direction`` alone.
-    """
-
-    start: Tensor
-    params: Tensor
-    scalars: Mapping[str, Tensor]
-    vectors: Vectors
-    memory: Tensor | None = None
-    carry: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    gradient_at: Callable[[Tensor], Tensor] = _outside
+    start: Annotated[Tensor, "The parameters that the server sent, ``[L, P]``."]
+    params: Annotated[Tensor, "The parameters now, ``[L, P]``."]
+    scalars: Annotated[Mapping[str, Tensor], "The hyperparameters, each ``[L, 1]``."]
+    vectors: Annotated[Vectors, "What the server sent with the parameters, each ``[L, P]``."]
+    memory: Annotated[Tensor | None, "What each client kept from its last round, ``[L, M]``."] = None
+    carry: Annotated[Mapping[str, Tensor], "What the step keeps within this round, one row per lane."] = field(
+        default_factory=dict[str, Tensor]
+    )
+    gradient_at: Annotated[
+        Callable[[Tensor], Tensor],
+        "The gradient ``[L, P]`` of the same batch at other parameters ``[L, P]``, where its examples are moved "
+        "anew; for a step that declares more than one of :attr:`LocalStep.gradients`, in ``direction`` alone.",
+    ] = _outside
 
 
+@documented
 @dataclass(frozen=True)
 class Outcome:
-    """How a client's round ends.
+    """How a client's round ends."""
 
-    Args:
-        memory: what the client keeps until its next round, ``[L, M]``.
-        vectors: what it sends in addition to its parameters, each ``[L, P]``.
-    """
-
-    memory: Tensor | None = None
-    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    memory: Annotated[Tensor | None, "What the client keeps until its next round, ``[L, M]``."] = None
+    vectors: Annotated[Vectors, "What it sends in addition to its parameters, each ``[L, P]``."] = field(
+        default_factory=dict[str, Tensor]
+    )
 
 
 class LocalStep(Part):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+
+from wafl.base.options import documented
 
 PARAMS = "params"
 """The vector that every client sends back after training: where its parameters ended."""
@@ -17,52 +19,44 @@ Vectors = Mapping[str, Tensor]
 """Vectors as long as the parameters, by name."""
 
 
+@documented
 @dataclass(frozen=True)
 class State:
-    """All that a server remembers between queries: plain data, so a checkpoint is the state.
+    """All that a server remembers between queries: plain data, so a checkpoint is the state."""
 
-    Args:
-        round: the round that comes next, or is under way.
-        params: the model, one vector ``[P]``.
-        client_weights: lambda, one weight per client.
-        scalars: the objective's hyperparameters, among them a learned gamma.
-        vectors: what the server and the local step remember, and a snapshot until its losses are known.
-    """
-
-    round: int
-    params: Tensor
-    client_weights: Tensor
-    scalars: Mapping[str, float] = field(default_factory=dict[str, float])
-    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    round: Annotated[int, "The round that comes next, or is under way."]
+    params: Annotated[Tensor, "The model, one vector ``[P]``."]
+    client_weights: Annotated[Tensor, "Lambda, one weight per client."]
+    scalars: Annotated[Mapping[str, float], "The objective's hyperparameters, among them a learned gamma."] = field(
+        default_factory=dict[str, float]
+    )
+    vectors: Annotated[
+        Vectors, "What the server and the local step remember, and a snapshot until its losses are known."
+    ] = field(default_factory=dict[str, Tensor])
 
 
+@documented
 @dataclass(frozen=True)
 class Query:
-    """Work asked of clients: to train from ``params``, or to report their loss there.
+    """Work asked of clients: to train from ``params``, or to report their loss there."""
 
-    Args:
-        kind: ``"train"`` or ``"loss"``.
-        round: the number of the round.
-        seed: the seed of the run.
-        clients: the clients that are asked.
-        weights: how much each client's reply will count.
-        params: where clients start, or report their loss.
-        scalars: the hyperparameters of a round: learning rate, gamma, ...
-        vectors: what a local step needs in addition to the parameters.
-        iterates: iterates to send back, by name: each is taken after that many local steps.
-        sends: the names of the further vectors that the local step sends back, with its model or with its loss.
-    """
-
-    kind: Literal["train", "loss"]
-    round: int
-    seed: int
-    clients: tuple[int, ...]
-    weights: Tensor
-    params: Tensor
-    scalars: Mapping[str, float]
-    vectors: Vectors = field(default_factory=dict[str, Tensor])
-    iterates: Mapping[str, int] = field(default_factory=dict[str, int])
-    sends: tuple[str, ...] = ()
+    kind: Annotated[Literal["train", "loss"], '``"train"`` or ``"loss"``.']
+    round: Annotated[int, "The number of the round."]
+    seed: Annotated[int, "The seed of the run."]
+    clients: Annotated[tuple[int, ...], "The clients that are asked."]
+    weights: Annotated[Tensor, "How much each client's reply will count."]
+    params: Annotated[Tensor, "Where clients start, or report their loss."]
+    scalars: Annotated[Mapping[str, float], "The hyperparameters of a round: learning rate, gamma, ..."]
+    vectors: Annotated[Vectors, "What a local step needs in addition to the parameters."] = field(
+        default_factory=dict[str, Tensor]
+    )
+    iterates: Annotated[
+        Mapping[str, int], "Iterates to send back, by name: each is taken after that many local steps."
+    ] = field(default_factory=dict[str, int])
+    sends: Annotated[
+        tuple[str, ...],
+        "The names of the further vectors that the local step sends back, with its model or with its loss.",
+    ] = ()
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -70,23 +64,20 @@ class Query:
         return (PARAMS, *self.iterates, *self.sends) if self.kind == "train" else self.sends
 
 
+@documented
 @dataclass(frozen=True)
 class Replies:
     """What clients send back: one row per client.
 
     The means are over a client's first batch if it trains, and over all its examples if it reports its loss.
-
-    Args:
-        clients: the clients that replied, in the order of the rows.
-        loss: the mean of what each client minimizes, at the parameters it was sent.
-        cost: the mean transport cost that its objective paid there.
-        vectors: the vectors that the query wanted, each ``[clients, P]``.
     """
 
-    clients: tuple[int, ...]
-    loss: Tensor
-    cost: Tensor
-    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    clients: Annotated[tuple[int, ...], "The clients that replied, in the order of the rows."]
+    loss: Annotated[Tensor, "The mean of what each client minimizes, at the parameters it was sent."]
+    cost: Annotated[Tensor, "The mean transport cost that its objective paid there."]
+    vectors: Annotated[Vectors, "The vectors that the query wanted, each ``[clients, P]``."] = field(
+        default_factory=dict[str, Tensor]
+    )
 
     @property
     def params(self) -> Tensor:

@@ -11,7 +11,7 @@ from wafl.parts.messages import Replies, Vectors, weighted_mean
 
 
 class Optimizer(Part, ABC):
-    """From the mean of the clients' models to the next model: ``mean - params`` stands in for a negative gradient."""
+    """A step from the mean of the clients' models to the next model: ``mean - params`` is the negative gradient."""
 
     slot = "server"
 
@@ -25,7 +25,7 @@ class Optimizer(Part, ABC):
 
 
 class Server(Part, ABC):
-    """From the clients' replies to the next model; what it remembers is in its own vectors."""
+    """What makes the next model of the clients' replies; a server remembers things in vectors of its own."""
 
     slot = "server"
     optimizer: Optimizer | None = None

@@ -72,7 +72,7 @@ class Tolerance:
         return math.inf if self.clip is None else self.clip
 
     def remote(self) -> Tolerance:
-        """The same where clients are on other machines: there, by default, long updates are shortened."""
+        """The tolerance for clients on other machines, where by default long updates are shortened."""
         return replace(self, clip=REMOTE_CLIP) if self.clip is None else self
 
     def enough(self, replies: int, asked: int) -> bool:

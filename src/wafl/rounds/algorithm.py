@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
+from wafl.base.options import documented
 from wafl.objectives import Objective
 from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
@@ -47,24 +48,22 @@ class Parts(Protocol):
     def local(self) -> LocalStep: ...
 
 
+@documented
 @dataclass(frozen=True)
 class Algorithm:
-    """Draw a cohort, let its clients train, let the server combine their models, and let gamma and the weights learn.
+    """A method on a schedule: it asks for client work round by round, and makes the next state of the replies."""
 
-    Args:
-        method: the objective, the client weights, the server and the local step.
-        schedule: rounds, cohort, local work and learning rate.
-        num_examples: the number of training examples of each client.
-        lowest_gamma: what a learned gamma must not fall below, as a function of the parameters.
-        num_statistics: how many numbers at the end of the parameters are statistics. Their next value is the server's
-            aggregate of the clients' values, whatever its optimizer does with the rest.
-    """
-
-    method: Parts
-    schedule: Schedule
-    num_examples: Sequence[int]
-    lowest_gamma: Callable[[Tensor], float]
-    num_statistics: int = 0
+    method: Annotated[Parts, "The objective, the client weights, the server and the local step."]
+    schedule: Annotated[Schedule, "Rounds, cohort, local work and learning rate."]
+    num_examples: Annotated[Sequence[int], "The number of training examples of each client."]
+    lowest_gamma: Annotated[
+        Callable[[Tensor], float], "What a learned gamma must not fall below, as a function of the parameters."
+    ]
+    num_statistics: Annotated[
+        int,
+        "How many numbers at the end of the parameters are statistics. Their next value is the server's aggregate "
+        "of the clients' values, whatever its optimizer does with the rest.",
+    ] = 0
 
     def __post_init__(self) -> None:
         method, objective = self.method, self.method.objective

@@ -25,9 +25,7 @@ class Caps:
     tests: Annotated[int, Count(), "The most test examples of a client."] = 10**6
     classes: Annotated[int, Count(), "The most classes, or targets of a regression."] = 1000
     shape: Annotated[
-        tuple[int, ...] | None,
-        Listed(Count()),
-        "The shape of an example; by default any with up to a million numbers.",
+        tuple[int, ...] | None, Listed(Count()), "The shape of an example; by default any with up to a million numbers."
     ] = None
     loss: Annotated[float, Positive(infinite=True), "The largest mean loss of a client."] = math.inf
     cost: Annotated[float, Positive(infinite=True), "The largest mean transport cost of a client."] = math.inf

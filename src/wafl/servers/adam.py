@@ -11,34 +11,29 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Range, Tunable, check_options, maker
+from wafl.base.options import Positive, Range, Tunable, documented, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
+@documented
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """``params <- params + rate m / (sqrt(v) + tau)``, where m and v are running means of d and of its square.
 
     ``m <- beta1 m + (1 - beta1) d`` and ``v <- beta2 v + (1 - beta2) d^2``, with the direction ``d = mean - params``.
     As in the paper, v starts at ``tau^2`` and there is no bias correction.
-
-    Args:
-        rate: the server's learning rate.
-        beta1: the share of the last mean direction that is kept.
-        beta2: the share of the last mean square that is kept.
-        tau: added to the root mean square; the larger it is, the less the step adapts.
     """
 
     rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 0.01
     beta1: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean direction that is kept."] = 0.9
     beta2: Annotated[float, Range(0, 1, high_open=True), "The share of the last mean square that is kept."] = 0.99
-    tau: Annotated[float, Positive(), Tunable(gentle="high"), "Added to the root mean square: larger adapts less."] = (
-        1e-3
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    tau: Annotated[
+        float,
+        Positive(),
+        Tunable(gentle="high"),
+        "Added to the root mean square; the larger it is, the less the step adapts.",
+    ] = 1e-3
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         return {"mean": torch.zeros_like(params), "square": torch.full_like(params, self.tau**2)}

@@ -8,20 +8,21 @@ from typing import Annotated
 
 from torch import Tensor
 
+from wafl.base.options import documented
 from wafl.parts.messages import Replies, Vectors
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.sgd import SGD
 
-Stepping = Annotated[Optimizer, "What is made of the aggregate (wafl.servers); by default the next model."]
+Stepping = Annotated[
+    Optimizer,
+    "The step from the aggregate to the next model (wafl.servers); by default the aggregate is the next model.",
+]
 
 
+@documented
 @dataclass(frozen=True)
 class Aggregating(Server):
-    """A server that hands one model, its aggregate of the clients' models, to an optimizer.
-
-    Args:
-        optimizer: what is made of the aggregate; by default it is the next model.
-    """
+    """A server that hands one model, its aggregate of the clients' models, to an optimizer."""
 
     optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -9,22 +9,18 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from wafl.base.options import maker
+from wafl.base.options import documented, maker
 from wafl.parts.messages import weighted_mean
-from wafl.parts.server import Optimizer
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.aggregating import Aggregating, Stepping
 from wafl.servers.sgd import SGD
 
 
+@documented
 @dataclass(frozen=True)
 class Averaging(Aggregating):
-    """The weighted mean of the clients' models, handed to an optimizer.
+    """The weighted mean of the clients' models, handed to an optimizer."""
 
-    Args:
-        optimizer: what is made of the mean; by default it is the next model.
-    """
-
-    optimizer: Optimizer = field(default_factory=SGD)
+    optimizer: Stepping = field(default_factory=SGD)
 
     @property
     def averages(self) -> bool:

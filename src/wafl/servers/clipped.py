@@ -11,28 +11,24 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import Positive, check_options, maker
+from wafl.base.options import Positive, documented, maker
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
 
 
+@documented
 @dataclass(frozen=True)
 class Clipped(Aggregating):
     """The mean, weighted by lambda, of the models with updates of at most ``multiple`` times the median length.
 
     The median knows no weights: every client of the round has one vote, and of two updates the longer is compared with
     the shorter. If no update is that long, the result is that of :class:`Averaging`, bit for bit.
-
-    Args:
-        multiple: how many times the median length an update may have; a longer one is shortened.
-        optimizer: what is made of the mean; by default it is the next model.
     """
 
-    multiple: Annotated[float, Positive(), "How many times the median length an update may have."] = 1.0
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    multiple: Annotated[
+        float, Positive(), "How many times the median length an update may have; a longer one is shortened."
+    ] = 1.0
 
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
         lengths = lengths_of(params, models)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import Count, Positive, check_options, maker
+from wafl.base.options import Count, Positive, documented, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
@@ -20,6 +20,7 @@ SETTLED = 1e-12
 """The iteration ends when no share of a client changes by more than this."""
 
 
+@documented
 @dataclass(frozen=True)
 class GeometricMedian(Aggregating):
     """The model z with the smallest ``sum_i lambda_i ||model_i - z||``.
@@ -27,18 +28,10 @@ class GeometricMedian(Aggregating):
     Weiszfeld's iteration takes the mean of the models with weights ``lambda_i / max(||model_i - z||, smoothing)``, over
     and over; ``smoothing`` is relative to the length of the longest update. Client weights count as votes: whoever has
     more than half of the weight decides alone.
-
-    Args:
-        iterations: the most iterations.
-        smoothing: distances below this share of the longest update count as this.
-        optimizer: what is made of the median; by default it is the next model.
     """
 
     iterations: Annotated[int, Count(), "The most of Weiszfeld's iterations."] = 1000
     smoothing: Annotated[float, Positive(), "Distances below this share of the longest update count as this."] = 1e-6
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
         # Every iterate is a mean of the models, so the iteration runs on its shares and the models' inner products.

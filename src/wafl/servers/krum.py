@@ -1,6 +1,6 @@
 """Krum and multi-Krum: the client models that lie closest to most others.
 
-Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with objectives: Byzantine tolerant gradient descent"
+Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient descent"
 (NeurIPS 2017).
 """
 
@@ -12,28 +12,22 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Count, check_options, maker
+from wafl.base.options import Count, documented, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
 
 
+@documented
 @dataclass(frozen=True)
 class Krum(Aggregating):
     """The model whose ``n - liars - 2`` nearest others are the nearest, in the sum of squared distances.
 
     Distances know no weights; a client without weight takes no part. The chosen client's model is the aggregate, so
     what only the other clients' data could teach is lost.
-
-    Args:
-        liars: how many clients per round may lie; there must be at least ``2 liars + 3`` clients per round.
-        optimizer: what is made of the model; by default it is the next model.
     """
 
     liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 2 liars + 3 clients."] = 1
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def check(self, num_clients: int) -> None:
         if num_clients < 2 * self.liars + 3:
@@ -64,15 +58,10 @@ class Krum(Aggregating):
 krum = maker(Krum)
 
 
+@documented
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """The mean of the ``kept`` models with the best scores of :class:`Krum`, weighted by lambda.
-
-    Args:
-        liars: how many clients per round may lie; there must be at least ``2 liars + 3`` clients per round.
-        kept: how many models count; by default ``n - liars - 2``.
-        optimizer: what is made of the mean; by default it is the next model.
-    """
+    """The mean of the ``kept`` models with the best scores of :class:`Krum`, weighted by lambda."""
 
     kept: Annotated[int | None, Count(), "How many models count; by default all but liars + 2 of a round."] = None
 

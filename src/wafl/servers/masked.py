@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable, check_options, maker
+from wafl.base.options import Range, Tunable, documented, maker
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
 
@@ -19,22 +19,16 @@ Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a p
 """The option of the server and of FedGMA."""
 
 
+@documented
 @dataclass(frozen=True)
 class Masked(Aggregating):
     """The mean update, coordinate by coordinate times how far the clients agree on its sign.
 
     The agreement ``|sum_i w_i sign(update_i)|`` of a coordinate is 1 if all clients move it the same way. At or above
     ``threshold`` the coordinate moves in full; below it by its agreement. With a threshold of 0 this is the mean.
-
-    Args:
-        threshold: the agreement at which a coordinate moves in full, in [0, 1].
-        optimizer: what is made of the masked mean; by default it is the next model.
     """
 
     threshold: Agreement = 0.4
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
         updates = models - params

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.base.options import maker
+from wafl.base.options import documented, maker
 from wafl.parts.columns import by_columns
 from wafl.servers.aggregating import Aggregating
 
@@ -19,6 +19,7 @@ ROUNDING = 1e-12
 """Shares of the weight that differ by less are the same."""
 
 
+@documented
 @dataclass(frozen=True)
 class Median(Aggregating):
     """Each parameter is the weighted median of the clients' values: half of the weight lies on either side.
@@ -26,9 +27,6 @@ class Median(Aggregating):
     With equal weights that is the usual median, the mean of the two middle values if there are two. Client weights
     count as votes: whoever has more than half of the weight decides alone. Sizes are claims, so if clients may lie use
     ``client_weights="uniform"``, or cap the examples that a client may claim.
-
-    Args:
-        optimizer: what is made of the median; by default it is the next model.
     """
 
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:

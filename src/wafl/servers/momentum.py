@@ -12,25 +12,18 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Range, Tunable, check_options, maker
+from wafl.base.options import Positive, Range, Tunable, documented, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
+@documented
 @dataclass(frozen=True)
 class Momentum(Optimizer):
-    """``v <- beta v + (mean - params)``, ``params <- params + rate v``.
-
-    Args:
-        rate: the server's learning rate.
-        beta: the share of the last velocity that is kept.
-    """
+    """``v <- beta v + (mean - params)``, ``params <- params + rate v``."""
 
     rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
     beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         return {"velocity": torch.zeros_like(params)}

@@ -7,23 +7,17 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import Positive, check_options, maker
+from wafl.base.options import Positive, documented, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
+@documented
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """``params <- params + rate (mean - params)``.
-
-    Args:
-        rate: the server's learning rate; 1 takes the clients' mean.
-    """
+    """``params <- params + rate (mean - params)``."""
 
     rate: Annotated[float, Positive(), "The server's learning rate; 1 takes the clients' mean."] = 1.0
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
         return mean if self.rate == 1.0 else params + self.rate * (mean - params), vectors

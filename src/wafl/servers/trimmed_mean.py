@@ -12,11 +12,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, check_options, maker
+from wafl.base.options import Range, documented, maker
 from wafl.parts.columns import by_columns
 from wafl.servers.aggregating import Aggregating
 
 
+@documented
 @dataclass(frozen=True)
 class TrimmedMean(Aggregating):
     """Each parameter is the mean of the clients' values without the lowest and the highest, by weight.
@@ -24,10 +25,6 @@ class TrimmedMean(Aggregating):
     ``trim`` is the share of the weight that is cut off at either end; a client that is cut only in part counts with the
     rest of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are cut. It
     holds against liars that have at most this share of the weight.
-
-    Args:
-        trim: the share of the weight that is cut off at either end.
-        optimizer: what is made of the mean; by default it is the next model.
     """
 
     trim: Annotated[
@@ -35,9 +32,6 @@ class TrimmedMean(Aggregating):
         Range(0, 0.5, high_open=True, hint=": it is cut off at both ends"),
         "The share of the weight that is cut off at either end of a parameter's values.",
     ] = 0.2
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
         shares = (weights.double() / weights.sum()).to(models.device)

@@ -9,20 +9,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wafl.base.options import maker
+from wafl.base.options import documented, maker
 from wafl.servers.adam import Adam
 
 
+@documented
 @dataclass(frozen=True)
 class Yogi(Adam):
-    """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``.
-
-    Args:
-        rate: the server's learning rate.
-        beta1: the share of the last mean direction that is kept.
-        beta2: how slowly the mean square follows.
-        tau: added to the root mean square; the larger it is, the less the step adapts.
-    """
+    """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``."""
 
     def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
         return square - (1.0 - self.beta2) * latest * (square - latest).sign()

@@ -70,7 +70,7 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
 
 
 def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
-    """Try what a step does, on one lane and one example, and keep what is found out as ``task.traits``."""
+    """Try what a step does, on one lane and one example, and store what the model is like as ``task.traits``."""
     dropouts = _check_repeatable(task, params[0], x[0])
     task.traits = replace(
         task.traits, obstacle=UNTRIED, busy=False, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
 
+from wafl.base.options import documented
 from wafl.tasks.modes.statistics import layers_in_training, names_of
 
 
+@documented
 @dataclass(frozen=True)
 class Layout:
-    """The shapes of what a flat vector holds, by name and in order: parameters, then statistics.
+    """The shapes of what a flat vector holds, by name and in order: parameters, then statistics."""
 
-    Args:
-        params: the parameters that are trained.
-        statistics: the running statistics of BatchNorm layers that are learned, numbers with no gradient.
-    """
-
-    params: Mapping[str, torch.Size]
-    statistics: Mapping[str, torch.Size]
+    params: Annotated[Mapping[str, torch.Size], "The parameters that are trained."]
+    statistics: Annotated[
+        Mapping[str, torch.Size],
+        "The running statistics of BatchNorm layers that are learned, numbers with no gradient.",
+    ]
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:

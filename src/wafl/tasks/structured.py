@@ -164,7 +164,7 @@ class LayeredTask(Task):
         return losses, gradient
 
     def _by_autograd(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, with the casts of a reduced precision."""
+        """Losses and their weighted gradient with the casts of a reduced precision."""
         with torch.enable_grad():
             point = params.detach().requires_grad_()
             losses = self.losses(point, x, y)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from wafl.base.options import documented
 from wafl.base.random import Key
 from wafl.tasks.gpu import precision
 from wafl.tasks.gpu.pooling import with_pooling
@@ -39,23 +40,20 @@ Params = Tensor | tuple[Tensor, ...]
 """Parameters as one vector, or one by one, as layers read them."""
 
 
+@documented
 @dataclass(frozen=True)
 class Traits:
-    """What is found out about a model by trying it (:func:`wafl.tasks.fitness.check_fitness`).
+    """What is found out about a model by trying it (:func:`wafl.tasks.fitness.check_fitness`)."""
 
-    Args:
-        obstacle: why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another.
-        busy: whether a single lane keeps the processor busy, so that lanes are faster one after another.
-        dropout: whether the model drops anything while it trains.
-        integers: whether the model takes integers, such as the numbers of words.
-        movable: whether the outputs have a gradient in the inputs.
-    """
-
-    obstacle: str | None = None
-    busy: bool = False
-    dropout: bool = False
-    integers: bool = False
-    movable: bool = True
+    obstacle: Annotated[
+        str | None, "Why ``torch.func.vmap`` cannot compute all lanes at once, so that they go one after another."
+    ] = None
+    busy: Annotated[
+        bool, "Whether a single lane keeps the processor busy, so that lanes are faster one after another."
+    ] = False
+    dropout: Annotated[bool, "Whether the model drops anything while it trains."] = False
+    integers: Annotated[bool, "Whether the model takes integers, such as the numbers of words."] = False
+    movable: Annotated[bool, "Whether the outputs have a gradient in the inputs."] = True
 
     @property
     def batched(self) -> bool:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wafl.base.options import documented, maker
 from wafl.parts.schedule import Schedule
-from wafl.weights.learned import Learned, StepSize
+from wafl.weights.learned import Learned
 
 
+@documented
 @dataclass(frozen=True)
 class Agnostic(Learned):
-    """See :func:`agnostic`."""
+    """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``."""
 
     asks_everyone = True
     takes_one_step = True
@@ -31,10 +33,4 @@ class Agnostic(Learned):
             )
 
 
-def agnostic(step_size: StepSize = 0.1) -> Agnostic:
-    """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
-    """
-    return Agnostic(step_size)
+agnostic = maker(Agnostic)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.base.options import maker
 from wafl.parts.client_weights import ClientWeights, normalized
 
 
 @dataclass(frozen=True)
 class ByExamples(ClientWeights):
-    """See :func:`by_examples`."""
+    """``n_i / n``: every example counts the same."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return normalized(num_examples)
@@ -22,7 +23,7 @@ class ByExamples(ClientWeights):
 
 @dataclass(frozen=True)
 class Uniform(ClientWeights):
-    """See :func:`uniform`."""
+    """``1 / m``: every client counts the same."""
 
     equal = True
 
@@ -35,7 +36,7 @@ class Uniform(ClientWeights):
 
 @dataclass(frozen=True)
 class Fixed(ClientWeights):
-    """See :func:`fixed`."""
+    """Your own weights, one per client, scaled to sum to 1."""
 
     values: tuple[float, ...]
 
@@ -63,14 +64,8 @@ class Fixed(ClientWeights):
         return False
 
 
-def by_examples() -> ByExamples:
-    """``n_i / n``: every example counts the same."""
-    return ByExamples()
-
-
-def uniform() -> Uniform:
-    """``1 / m``: every client counts the same."""
-    return Uniform()
+by_examples = maker(ByExamples)
+uniform = maker(Uniform)
 
 
 def fixed(values: Sequence[float] | Tensor) -> Fixed:

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.base.options import documented, maker
 from wafl.parts.client_weights import Round
-from wafl.weights.learned import Climb, Learned, StepSize
+from wafl.weights.learned import Climb, Learned
 
 
+@documented
 @dataclass(frozen=True)
 class Group(Learned):
-    """``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients that were asked, then scaled to sum to 1.
+    """GroupDRO over clients: weights that grow exponentially with the losses met so far.
 
-    The losses come with the updates, as those of the paper come with its batches. A client that was not asked keeps its
-    weight, up to the scaling.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
+    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients that were asked, then all weights are scaled to sum
+    to 1. The losses come with the updates, as those of the paper come with its batches. A client that was not asked
+    keeps its weight, up to the scaling.
     """
 
     step_size: Climb = 0.01
@@ -34,10 +34,4 @@ class Group(Learned):
         return torch.softmax(powers, 0)
 
 
-def group_dro(step_size: StepSize = 0.01) -> Group:
-    """GroupDRO over clients: weights that grow exponentially with the losses met so far.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
-    """
-    return Group(step_size)
+group_dro = maker(Group)

@@ -10,32 +10,32 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import check_positive
-from wafl.base.options import EachRound, NotNegative, Positive, Tunable, check_options
+from wafl.base.options import EachRound, NotNegative, Positive, Tunable, documented
 from wafl.parts.client_weights import ClientWeights, Round, normalized
 from wafl.weights.simplex import project_in_place
 
 StepSize = float | Callable[[int], float]
-Climb = Annotated[StepSize, EachRound(Positive()), Tunable(30.0), "How fast the client weights climb the losses."]
+Climb = Annotated[
+    StepSize,
+    EachRound(Positive()),
+    Tunable(30.0),
+    "How fast the client weights climb the losses; in Python, it may be a function of the round.",
+]
 """The option of rules and presets that climb the losses."""
 Evenness = Annotated[float, NotNegative, "The price of client weights that differ from equal ones; 0 has none."]
 """The option of those that keep the weights near equal ones."""
 
 
+@documented
 @dataclass(frozen=True)
 class Learned(ClientWeights):
     """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, starting from equal weights.
 
     By default the cohort is drawn uniformly, and the losses come with the updates. Override what differs.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
     """
 
     step_size: Climb = 0.1
     climbs = True
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return normalized([1.0] * len(num_examples))

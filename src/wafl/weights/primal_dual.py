@@ -14,26 +14,23 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range
+from wafl.base.options import Range, documented, maker
 from wafl.parts.client_weights import Cohort, LossQuery, Round
 from wafl.parts.schedule import Schedule
-from wafl.weights.learned import Evenness, Learned, StepSize
+from wafl.weights.learned import Evenness, Learned
 from wafl.weights.simplex import project_to_simplex
 
 Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."]
 """The option of the rule and of Scaff-PD."""
 
 
+@documented
 @dataclass(frozen=True)
 class PrimalDual(Learned):
-    """``lambda <- argmax <s, lambda> - prox/2 ||lambda - 1/m||^2 - 1/(2 step_size) ||lambda - lambda_before||^2``.
+    """Scaff-PD's weights: all clients report their losses, the weights climb them, and then the clients train.
 
-    Here ``s = loss + extrapolation (loss - loss before)`` holds the losses at the model that is about to be trained.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
-        prox: the price of weights that differ from equal ones.
-        extrapolation: how far the change of the losses is carried on, in [0, 1].
+    ``lambda <- argmax <s, lambda> - prox/2 ||lambda - 1/m||^2 - 1/(2 step_size) ||lambda - lambda_before||^2``, where
+    ``s = loss + extrapolation (loss - loss before)`` holds the losses at the model that is about to be trained.
     """
 
     prox: Evenness = 0.1
@@ -67,12 +64,4 @@ class PrimalDual(Learned):
         return project_to_simplex(climbed / (1.0 + step * self.prox))
 
 
-def primal_dual(step_size: StepSize = 0.1, prox: float = 0.1, extrapolation: float = 1.0) -> PrimalDual:
-    """Scaff-PD's weights: all clients report their losses, the weights climb them, and then the clients train.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
-        prox: the price of weights that differ from equal ones.
-        extrapolation: how far the change of the losses is carried on, in [0, 1].
-    """
-    return PrimalDual(step_size, prox, extrapolation)
+primal_dual = maker(PrimalDual)

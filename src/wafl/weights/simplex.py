@@ -28,7 +28,7 @@ def project_to_simplex(values: Tensor) -> Tensor:
 
 
 def project_in_place(values: Tensor) -> Tensor:
-    """The same, written over the values."""
+    """The nearest point of the probability simplex, written over the values."""
     rows = _Rows(values)
     highest = torch.cat([rows.tops, rows.rest]).amax()
     near = rows.above(-1.0, highest)  # what stays is less than 1 below the largest

@@ -14,22 +14,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.base.options import documented, maker
 from wafl.base.random import Key, Purpose, bits, uniform
 from wafl.parts.client_weights import Cohort, LossQuery, Round, uniform_cohort
-from wafl.weights.learned import Climb, Evenness, Learned, StepSize
+from wafl.weights.learned import Climb, Evenness, Learned
 from wafl.weights.simplex import project_in_place
 
 
+@documented
 @dataclass(frozen=True)
 class Snapshot(Learned):
-    """``lambda <- projection(lambda + K step_size v)``, with v the losses at the snapshot, scaled by ``m / |U|``.
+    """DRFA: like AFL, but from the losses of a random subset U of the clients at a random snapshot of the round.
 
+    ``lambda <- projection(lambda + K step_size v)``, with v the losses at the snapshot, scaled by ``m / |U|``.
     With ``prox`` the weights maximize ``sum_i lambda_i loss_i - prox/2 ||lambda - 1/m||^2``: the step ends with the
     proximal operator of the penalty.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
-        prox: the price of weights that differ from equal ones; 0 is DRFA.
     """
 
     step_size: Climb = 0.01
@@ -62,11 +61,4 @@ class Snapshot(Learned):
         return project_in_place(climbed)
 
 
-def snapshot(step_size: StepSize = 0.01, prox: float = 0.0) -> Snapshot:
-    """DRFA: like AFL, but from the losses of a random subset of the clients at a random snapshot of the round.
-
-    Args:
-        step_size: how fast the weights climb, a number or a function of the round.
-        prox: the price of weights that differ from equal ones (DRFA-Prox); 0 has none.
-    """
-    return Snapshot(step_size, prox)
+snapshot = maker(Snapshot)

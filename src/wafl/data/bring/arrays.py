@@ -54,30 +54,53 @@ class Packed:
     classes: tuple[str, ...] | None
 
 
-def pack_arrays(
-    arrays: Iterable[Client],
-    *,
-    test_fraction: float | None,
-    bounds: tuple[float, float] | None,
-    num_classes: int | None,
-    classes: Sequence[str] | None,
-    preprocess: str | None,
-    seed: int,
-) -> Packed:
-    """See ``Federation.from_arrays``."""
+@dataclass(frozen=True)
+class Reading:
+    """The options of ``Federation.from_arrays``, checked."""
+
+    test_fraction: float | None = None
+    names: Sequence[str] | None = None
+    unit: str | None = None
+    bounds: tuple[float, float] | None = None
+    num_classes: int | None = None
+    classes: Sequence[str] | None = None
+    preprocess: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.preprocess is not None and self.bounds is not None:
+            raise ValueError(f"bounds={self.bounds} follow from preprocess={self.preprocess!r}: leave them out")
+        if self.test_fraction is not None:
+            _HeldOut.check("test_fraction", self.test_fraction)
+        check_seed(self.seed)
+
+    @property
+    def fraction(self) -> float:
+        """The part of each client's examples that is held out, if clients bring no test examples of their own."""
+        return QUARTER if self.test_fraction is None else self.test_fraction
+
+    def agreement(self) -> _Agreement:
+        """What clients are read with, one after another."""
+        return _Agreement(Labels(self.num_classes, self.classes), check_box(self.bounds), self.preprocess)
+
+
+def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
+    """All clients' examples; see ``Federation.from_arrays``."""
     packers = Packer(), Packer()
-    agreement = _agreement(test_fraction, bounds, num_classes, classes, preprocess, seed)
-    fraction = QUARTER if test_fraction is None else test_fraction
+    agreement = reading.agreement()
     for first, block in _blocks(arrays):
         if (together := _together(agreement, first, block, packers[0])) is not None:
-            split = list(_split_together(first, *together, fraction, seed))  # before what lies in the packer is gone
+            # All at once, before what lies in the packer is gone.
+            split = list(_split_together(first, *together, reading.fraction, reading.seed))
             for packer, (x, y, sizes) in zip(packers, split, strict=True):
                 packer.add(x, y, sizes)
             continue
         clients = [agreement.read(client, item) for client, item in enumerate(block, first)]
-        if agreement.with_tests and test_fraction is not None:
-            raise ValueError(f"test_fraction={test_fraction}, but clients have test data of their own: leave it out")
-        for parts in clients if agreement.with_tests else _split(first, clients, fraction, seed):
+        if agreement.with_tests and reading.test_fraction is not None:
+            raise ValueError(
+                f"test_fraction={reading.test_fraction}, but clients have test data of their own: leave it out"
+            )
+        for parts in clients if agreement.with_tests else _split(first, clients, reading.fraction, reading.seed):
             for packer, (x, y) in zip(packers, parts, strict=True):
                 packer.add(x, y, torch.tensor([len(y)]))
     train, test = (packer.finish() for packer in packers)
@@ -86,32 +109,20 @@ def pack_arrays(
     return _finished(agreement, train, test)
 
 
-def pack_offsets(
-    x: Any,
-    y: Any,
-    offsets: Any,
-    *,
-    test_fraction: float | None,
-    bounds: tuple[float, float] | None,
-    num_classes: int | None,
-    classes: Sequence[str] | None,
-    preprocess: str | None,
-    seed: int,
-) -> Packed:
-    """See ``Federation.from_offsets``."""
-    agreement = _agreement(test_fraction, bounds, num_classes, classes, preprocess, seed)
+def pack_offsets(x: Any, y: Any, offsets: Any, reading: Reading) -> Packed:
+    """All clients' examples; see ``Federation.from_offsets``."""
+    agreement = reading.agreement()
     ends = _check_offsets(offsets, len(x))
     try:
         ((examples, labels),) = agreement.read(0, (x, y))
     except ValueError:
-        again = _agreement(test_fraction, bounds, num_classes, classes, preprocess, seed)
+        again = reading.agreement()
         for client, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):  # whose mistake it is
             again.read(client, (x[begin:end], y[begin:end]))
         raise
-    fraction, sizes = QUARTER if test_fraction is None else test_fraction, ends.diff()
     parts = [
         Examples(x, y, torch.cat([ends[:1], counts.cumsum(0)]))
-        for x, y, counts in _split_together(0, examples, labels, sizes, fraction, seed)
+        for x, y, counts in _split_together(0, examples, labels, ends.diff(), reading.fraction, reading.seed)
     ]
     return _finished(agreement, *parts)
 
@@ -135,21 +146,6 @@ def _check_offsets(offsets: Any, count: int) -> Tensor:
             "least one example"
         )
     return ends
-
-
-def _agreement(
-    test_fraction: float | None,
-    bounds: tuple[float, float] | None,
-    num_classes: int | None,
-    classes: Sequence[str] | None,
-    preprocess: str | None,
-    seed: int,
-) -> _Agreement:
-    """What clients are read with, after the options have been checked."""
-    if test_fraction is not None:
-        _HeldOut.check("test_fraction", test_fraction)
-    check_seed(seed)
-    return _Agreement(Labels(num_classes, classes), check_box(bounds), preprocess)
 
 
 def _finished(agreement: _Agreement, train: Examples, test: Examples) -> Packed:

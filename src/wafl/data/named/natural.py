@@ -62,7 +62,7 @@ class NaturalSource:
         return place if place.exists() else None
 
     def load(self, data_dir: Path) -> Table:
-        """Read it; an error with the remedy if it is not here, or is not what it should be."""
+        """The table of the data set; an error with the remedy if it is not here, or is not what it should be."""
         require(self.module.partition(".")[0], extra="natural", what=f"the data set {self.name}")
         path = self.find(data_dir)
         if path is None and self.brought:

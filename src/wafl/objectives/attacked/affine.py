@@ -12,31 +12,25 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Tunable, check_options, maker
+from wafl.base.options import Positive, Tunable, documented, maker
 from wafl.objectives.base import Move, Objective, ObjectiveState, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class Affine(Objective):
     """Replace x by ``A x + b``, with one map per client that ascends ``loss - penalty (||A - I||^2 + ||b||^2)``.
 
     The map takes one ascent step per local step, at the same point as the model's gradient, and stays with its client
     between rounds.
-
-    Args:
-        penalty: the price of a map's distance from the identity.
-        step_size: how far the map moves per local step.
     """
 
     penalty: Annotated[float, Positive(), Tunable(30.0, "high"), "The price of a map's distance from the identity."] = (
         1.0
     )
     step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def scalars(self) -> dict[str, float]:
         return {"penalty": self.penalty, "step_size": self.step_size}

@@ -17,7 +17,7 @@ from torch import Tensor
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, check_inside
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
-from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, check_options, maker
+from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, documented, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.objectives.base import (
     Move,
@@ -35,25 +35,10 @@ from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How many steps an ascent takes, and from how many random starts, if any."""
-
-    steps: int = 1
-    random_start: bool = False
-    restarts: int = 1
-
-
+@documented
 @dataclass(frozen=True)
 class BoundedAscent(Objective):
-    """One gradient step to the surface of the ball of radius epsilon (FGSM).
-
-    Args:
-        epsilon: the radius, in the units of the data.
-        norm: 2 or inf.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
-    """
+    """One gradient step to the surface of the ball of radius epsilon (FGSM)."""
 
     epsilon: Annotated[
         float,
@@ -65,20 +50,19 @@ class BoundedAscent(Objective):
     bounds: Annotated[
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
     ] = DATA
-    space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
+    space: Annotated[
+        str | None, "The name of the layer whose output is moved instead of the inputs, which may be integers."
+    ] = None
+    random_start = False
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         check_space(self.space, self.bounds)
 
     @property
     def box(self) -> tuple[float, float] | None:
         return box_of(self.bounds)
-
-    @property
-    def pace(self) -> Pace:
-        return Pace()
 
     def scalars(self) -> dict[str, float]:
         return {"epsilon": self.epsilon, "step_size": self.epsilon}
@@ -92,7 +76,7 @@ class BoundedAscent(Objective):
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )
-        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.pace.random_start else [torch.zeros_like(flat)]
+        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.random_start else [torch.zeros_like(flat)]
         moves = (self._ascend(problem, x, y, start, epsilon, step_size) for start in starts)
         return replace(reduce(better, moves), state=state)
 
@@ -101,7 +85,7 @@ class BoundedAscent(Objective):
     ) -> Move:
         flat = x.flatten(2)
         delta = self._project(flat, delta, epsilon)
-        for _ in range(self.pace.steps):
+        for _ in range(self.steps):
             gradient = problem.gradient((flat + delta).view_as(x), y).flatten(2)
             delta = self._project(flat, delta + step_size * self._direction(gradient), epsilon)
         x_adv = (flat + delta).view_as(x)
@@ -132,39 +116,33 @@ class BoundedAscent(Objective):
         """One point per restart, uniform in the ball."""
         lanes, batch, features = flat.shape
         if self.norm == math.inf:
-            draws = example_draws(uniform, key, batch, self.pace.restarts * features).to(flat)
-            starts = draws.unflatten(-1, (self.pace.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
+            draws = example_draws(uniform, key, batch, self.restarts * features).to(flat)
+            starts = draws.unflatten(-1, (self.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
             return [epsilon * (2.0 * start - 1.0) for start in starts]
         # The extra column gives the radius its distribution.
-        draws = example_draws(normal, key, batch, self.pace.restarts * (features + 1)).to(flat)
-        starts = draws.unflatten(-1, (self.pace.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
+        draws = example_draws(normal, key, batch, self.restarts * (features + 1)).to(flat)
+        starts = draws.unflatten(-1, (self.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
         levels = [torch.special.ndtr(start[..., -1:]) ** (1.0 / features) for start in starts]
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
 
+@documented
 @dataclass(frozen=True)
 class ProjectedAscent(BoundedAscent):
-    """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM).
+    """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM)."""
 
-    Args:
-        epsilon: the radius, in the units of the data.
-        norm: 2 or inf.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
-        step_size: the length of a step; by default ``2.5 epsilon / steps``, so that the steps can cross the whole
-            ball, and epsilon for a single step.
-        steps: the number of steps.
-        random_start: start at a random point of the ball.
-        restarts: the number of random starts, of which each example keeps the best.
-        share: the share of the loss at moved examples; the rest of the loss is at the examples themselves.
-    """
-
-    step_size: Annotated[float | None, Positive(), "The length of a step; by default 2.5 epsilon / steps."] = None
-    steps: Annotated[int, Count(), "Steps of the ascent."] = 10
+    step_size: Annotated[
+        float | None,
+        Positive(),
+        "The length of a step; by default 2.5 epsilon / steps, which crosses the ball, and epsilon for a single step.",
+    ] = None
+    steps: Annotated[int, Count(), "The number of steps of the ascent."] = 10
     random_start: Annotated[bool, "Start at a random point of the ball."] = False
-    restarts: Annotated[int, Count(), "Random starts, of which each example keeps the best."] = 1
+    restarts: Annotated[int, Count(), "The number of random starts, of which each example keeps the best."] = 1
     share: Annotated[
-        float, Range(0, 1), "The share of the loss at moved examples; the rest is at the examples themselves."
+        float,
+        Range(0, 1),
+        "The share of the loss that is taken at moved examples; the rest is at the examples themselves.",
     ] = 1.0
 
     def __post_init__(self) -> None:
@@ -175,10 +153,6 @@ class ProjectedAscent(BoundedAscent):
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         move = super().__call__(problem, x, y, state)
         return move if self.share == 1 else blended(move, problem, dense(x), y, self.share)
-
-    @property
-    def pace(self) -> Pace:
-        return Pace(self.steps, self.random_start, self.restarts)
 
     def scalars(self) -> dict[str, float]:
         step = self.epsilon * (1.0 if self.steps == 1 else 2.5 / self.steps)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.capture import everywhere
+from wafl.objectives.ball.ascent import not_lower
 
 TURN = 4
 """How many full steps are taken between two extrapolations: the first of them settle all but the slowest direction."""
@@ -45,15 +46,10 @@ def accelerate(
     steps: int,
     tolerance: float,
 ) -> tuple[SpotT, Tensor]:
-    """Iterate until every example has settled, to within ``tolerance`` of its move: the last spot, and which have.
+    """The spot after at most so many full steps, and which examples have settled to within ``tolerance`` of a move.
 
-    Args:
-        evaluate: all about a point.
-        aim_at: only the point that it aims at.
-        squared: the squared length of a difference of points.
-        start: where to begin.
-        steps: the most full steps.
-        tolerance: how close to its aim an example stops, relative to the length of its move.
+    ``evaluate`` finds all about a point, ``aim_at`` only the point that it aims at; ``squared`` is the squared length
+    of a difference of points.
     """
     at = start
     while True:
@@ -79,9 +75,7 @@ def extrapolated(path: list[Tensor]) -> Tensor:
 def _climbed(evaluate: Callable[[Tensor], SpotT], at: SpotT, ahead: Tensor, full: Tensor) -> SpotT:
     """The spot ahead; for an example that is lower there, the one at ``full``, where full steps have led."""
     trial = evaluate(ahead)
-    # Near the maximum a step changes the value by less than its rounding error, and must still be taken.
-    rounding = 4.0 * torch.finfo(ahead.dtype).eps
-    climbs = trial.value >= at.value - rounding * at.value.abs().clamp_min(1.0)
+    climbs = not_lower(trial.value, at.value)
     if everywhere(climbs):
         return trial
     trial = evaluate(torch.where(climbs[:, None], ahead, full))

@@ -154,14 +154,14 @@ def backtrack(
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
         if last_value is not None and step == steps - 1:
             trial_value = last_value(trial)
-            climbs = _climbs(trial_value, value) & ~settled
+            climbs = not_lower(trial_value, value) & ~settled
             if at_hand and bool(climbs.all()):
                 return Ascent(trial, trial_value, climbs)
             stays = close(length(aim - point), settling(tolerance, value), length(aim - origin))
             point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
             return Ascent(point, torch.where(climbs, trial_value, value), settled | climbs | stays)
         trial_value, slope = evaluate(trial)
-        climbs = _climbs(trial_value, value) & ~settled
+        climbs = not_lower(trial_value, value) & ~settled
         if at_hand and bool(climbs.all()):
             point, value, aim = trial, trial_value, aim_at(slope)
             continue
@@ -173,8 +173,8 @@ def backtrack(
     return Ascent(point, value, settled)
 
 
-def _climbs(trial: Tensor, value: Tensor) -> Tensor:
-    """Near the maximum a step changes the value by less than its rounding error, and must still be taken."""
+def not_lower(trial: Tensor, value: Tensor) -> Tensor:
+    """Whether each trial is as high, up to rounding: near the maximum, steps that change only that must be taken."""
     return trial >= value - 4.0 * torch.finfo(value.dtype).eps * value.abs().clamp_min(1.0)
 
 

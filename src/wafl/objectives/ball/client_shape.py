@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.base.cost import check_memory
+from wafl.base.options import documented
 from wafl.objectives.ball.shape import CLIENTS, Shape
 
 
+@documented
 @dataclass(frozen=True)
 class ClassMeans:
-    """The mean of each class that a client has, for several clients, by class and then by client.
+    """The mean of each class that a client has, for several clients, by class and then by client."""
 
-    Args:
-        labels: the class of each mean ``[G]``; targets of a regression count as one class, 0.
-        clients: whose it is ``[G]``.
-        means: the means ``[G, D]``, in double precision.
-        counts: of how many examples each is ``[G]``.
-    """
-
-    labels: Tensor
-    clients: Tensor
-    means: Tensor
-    counts: Tensor
+    labels: Annotated[Tensor, "The class of each mean ``[G]``; targets of a regression count as one class, 0."]
+    clients: Annotated[Tensor, "Whose it is ``[G]``."]
+    means: Annotated[Tensor, "The means ``[G, D]``, in double precision."]
+    counts: Annotated[Tensor, "Of how many examples each is ``[G]``."]
 
     def sizes(self, num_clients: int) -> list[int]:
         """How many examples each client has."""
@@ -59,10 +55,6 @@ def shape_of_means(found: ClassMeans, shrinkage: float = 0.1) -> Shape:
     ``n_ic`` how many examples it is of, and ``m_c`` the mean over all clients. Then
     ``A^2 = (1 - shrinkage) B / b + shrinkage I`` with ``b = trace(B) / D``, so that a move costs on average what it
     costs in a round ball.
-
-    Args:
-        found: the means of all clients.
-        shrinkage: the part that is round.
     """
     means, counts = found.means, found.counts.double()
     classes, of_class = found.labels.unique(return_inverse=True)

@@ -15,7 +15,7 @@ from wafl.tasks.problem import Problem
 
 
 class InputSpace:
-    """Points are moves ``[L, B, D]``, priced by ``gamma ||move||^power``."""
+    """The space of the inputs: points are moves ``[L, B, D]``, priced by ``gamma ||move||^power``."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ def num_classes(problem: Problem, x: Inputs) -> int:
 
 
 class LinearSpace(InputSpace):
-    """The same for a linear model with a loss convex in its outputs: the full step never descends.
+    """The inputs of a linear model with a loss convex in its outputs, where the full step never descends.
 
     The loss must have bounded slopes, so that no step overflows.
     """

@@ -37,17 +37,11 @@ LEAST_PACE, MOST_PACE = 0.05, 1.0
 
 
 def next_excess(excess: float, pace: float, slope: float, cost: float, radius: float) -> tuple[float, float]:
-    """The excess after a round, and the pace at which it changed.
+    """The excess after a round whose labels had this mean cost in a ball of this radius, and the pace of its change.
 
-    Its logarithm changes by the pace times as much as labels cost more than the radius, relatively. The pace is halved
-    whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
-
-    Args:
-        excess: that of the round.
-        pace: that of the last change.
-        slope: the L of the new model; 0 if it is unknown.
-        cost: the mean cost of the round's labels.
-        radius: the size of the ball in that round.
+    The logarithm of the excess changes by the pace times as much as labels cost more than the radius, relatively. The
+    pace is halved whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
+    ``slope`` is the L of the new model, 0 if it is unknown.
 
     >>> next_excess(1.0, -1.0, 2.0, cost=0.3, radius=0.3)
     (1.0, -1.0)

@@ -15,13 +15,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Tunable, maker, part
+from wafl.base.options import Positive, Tunable, documented, maker, part
 from wafl.objectives.ball.wasserstein import Wasserstein
 from wafl.objectives.base import Move, ObjectiveState, Term, lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class Resilient(Wasserstein):
     """Descend ``min over w of E_w[phi_gamma] + temperature KL(w, batch)``, with WAFL's ``phi_gamma`` of each example.
@@ -29,13 +30,13 @@ class Resilient(Wasserstein):
     The minimum is ``-temperature log E exp(-phi_gamma / temperature)``, at weights in proportion to
     ``exp(-phi_gamma / temperature)`` within each batch: an example whose robust loss is a few temperatures above that
     of the others hardly counts. As the temperature rises, this tends to WAFL.
-
-    Args:
-        temperature: the price of leaving examples out, in units of the loss; a smaller one leaves out more.
     """
 
     temperature: Annotated[
-        float, Positive("; to leave nothing out use WAFL"), Tunable(gentle="high"), "The price of leaving examples out."
+        float,
+        Positive("; to leave nothing out use WAFL"),
+        Tunable(gentle="high"),
+        "The price of leaving examples out, in units of the loss; a smaller one leaves out more.",
     ] = 1.0
 
     def scalars(self) -> dict[str, float]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import typical_price
-from wafl.base.options import Count, Positive, Range, Tunable, check_options, maker
+from wafl.base.options import Count, Positive, Range, Tunable, documented, maker
 from wafl.base.random import normal
 from wafl.objectives.ball.wasserstein import Wasserstein
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, example_draws, lane_key, lane_scalar
@@ -22,6 +22,7 @@ from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class Sinkhorn(Objective):
     """Descend ``gamma eps log E exp(loss(x + d) / (gamma eps))`` over Gaussian moves d, with ``eps = 2 noise^2``.
@@ -31,30 +32,23 @@ class Sinkhorn(Objective):
     it if the noise is small. An estimate from few samples lies below the mean, by less the more there are.
 
     Moved examples may leave the bounds of the data, as the Gaussian does.
-
-    Args:
-        gamma: the price of transport; a smaller gamma is a larger ball.
-        noise: the standard deviation of the moves without a loss, in the units of the data.
-        samples: how many moves are drawn per example.
-        steps: the most steps of the ascent to the point that moves are drawn around.
-        tolerance: how close to its fixed point an example stops.
     """
 
     gamma: Annotated[
         float, Positive(": a smaller gamma is a larger ball"), Tunable(30.0, "high", typical_price),
-        "The price of transport; smaller is a larger ball.",
+        "The price of transport; smaller is a larger ball."
     ] = 0.5  # fmt: skip
-    noise: Annotated[float, Positive("; without noise use WAFL"), Tunable(), "The standard deviation of the moves."] = (
-        0.1
-    )
+    noise: Annotated[
+        float,
+        Positive("; without noise use WAFL"),
+        Tunable(),
+        "The standard deviation of the moves without a loss, in the units of the data.",
+    ] = 0.1
     samples: Annotated[int, Count(), "How many moves are drawn per example."] = 4
-    steps: Annotated[int, Count(), "The most steps of the inner ascent."] = 15
+    steps: Annotated[int, Count(), "The most steps of the ascent to the point that moves are drawn around."] = 15
     tolerance: Annotated[
         float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
     ] = 1e-3
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": self.gamma, "noise": self.noise}

@@ -25,12 +25,8 @@ def crossing(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor]) -> T
 
     ``line(height)`` is the t at which the line has this height. Each turn looks at one t. The height of the staircase
     there, and the end of its step on the side of the crossing, narrow the bracket; it closes exactly, on a step or on
-    an edge. Closed brackets are left alone, so no example depends on the others.
-
-    Args:
-        reach: the t at which each coordinate drops out, finite and at least 0, ``[..., D]``.
-        gain: what it adds until then, at least 0.
-        line: the inverse of the line, which does not fall either.
+    an edge. Closed brackets are left alone, so no example depends on the others. A coordinate drops out at its
+    ``reach [..., D]``, finite and at least 0, and adds its ``gain``, at least 0, until then.
     """
     if reach.is_cuda:
         return by_sorting(reach, gain, line)
@@ -68,7 +64,7 @@ def _repeated(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor], t: 
 
 
 def by_sorting(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor]) -> Tensor:
-    """The same t in a fixed number of operations, which is how a GPU likes it.
+    """The t of :func:`crossing` in a fixed number of operations, which is how a GPU likes it.
 
     With the reaches in rising order and ``S_k`` the gains from the k-th on, the staircase has height ``S_k`` up to the
     k-th reach. The line falls below it there or before, so ``t = max over k of min(line(S_k), reach_k)``.

@@ -19,7 +19,18 @@ from torch import Tensor
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, is_finite
 from wafl.base.checks import check_space
 from wafl.base.norms import typical_length, typical_price
-from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, check_options, maker
+from wafl.base.options import (
+    Box,
+    Choice,
+    Count,
+    Norm,
+    Positive,
+    Range,
+    Shaped,
+    Tunable,
+    documented,
+    maker,
+)
 from wafl.base.random import normal
 from wafl.objectives.ball.box_space import BoxSpace
 from wafl.objectives.ball.class_space import ClassSpace
@@ -60,6 +71,7 @@ AUTO = "auto"
 """The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
 
 
+@documented
 @dataclass(frozen=True)
 class Wasserstein(Objective):
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
@@ -68,25 +80,6 @@ class Wasserstein(Objective):
     If you give neither, gamma is 0.5, the paper's choice for MNIST. Training starts with a tenth of the radius, and the
     ball grows over the first third of the rounds, or 30 of them if that is fewer: a model that has learned nothing yet
     would otherwise become constant in a large ball.
-
-    Args:
-        gamma: the price of transport; a smaller gamma is a larger ball.
-        radius: the size of the ball, instead of gamma; ``"auto"`` lets :func:`wafl.fit` choose it by leaving clients
-            out, at the cost of two more runs.
-        norm: the ground norm, 1, 2 or inf.
-        power: the order of the transport cost, 1 or 2. Without bounds, 1 is for linear models with cross-entropy:
-            with a radius, ``E[loss] + radius max ||w_j - w_k||_*`` is descended (``order_one.py``).
-        label_cost: the price of changing a label; inf keeps labels fixed.
-        steps: the most steps of the inner ascent.
-        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
-        restarts: random starts in addition to the example itself, and for the cross-entropy also one toward each
-            class: below the concavity limit, an example the model is sure of may have its maximum far away.
-        bounds: where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.
-        strict: keep a learned gamma above the concavity limit.
-        space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
-        shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A:
-            how far it goes at the same cost. ``"clients"`` finds A from how the class means of clients differ, which
-            they tell the server. None is the round ball. With a shape, examples may leave the bounds of the data.
 
     >>> wasserstein(gamma=0.5).norm
     2
@@ -102,30 +95,49 @@ class Wasserstein(Objective):
         float | Literal["auto"] | None,
         Positive("; without a ball use FedAvg", word=AUTO),
         Tunable(comparable=typical_length),
-        "The size of the ball, instead of gamma; 'auto' chooses it by leaving clients out.",
+        "The size of the ball, instead of gamma; 'auto' chooses it by leaving clients out, which takes two more runs.",
     ] = None
     norm: Annotated[float, Norm, Tunable(), "The ground norm: 1, 2 or inf."] = 2
-    power: Annotated[int, Choice((1, 2)), "The order of the transport cost: 1 or 2."] = 2
+    power: Annotated[
+        int,
+        Choice((1, 2)),
+        "The order of the transport cost: 1, which without bounds needs a linear model with cross-entropy, or 2.",
+    ] = 2
     label_cost: Annotated[
-        float, Positive("; inf keeps labels where they are", infinite=True), "The price of changing a label."
+        float,
+        Positive("; inf keeps labels where they are", infinite=True),
+        "The price of changing a label; inf keeps labels fixed.",
     ] = math.inf
     steps: Annotated[int, Count(), "The most steps of the inner ascent."] = 15
     tolerance: Annotated[
-        float, Range(0, 1, "; 0 takes all steps", high_open=True), "How close to its fixed point an example stops."
+        float,
+        Range(0, 1, "; 0 takes all steps", high_open=True),
+        "How close to its fixed point an example stops, relative to its move; 0 takes all steps.",
     ] = 1e-3
-    restarts: Annotated[int, Count(0), "Random starts in addition to the example itself."] = 0
+    restarts: Annotated[
+        int,
+        Count(0),
+        "Random starts in addition to the example itself, and with cross-entropy also one toward each class: below the "
+        "concavity limit, an example that the model is sure of may have its maximum far away.",
+    ] = 0
     bounds: Annotated[
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
     ] = DATA
     strict: Annotated[bool, "Keep a learned gamma above the concavity limit."] = False
-    space: Annotated[str | None, "The name of the layer whose output is moved instead of the inputs."] = None
+    space: Annotated[
+        str | None, "The name of the layer whose output is moved instead of the inputs, which may be integers."
+    ] = None
     shape: Annotated[
-        Any, Shaped(), "Which moves are cheap: 'clients' (as clients differ), one number per feature, or a matrix."
+        Any,
+        Shaped(),
+        "Which moves are cheap: 'clients' (as the class means of clients differ, which they tell the server), how far "
+        "each feature goes at the same cost, or a matrix A, with which a move A v costs the norm of v; examples may "
+        "then leave the bounds of the data.",
     ] = None
     server_side: ClassVar = frozenset({"strict"})
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.gamma is not None and self.radius is not None:
             raise ValueError(
                 f"give gamma or radius, not both (gamma={self.gamma}, radius={self.radius}): each determines the other"

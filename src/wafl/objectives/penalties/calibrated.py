@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from wafl.base.options import maker
+from wafl.base.options import documented, maker
 from wafl.objectives.attacked.projected import ProjectedAscent
 from wafl.objectives.base import Move, ObjectiveState, Term
 from wafl.objectives.penalties.trades import check_classes, within_ball
@@ -23,6 +23,7 @@ RAREST = 1e-8
 """What counts as the share of a class that a client does not have."""
 
 
+@documented
 @dataclass(frozen=True)
 class Calibrated(ProjectedAscent):
     """Descend the calibrated cross-entropy at the point of the ball where the calibrated outputs change most.

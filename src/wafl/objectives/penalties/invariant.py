@@ -11,30 +11,27 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, check_options, maker
+from wafl.base.options import NotNegative, Tunable, documented, maker
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, lane_scalar
 from wafl.objectives.penalties.trades import check_classes
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class Invariant(Objective):
     """Descend ``loss + penalty D^2``, with D the derivative of the batch's loss in a common factor of the outputs.
 
     ``D = d/dw mean loss(w s)`` at ``w = 1`` is the mean of ``<s, gradient of the loss in s>``. The derivative of a mean
     over a batch is an estimate, so its square is larger than that of all the client's examples.
-
-    Args:
-        penalty: the price of ``D^2``; 0 is plain training.
     """
 
-    penalty: Annotated[float, NotNegative, Tunable(30.0), "The price of outputs that a client would scale."] = 1.0
+    penalty: Annotated[
+        float, NotNegative, Tunable(30.0), "The price of outputs that a client would scale; 0 is plain training."
+    ] = 1.0
 
     moves: ClassVar = False
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def scalars(self) -> dict[str, float]:
         return {"penalty": self.penalty}

@@ -16,13 +16,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from wafl.base.checks import check_space
-from wafl.base.options import NotNegative, Positive, Tunable, check_options, maker
+from wafl.base.options import NotNegative, Positive, Tunable, documented, maker
 from wafl.base.random import normal
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, example_draws, lane_key, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class SimpleRepresentation(Objective):
     """Descend ``E loss(z) + l2 E ||z||^2 + cmi KL(p(z|x), r(z|y))`` with z from ``p(z|x) = N(h(x), noise^2 I)``.
@@ -34,12 +35,6 @@ class SimpleRepresentation(Objective):
     x given y. Each client learns its own r, as in the authors' code: ``m_y`` starts at 0 and ``s_y = softplus(t_y)`` at
     ``t_y = 1``, both descend the same objective at the learning rate, without momentum, and stay with the client
     between rounds. The authors' code also learns a factor of z within the divergence; the paper has none.
-
-    Args:
-        l2: the price of ``E ||z||^2``.
-        cmi: the price of the divergence; with both 0 and hardly any noise this is plain training.
-        noise: the standard deviation of z around ``h(x)``.
-        space: the name of the layer that gives ``h(x)``; by default the outputs of the model.
     """
 
     l2: Annotated[float, NotNegative, Tunable(30.0), "The price of long representations."] = 0.01
@@ -47,7 +42,10 @@ class SimpleRepresentation(Objective):
         float, NotNegative, Tunable(30.0), "The price of what representations tell of examples beyond their class."
     ] = 0.0005
     noise: Annotated[
-        float, Positive(": the divergence needs some"), Tunable(), "The standard deviation of a representation."
+        float,
+        Positive(": the divergence needs some"),
+        Tunable(),
+        "The standard deviation of a representation around the layer's output.",
     ] = 0.1
     space: Annotated[
         str | None, "The name of the layer whose output is the representation; by default the model's outputs."
@@ -56,7 +54,7 @@ class SimpleRepresentation(Objective):
     moves: ClassVar = False
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         check_space(self.space, None)
 
     def scalars(self) -> dict[str, float]:

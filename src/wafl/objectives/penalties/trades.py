@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, maker, part
+from wafl.base.options import NotNegative, Tunable, documented, maker, part
 from wafl.objectives.attacked.projected import ProjectedAscent
 from wafl.objectives.base import Move, ObjectiveState, Term, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
@@ -19,19 +19,19 @@ from wafl.tasks.losses import SoftLabels
 from wafl.tasks.problem import Problem
 
 
+@documented
 @dataclass(frozen=True)
 class Trades(ProjectedAscent):
     """Descend ``loss(x) + beta max KL(p(x), p(x_adv))`` over ``||x_adv - x|| <= epsilon``, p the class probabilities.
 
     The ascent starts at a random point of the ball, because the divergence is flat at x itself. The gradient goes
     through both ends of the divergence, as in the paper.
-
-    Args:
-        beta: the price of outputs that change; 0 is plain training.
     """
 
     random_start: Annotated[bool, "Start at a random point of the ball."] = True
-    beta: Annotated[float, NotNegative, Tunable(), "The price of outputs that change in the ball."] = 6.0
+    beta: Annotated[
+        float, NotNegative, Tunable(), "The price of outputs that change in the ball; 0 is plain training."
+    ] = 6.0
 
     def scalars(self) -> dict[str, float]:
         return {**super().scalars(), "beta": self.beta}

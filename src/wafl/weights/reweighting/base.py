@@ -14,27 +14,24 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import check_options
+from wafl.base.options import documented
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round, uniform_cohort
 from wafl.weights.fixed import ByExamples
 
 BY_EXAMPLES = ByExamples()
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Reweighted(ClientWeights):
-    """A base for rules whose weights are a function of the cohort's losses, around the weights of ``center``.
-
-    Args:
-        center: the weights before any loss is known; by default each client's share of the examples.
-    """
+    """A base for rules whose weights are a function of the cohort's losses, around the weights of ``center``."""
 
     center: Annotated[
         ClientWeights, "The client weights before losses count (wafl.weights); by default shares of the examples."
     ] = BY_EXAMPLES
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if not isinstance(self.center, ClientWeights) or self.center.learns:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
                 f"center={self.center!r} must be weights that do not change: wafl.weights.by_examples(), uniform(), "

@@ -12,26 +12,23 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable
-from wafl.parts.client_weights import ClientWeights
-from wafl.weights.fixed import ByExamples
+from wafl.base.options import NotNegative, Tunable, documented, maker
 from wafl.weights.reweighting.base import Reweighted
 from wafl.weights.reweighting.divergence import leaning
 
 
+@documented
 @dataclass(frozen=True)
 class Chi2(Reweighted):
-    """``max sum_i lambda_i loss_i`` over weights with ``1/2 sum_i (lambda_i - center_i)^2 / center_i <= radius``.
+    """Chi-squared: weights ``center_i max(loss_i - eta, 0)``, scaled to sum to 1, at a distance from the center.
 
-    The maximizer is ``lambda_i ~ center_i max(loss_i - eta, 0)``, with the eta at which the weights are on the ball. As
-    long as no client loses all its weight, the objective is the mean loss plus ``sqrt(2 radius)`` standard deviations.
-
-    Args:
-        radius: the size of the ball; 0 keeps the center.
-        center: the weights before losses count.
+    They maximize ``sum_i lambda_i loss_i`` over ``1/2 sum_i (lambda_i - center_i)^2 / center_i <= radius``. As long as
+    no client loses all its weight, what is descended is the mean loss plus ``sqrt(2 radius)`` standard deviations.
     """
 
-    radius: Annotated[float, NotNegative, Tunable(), "How far weights may be from the center."] = 0.5
+    radius: Annotated[float, NotNegative, Tunable(), "How far weights may be from the center; 0 keeps the center."] = (
+        0.5
+    )
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         gaps = losses.max() - losses
@@ -48,11 +45,4 @@ class Chi2(Reweighted):
         return leaning(lean, divergence, self.radius, 1.0 / float(gaps[gaps > 0].min()))
 
 
-def chi2(radius: float = 0.5, center: ClientWeights | None = None) -> Chi2:
-    """Chi-squared: weights ``center_i max(loss_i - eta, 0)``, scaled to sum to 1, at a distance from the center.
-
-    Args:
-        radius: the largest ``1/2 sum_i (lambda_i - center_i)^2 / center_i``; 0 keeps the center.
-        center: the weights before losses count; by default each client's share of the examples.
-    """
-    return Chi2(radius, center=center or ByExamples())
+chi2 = maker(Chi2)

@@ -13,23 +13,18 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable
-from wafl.parts.client_weights import ClientWeights
-from wafl.weights.fixed import ByExamples
+from wafl.base.options import Range, Tunable, documented, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
+@documented
 @dataclass(frozen=True)
 class CVaR(Reweighted):
-    """``max sum_i lambda_i loss_i`` over weights ``0 <= lambda_i <= center_i / (1 - alpha)``.
+    """CVaR: the worst clients of a cohort alone, those that hold ``1 - alpha`` of its weight.
 
-    The clients with the largest losses share all of the weight, up to their limit. With ``alpha = 0`` these are the
-    weights of the center; near 1 only the worst client of the cohort counts, which is AFL's objective. The papers call
-    ``1 - alpha`` the tail fraction theta.
-
-    Args:
-        alpha: the share of the clients, by weight, that is left out because it is well served; in [0, 1).
-        center: the weights before losses count.
+    The weights maximize ``sum_i lambda_i loss_i`` over ``0 <= lambda_i <= center_i / (1 - alpha)``. With ``alpha = 0``
+    these are the weights of the center; near 1 only the worst client of the cohort counts, which is AFL's objective.
+    The papers call ``1 - alpha`` the tail fraction theta.
     """
 
     alpha: Annotated[
@@ -49,11 +44,4 @@ class CVaR(Reweighted):
         return weights / weights.sum()
 
 
-def cvar(alpha: float = 0.5, center: ClientWeights | None = None) -> CVaR:
-    """CVaR: the worst clients of a cohort alone, those that hold ``1 - alpha`` of its weight.
-
-    Args:
-        alpha: the share of the clients, by weight, that does not count; 0 keeps the center, near 1 is the worst client.
-        center: the weights before losses count; by default each client's share of the examples.
-    """
-    return CVaR(alpha, center=center or ByExamples())
+cvar = maker(CVaR)

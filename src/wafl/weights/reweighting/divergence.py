@@ -15,11 +15,8 @@ def leaning(
 ) -> Tensor:
     """``lean(t)`` for the largest t in [0, most] whose divergence from the center is at most the radius.
 
-    Args:
-        lean: the weights for a t; they start from the center at 0, and their divergence only grows with t.
-        divergence: how far the weights for a t are from the center.
-        radius: the size of the ball.
-        most: beyond it, all the weight is on the largest losses.
+    The weights start from the center at 0, and their divergence only grows with t. Beyond ``most``, all the weight is
+    on the largest losses.
     """
     if divergence(most) <= radius:
         return lean(most)

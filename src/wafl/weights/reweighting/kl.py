@@ -13,31 +13,31 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Positive, Tunable
-from wafl.parts.client_weights import ClientWeights
-from wafl.weights.fixed import ByExamples
+from wafl.base.options import NotNegative, Positive, Tunable, documented, maker
 from wafl.weights.reweighting.base import Reweighted
 from wafl.weights.reweighting.divergence import leaning
 
 
+@documented
 @dataclass(frozen=True)
 class KL(Reweighted):
-    """``max sum_i lambda_i loss_i - temperature KL(lambda, center)``, or the same without penalty in a ball.
+    """KL: weights ``center_i exp(loss_i / temperature)``, scaled to sum to 1; give a temperature or a radius.
 
-    The maximizer is ``lambda_i ~ center_i exp(loss_i / temperature)``. With a radius, the temperature is that at which
-    ``KL(lambda, center) = sum_i lambda_i log(lambda_i / center_i)`` equals the radius.
-
-    Args:
-        temperature: the price of leaving the center; a lower one weighs the worst clients more.
-        radius: the size of the ball, instead of a temperature; 0 keeps the center.
-        center: the weights before losses count.
+    They maximize ``sum_i lambda_i loss_i - temperature KL(lambda, center)``. With a radius, the temperature is that at
+    which ``KL(lambda, center) = sum_i lambda_i log(lambda_i / center_i)`` equals the radius.
     """
 
     temperature: Annotated[
-        float | None, Positive(), Tunable(30.0, "high"), "The price of weights that differ from the center."
+        float | None,
+        Positive(),
+        Tunable(30.0, "high"),
+        "The price of weights that differ from the center; 1 if you give neither.",
     ] = None
     radius: Annotated[
-        float | None, NotNegative, Tunable(), "How far weights may be from the center, instead of a temperature."
+        float | None,
+        NotNegative,
+        Tunable(),
+        "The largest KL divergence from the center, instead of a temperature; 0 keeps the center.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -82,12 +82,4 @@ class KL(Reweighted):
         return leaning(lean, divergence, self.radius, far)
 
 
-def kl(temperature: float | None = None, radius: float | None = None, center: ClientWeights | None = None) -> KL:
-    """KL: weights ``center_i exp(loss_i / temperature)``, scaled to sum to 1; give a temperature or a radius.
-
-    Args:
-        temperature: the price of weights that differ from the center; 1 if you give neither.
-        radius: the largest KL divergence from the center, instead; 0 keeps the center.
-        center: the weights before losses count; by default each client's share of the examples.
-    """
-    return KL(temperature, radius, center=center or ByExamples())
+kl = maker(KL)

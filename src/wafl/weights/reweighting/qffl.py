@@ -13,25 +13,21 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable
-from wafl.parts.client_weights import ClientWeights
-from wafl.weights.fixed import ByExamples
+from wafl.base.options import NotNegative, Tunable, documented, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
+@documented
 @dataclass(frozen=True)
 class QFair(Reweighted):
-    """Descend ``sum_i center_i loss_i^(q + 1) / (q + 1)``, with a step that needs no tuning when q changes.
+    """q-FFL: weights ``center_i loss_i^q``, scaled to sum to 1, and a step of the server that fits them.
 
-    The weights are ``center_i loss_i^q``. The step of the server is shortened to the share ``sum_i center_i loss_i^q /
-    sum_i h_i`` of itself, with ``h_i = center_i (loss_i^q + q loss_i^(q - 1) ||update_i||^2 / learning_rate)``.
-
-    Args:
-        q: how much larger losses count; 0 is FedAvg.
-        center: the weights before losses count.
+    The clients then descend ``sum_i center_i loss_i^(q + 1) / (q + 1)``. The step of the server is shortened to the
+    share ``sum_i center_i loss_i^q / sum_i h_i`` of itself, with ``h_i = center_i (loss_i^q + q loss_i^(q - 1)
+    ||update_i||^2 / learning_rate)``.
     """
 
-    q: Annotated[float, NotNegative, Tunable(), "How much more clients with larger losses count."] = 1.0
+    q: Annotated[float, NotNegative, Tunable(), "How much more clients with larger losses count; 0 is FedAvg."] = 1.0
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         if bool((losses < 0).any()):
@@ -55,11 +51,4 @@ class QFair(Reweighted):
         return float(1.0 / (1.0 + self.q / rate * (weights @ relative)))
 
 
-def qffl(q: float = 1.0, center: ClientWeights | None = None) -> QFair:
-    """q-FFL: weights ``center_i loss_i^q``, scaled to sum to 1, and a step of the server that fits them.
-
-    Args:
-        q: how much more clients with larger losses count; 0 is FedAvg.
-        center: the weights before losses count; by default each client's share of the examples.
-    """
-    return QFair(q, center=center or ByExamples())
+qffl = maker(QFair)

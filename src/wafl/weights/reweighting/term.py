@@ -12,32 +12,27 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable
-from wafl.parts.client_weights import ClientWeights
-from wafl.weights.fixed import ByExamples
+from wafl.base.options import Range, Tunable, documented, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
+@documented
 @dataclass(frozen=True)
 class Tilted(Reweighted):
-    """Descend ``1/t log sum_i center_i exp(t loss_i)``, whose gradient has the weights ``center_i exp(t loss_i)``.
+    """TERM: weights ``center_i exp(t loss_i)``, scaled to sum to 1.
 
-    Args:
-        t: how strongly large losses count; 0 keeps the center, and below 0 large losses count less, as outliers should.
-        center: the weights before losses count.
+    They are those of the gradient of ``1/t log sum_i center_i exp(t loss_i)``.
     """
 
-    t: Annotated[float, Range(), Tunable(30.0), "How strongly large losses count; below 0 they count less."] = 1.0
+    t: Annotated[
+        float,
+        Range(),
+        Tunable(30.0),
+        "How strongly large losses count; 0 keeps the center, and below 0 they count less, as outliers should.",
+    ] = 1.0
 
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
         return torch.softmax(center.log() + self.t * (losses - losses.max()), 0)
 
 
-def term(t: float = 1.0, center: ClientWeights | None = None) -> Tilted:
-    """TERM: weights ``center_i exp(t loss_i)``, scaled to sum to 1.
-
-    Args:
-        t: how strongly large losses count; 0 keeps the center, and below 0 large losses count less.
-        center: the weights before losses count; by default each client's share of the examples.
-    """
-    return Tilted(t, center=center or ByExamples())
+term = maker(Tilted)

@@ -57,15 +57,7 @@ def barycenter(
         weights = [float(i == closest) for i in range(len(found))]
         if weights == before:
             break
-    return TransportWeights(
-        values=tuple(weights),
-        rule="barycenter",
-        kind="exact",
-        value=found[closest].value,
-        gap=0.0,
-        distances=tuple(each.value for each in found),
-        standard_errors=tuple(each.standard_error for each in found),
-    )
+    return TransportWeights.of("barycenter", weights, found[closest].value, found)
 
 
 def bilevel(
@@ -111,15 +103,7 @@ def bilevel(
     )
     mixed, even = Cloud(torch.cat([cloud.x for cloud in clouds]), None, len(masses)), torch.ones(len(center)).double()
     _, value, _, _ = network_simplex(masses / masses.sum(), even / len(center), ground_cost(mixed, center).numpy())
-    return TransportWeights(
-        values=tuple(shares),
-        rule="bilevel",
-        kind="exact",
-        value=max(value, 0.0),
-        gap=0.0,
-        distances=tuple(each.value for each in found),
-        standard_errors=tuple(each.standard_error for each in found),
-    )
+    return TransportWeights.of("bilevel", shares, max(value, 0.0), found)
 
 
 def _minimizer(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> Cloud:

@@ -77,9 +77,7 @@ def read_sources_and_target(
 def read_apart(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling, points: int
 ) -> tuple[list[Cloud], Cloud]:
-    """The clouds as each side draws its own with :func:`read_client` and :func:`read_target`; at most so many points of
-    the target.
-    """
+    """Clouds as each side draws its own (:func:`read_client`, :func:`read_target`); ``points`` limits that one."""
     data = _read_all(sources, sampling, "source")
     few = replace(sampling, sample=min(sampling.sample or points, points))
     aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), few)

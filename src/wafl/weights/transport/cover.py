@@ -11,7 +11,7 @@ from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
 from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair
 from wafl.weights.transport.cutting_planes import nearest_mixture, pick_tolerance
-from wafl.weights.transport.distances import standard_error
+from wafl.weights.transport.distances import Distance, standard_error
 from wafl.weights.transport.mixture_distance import MixtureDistance
 from wafl.weights.transport.result import TransportWeights
 
@@ -62,22 +62,15 @@ def cover(
     tolerance = pick_tolerance(tolerance, size)
     targets = _distances_to_each(clouds)
     solved = nearest_mixture(targets, tolerance)
-    errors = [
+    errors = (
         standard_error(
             [(weight * f, cloud) for weight, f, cloud in zip(solved.weights, target.potentials(g), clouds, strict=True)]
             + [(g, aim)]
         )
         for target, g, aim in zip(targets, solved.g, clouds, strict=True)
-    ]
-    return TransportWeights(
-        values=tuple(solved.weights.tolist()),
-        rule="cover",
-        kind="exact",
-        value=max(solved.values),
-        gap=solved.gap,
-        distances=solved.values,
-        standard_errors=tuple(errors),
     )
+    found = list(map(Distance, solved.values, errors))
+    return TransportWeights.of("cover", solved.weights.tolist(), max(solved.values), found, solved.gap)
 
 
 def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:

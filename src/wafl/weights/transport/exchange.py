@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MOST_POINTS = 300
-"""Of a target: rounds grow with their number, about three for each point."""
+"""The most points of a target: rounds grow with their number, about three for each point."""
 
 _MAX_ROUNDS = 3000
 _LEVEL = 0.3

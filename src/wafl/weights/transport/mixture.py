@@ -13,7 +13,7 @@ from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
 from wafl.weights.transport.cutting_planes import nearest_mixture, pick_tolerance
-from wafl.weights.transport.distances import standard_error
+from wafl.weights.transport.distances import Distance, standard_error
 from wafl.weights.transport.exchange import MOST_POINTS, Cuttable, Exchange, Here, check_exchange, mixture_from_cuts
 from wafl.weights.transport.mixture_distance import MixtureDistance
 from wafl.weights.transport.result import TransportWeights
@@ -73,16 +73,11 @@ def mixture(
     costs = [ground_cost(cloud, aim) for cloud in clouds]
     pairs = [solve_pair(cost) for cost in costs]
     solved = nearest_mixture([MixtureDistance(costs, pairs)], tolerance)
-    errors = [standard_error([(pair.f, cloud), (pair.g, aim)]) for pair, cloud in zip(pairs, clouds, strict=True)]
-    return TransportWeights(
-        values=tuple(solved.weights.tolist()),
-        rule="mixture",
-        kind="exact",
-        value=solved.values[0],
-        gap=solved.gap,
-        distances=tuple(pair.value for pair in pairs),
-        standard_errors=tuple(errors),
-    )
+    found = [
+        Distance(pair.value, standard_error([(pair.f, cloud), (pair.g, aim)]))
+        for pair, cloud in zip(pairs, clouds, strict=True)
+    ]
+    return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], found, solved.gap)
 
 
 def weights_from_cuts(sources: Cuttable, target: Tensor, tolerance: float | None) -> TransportWeights:
@@ -91,12 +86,5 @@ def weights_from_cuts(sources: Cuttable, target: Tensor, tolerance: float | None
         tolerance = 1e-6 if len(target) <= 100 else 1e-3
     check_positive("tolerance", tolerance)
     solved = mixture_from_cuts(sources, target, tolerance)
-    return TransportWeights(
-        values=tuple(solved.weights.tolist()),
-        rule="mixture",
-        kind="exact",
-        value=solved.value,
-        gap=solved.gap,
-        distances=solved.least_distances,
-        standard_errors=(math.nan,) * len(solved.weights),
-    )
+    found = [Distance(least, math.nan) for least in solved.least_distances]
+    return TransportWeights.of("mixture", solved.weights.tolist(), solved.value, found, solved.gap)

@@ -73,12 +73,5 @@ def nearest(
         least = min(each.value for each in found)
     closest = min(range(len(found)), key=lambda i: found[i].value)
     value = found[closest].value
-    return TransportWeights(
-        values=tuple(float(i == closest) for i in range(len(found))),
-        rule="nearest",
-        kind=method,
-        value=value,
-        gap=value - least,
-        distances=tuple(each.value for each in found),
-        standard_errors=tuple(each.standard_error for each in found),
-    )
+    weights = (float(i == closest) for i in range(len(found)))
+    return TransportWeights.of("nearest", weights, value, found, value - least, method)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from wafl.weights.fixed import Fixed
+from wafl.weights.transport.distances import Distance
 
 Kind = Literal["exact", "entropic"]
 
@@ -31,6 +33,15 @@ class TransportWeights(Fixed):
     gap: float
     distances: tuple[float, ...]
     standard_errors: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, rule: str, weights: Iterable[float], value: float, found: Sequence[Distance], gap: float = 0.0,
+        kind: Kind = "exact",
+    ) -> TransportWeights:  # fmt: skip
+        """The weights that a rule found, with the distances at these weights."""
+        distances, errors = zip(*((each.value, each.standard_error) for each in found), strict=True)
+        return cls(tuple(weights), rule, kind, value, gap, distances, errors)
 
     @property
     def weights(self) -> tuple[float, ...]:
