@@ -95,13 +95,6 @@ def test_the_lanes_that_fit_need_no_more_memory_than_is_free(monkeypatch):
         assert fitting(model, clients) * 4 * (2 * params + 8 * 64) <= free
 
 
-def test_a_batch_of_all_examples_is_counted_with_the_size_of_the_largest_client(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
-    clients = federation()
-    largest = int(clients.train.num_examples.max())
-    assert fitting(mlp(16), clients, None) == fitting(mlp(16), clients, largest)
-
-
 @pytest.mark.parametrize(
     ("model", "method"),
     [

@@ -86,10 +86,6 @@ def test_cross_entropy_curvature_bounds_the_hessian_and_is_tight(classes, featur
         assert largest >= bound * (1.0 - 1e-3)
 
 
-def test_curvature_of_equal_rows_is_zero():
-    assert CrossEntropy().curvature(torch.ones(1, 3, 4)).tolist() == [0.0]
-
-
 @pytest.mark.parametrize("shape", [(1, 4), (3, 2), (4, 4)])
 def test_squared_error_curvature_is_the_largest_eigenvalue_of_the_hessian(shape):
     weight = torch.from_numpy(np.random.default_rng(1).normal(size=(2, *shape)))
@@ -101,21 +97,12 @@ def test_squared_error_curvature_is_the_largest_eigenvalue_of_the_hessian(shape)
         assert float(bound) == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-10)
 
 
-def test_curvature_of_a_custom_loss_is_unknown():
-    assert CustomLoss(TORCH["cross_entropy"]).curvature(torch.ones(1, 2, 2)) is None
-
-
 def test_output_loss_takes_a_name_or_a_function():
     assert output_loss("cross_entropy") == CrossEntropy()
     assert output_loss("squared_error") == SquaredError()
     assert output_loss(torch.nn.MSELoss(reduction="none")).name == "MSELoss"
     with pytest.raises(ValueError, match="unknown loss 'hinge': use one of cross_entropy, squared_error"):
         output_loss("hinge")
-
-
-def test_a_custom_loss_must_give_one_value_per_example():
-    with pytest.raises(ValueError, match="one loss per example"):
-        output_loss(functional.cross_entropy).value(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64))
 
 
 # ---------------------------------------------------------------- your own loss object
