@@ -36,7 +36,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from wafl.flower import client
+from wafl.flower.app import client
 
 client_app = ClientApp()
 

@@ -153,12 +153,6 @@ def test_a_flat_loss_moves_nothing():
     assert np.array_equal(WassersteinShift(1.0)(oracles.linear_model(np.zeros((2, 4))), x, [0, 1, 0]), x)
 
 
-@pytest.mark.parametrize("radius", [-1.0, math.inf, math.nan])
-def test_a_radius_that_is_negative_or_not_finite_is_refused(radius):
-    with pytest.raises(ValueError, match="must be finite and at least 0"):
-        WassersteinShift(radius)
-
-
 def test_attacks_describe_their_norm_size_and_unit():
     assert PGD(0.3).describe("z-score") == "l_inf PGD, epsilon 0.3 (z-score), 40 steps, within the bounds of the data"
     assert FGSM(0.25, norm=2, bounds=(0, 1)).describe("pixels") == "l2 FGSM, epsilon 0.25 (pixels), within [0, 1]"
@@ -177,91 +171,6 @@ def test_an_attack_refuses_mismatched_labels_and_non_finite_examples():
 # Testing on the clients.
 
 
-def federation(classes=3, clients=8, **options):
-    rng = np.random.default_rng(0)
-    pairs = []
-    for size in rng.integers(6, 30, size=clients):
-        x = rng.normal(size=(size, 4))
-        pairs.append((x, rng.integers(classes, size=size) if classes else rng.normal(size=size)))
-    weight, bias = rng.normal(size=(classes or 1, 4)), rng.normal(size=classes or 1)
-    return Federation.from_arrays(pairs, **options), oracles.linear_model(weight, bias), weight, bias
-
-
-def test_scores_equal_those_of_a_plain_loop():
-    clients, model, weight, bias = federation()
-    score = evaluate(model, clients)
-    right, losses, sizes = [], [], []
-    for client in range(clients.num_clients):
-        x, y = (part.numpy() for part in clients.test.of(client))
-        right.append([int(np.argmax(weight @ z + bias) == k) for z, k in zip(x, y, strict=True)])
-        losses.append([float(oracles.cross_entropy(weight, bias, z, int(k))) for z, k in zip(x, y, strict=True)])
-        sizes.append(len(y))
-    for client, row in enumerate(score.per_client):
-        assert row.name == clients.names[client]
-        assert row.num_examples == sizes[client]
-        assert row.accuracy == pytest.approx(np.mean(right[client]))
-        assert row.loss == pytest.approx(np.mean(losses[client]))
-        assert not row.attacked
-    assert score.accuracy == pytest.approx(np.mean(np.concatenate(right)))
-    assert score.loss == pytest.approx(np.mean(np.concatenate(losses)))
-    assert score.worst_client.accuracy == min(np.mean(row) for row in right)
-    assert score.attack == "none"
-
-
-def test_attacked_clients_are_tested_on_moved_examples():
-    clients, model, weight, bias = federation(unit="meters")
-    attack = PGD(0.3)
-    clean, score = evaluate(model, clients), evaluate(model, clients, attack=attack, attacked=0.5, seed=4)
-    assert score.attack == "l_inf PGD, epsilon 0.3 (meters), 40 steps, unbounded"
-    assert sum(row.attacked for row in score.per_client) == 4
-    for client, row in enumerate(score.per_client):
-        x, y = clients.test.of(client)
-        moved = attack(model, x, y) if row.attacked else x
-        losses = [oracles.cross_entropy(weight, bias, z, int(k)) for z, k in zip(moved.numpy(), y, strict=True)]
-        assert row.loss == pytest.approx(np.mean(losses))
-        assert (row.loss > clean.per_client[client].loss) == row.attacked
-
-
-def test_a_wasserstein_shift_moves_all_attacked_clients_as_one_distribution():
-    clients, model, weight, bias = federation()
-    score = evaluate(model, clients, attack=WassersteinShift(0.7))
-    moved = WassersteinShift(0.7)(model, clients.test.x, clients.test.y).numpy()
-    share = np.full(len(moved), 1.0 / len(moved))
-    assert score.loss == pytest.approx(mean_cross_entropy(weight, bias, moved, clients.test.y.numpy(), share))
-
-
-def test_a_smaller_attacked_share_is_part_of_a_larger_one():
-    clients, model, _, _ = federation()
-    attack = FGSM(0.1)
-    for seed in range(5):
-        before: set[str] = set()
-        for attacked in (0.0, 0.1, 0.25, 0.5, 0.8, 1.0):
-            rows = evaluate(model, clients, attack=attack, attacked=attacked, seed=seed).per_client
-            names = {row.name for row in rows if row.attacked}
-            assert before <= names
-            assert len(names) == round(attacked * 8)
-            before = names
-
-
-def test_an_attacked_share_of_zero_gives_the_clean_score():
-    clients, model, _, _ = federation()
-    clean, score = evaluate(model, clients), evaluate(model, clients, attack=PGD(0.3), attacked=0.0)
-    assert (score.accuracy, score.loss, score.per_client) == (clean.accuracy, clean.loss, clean.per_client)
-
-
-def test_a_regression_has_no_accuracy():
-    clients, model, weight, bias = federation(classes=0)
-    score = evaluate(model, clients, loss="squared_error")
-    errors = (clients.test.x.numpy() @ weight[0] + bias[0] - clients.test.y.numpy()) ** 2
-    assert score.accuracy is None
-    assert all(row.accuracy is None for row in score.per_client)
-    assert score.loss == pytest.approx(errors.mean())
-    assert score.worst_client.loss == max(row.loss for row in score.per_client)
-    attacked = evaluate(model, clients, loss="squared_error", attack=FGSM(0.1))
-    worse = (np.sqrt(errors) + 0.1 * np.abs(weight).sum()) ** 2
-    assert attacked.loss == pytest.approx(worse.mean())
-
-
 def test_clients_without_test_examples_are_left_out():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(size, 2)), np.arange(size) % 2) for size in (1, 8)]
@@ -269,12 +178,6 @@ def test_clients_without_test_examples_are_left_out():
     assert [row.name for row in evaluate(MLR((2,), 2), clients).per_client] == ["client 1"]
     with pytest.raises(ValueError, match="no client has test examples"):
         evaluate(MLR((2,), 2), Federation.from_arrays(pairs, test_fraction=0.0))
-
-
-def test_a_share_outside_zero_to_one_is_refused():
-    clients, model, _, _ = federation()
-    with pytest.raises(ValueError, match=r"attacked=1.5 is a share"):
-        evaluate(model, clients, attacked=1.5)
 
 
 # At a layer's output.

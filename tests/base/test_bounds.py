@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import wafl
-from wafl.base.bounds import DATA, box_of, check_bounds, in_words, read_bounds
+from wafl.base.bounds import DATA, box_of, in_words, read_bounds
 from wafl.objectives import Move, ProjectedAscent, Wasserstein
 
 UNIT = (0.0, 1.0)
@@ -62,16 +62,6 @@ def test_a_training_objective_keeps_to_the_bounds_of_the_data_unless_told_otherw
         run = train(clients, other)
         assert min(low for low, _ in SEEN) < 0.0 or max(high for _, high in SEEN) > 1.0
         assert run.settings["method"]["objective"]["bounds"] is None
-
-
-def test_the_default_is_the_same_as_giving_the_bounds_of_the_data() -> None:
-    clients = make_clients()
-    given, default = (train(clients, Spy(gamma=0.3, **options)) for options in ({"bounds": UNIT}, {}))
-    assert all(torch.equal(given.params[name], default.params[name]) for name in given.params)
-    attack = wafl.PGD(epsilon=0.3)
-    assert wafl.evaluate(given, clients, attack=attack) == wafl.evaluate(
-        default, clients, attack=replace(attack, bounds=UNIT)
-    )
 
 
 @pytest.mark.parametrize(
@@ -147,10 +137,3 @@ def test_bounds_in_words_and_from_words() -> None:
 def test_a_misspelled_box_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"bounds=.* must be"):
         read_bounds(text)
-
-
-def test_a_misspelled_word_is_refused_in_python() -> None:
-    for make in (wafl.WAFL, wafl.FedPGM, wafl.FedFGSM, lambda bounds: wafl.PGD(0.1, bounds=bounds)):
-        with pytest.raises(ValueError, match="bounds='unit' must be 'data', None or two numbers"):
-            make(bounds="unit")
-    assert check_bounds([0, 1]) == UNIT

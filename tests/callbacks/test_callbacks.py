@@ -94,17 +94,6 @@ def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned(clien
         assert run.settings == runs[place].settings
 
 
-def test_callbacks_are_told_of_the_end_of_a_run_that_stops_early(clients: wafl.Federation) -> None:
-    def stop(moment: Moment) -> None:
-        if moment.place == 1:
-            moment.stop("enough")
-
-    diary = Diary()
-    sweep(clients, stop, diary)
-    assert {place: len(run.history) for place, run in diary.ends} == {0: 6, 1: 1, 2: 6, 3: 6}
-    assert len(diary.ends) == 4
-
-
 def test_a_moment_is_the_run_at_the_end_of_its_round(clients: wafl.Federation) -> None:
     seen: list[tuple[str, int, dict[str, Any]]] = []
 
@@ -229,10 +218,6 @@ def test_stop_ends_a_run_after_the_current_round(clients: wafl.Federation) -> No
     assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
 
 
-def test_stop_needs_no_reason(clients: wafl.Federation) -> None:
-    assert len(fit(clients, lambda moment: moment.stop("")).history) == 1
-
-
 @pytest.mark.parametrize(
     "method", [wafl.WAFL(radius=0.3), wafl.FedRobust(), wafl.DRFA()], ids=lambda method: method.name
 )
@@ -258,18 +243,6 @@ def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
 def _stop_at(moment: Moment, rounds: int) -> None:
     if moment.record.round + 1 == rounds:
         moment.stop("enough")
-
-
-def test_stopping_a_run_leaves_those_that_shared_its_batches_as_if_they_were_alone(clients: wafl.Federation) -> None:
-    def stop(moment: Moment) -> None:
-        if moment.place == 1 and moment.record.round == 1:
-            moment.stop("enough")
-
-    gammas = [1.0, 2.0, 4.0]
-    runs = sweep(clients, stop, grid={"gamma": gammas, "seed": [7]})
-    assert [len(run.history) for run in runs] == [6, 2, 6]
-    for gamma, run in zip(gammas, runs, strict=True):
-        assert_same(run, fit(clients, method=wafl.WAFL(gamma=gamma), seed=7, rounds=len(run.history)))
 
 
 # -- Early stopping -------------------------------------------------------------------------------------------
@@ -301,25 +274,6 @@ def test_early_stopping_ends_a_run_after_patience_values_without_improvement(
     assert run.history.column("metrics") == [{"given": value} for value in values[:rounds]]
 
 
-def test_patience_counts_values_and_not_rounds(clients: wafl.Federation) -> None:
-    """With a metric every second round that only gets worse, two values take four rounds."""
-
-    def every_second(moment: Moment) -> None:
-        if moment.record.round % 2:
-            moment.metrics["accuracy"] = -float(moment.record.round)
-
-    run = fit(clients, every_second, EarlyStopping("accuracy", patience=2, largest=True), rounds=12)
-    assert len(run.history) == 6
-
-
-def test_early_stopping_watches_the_loss_by_default(clients: wafl.Federation) -> None:
-    losses = fit(clients, rounds=30, learning_rate=1.0).history.column("loss")
-    best = [min(losses[: number + 1]) for number in range(30)]
-    expected = next(number for number in range(4, 30) if min(losses[number - 3 : number + 1]) >= best[number - 4]) + 1
-    run = fit(clients, EarlyStopping(patience=4), rounds=30, learning_rate=1.0)
-    assert len(run.history) == expected < 30
-
-
 @pytest.mark.parametrize("metric", ["los", "accuracies", "gamma"])
 def test_early_stopping_on_an_unknown_metric_is_an_error_that_lists_the_known_ones(
     clients: wafl.Federation, metric: str
@@ -337,19 +291,6 @@ def test_early_stopping_waits_for_a_metric_that_not_every_round_has(clients: waf
     stopping = EarlyStopping(metric, patience=1, min_delta=100.0)
     run = fit(clients, EvaluateEvery(clients, 2, attack=attack), stopping)
     assert len(run.history) == 4, "at its second value"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"patience": 0}, "patience=0 must be at least 1"),
-        ({"min_delta": -0.1}, "min_delta=-0.1 must be finite and at least 0"),
-        ({"min_delta": float("nan")}, "min_delta=nan must be finite"),
-    ],
-)
-def test_early_stopping_refuses_a_patience_or_difference_out_of_range(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EarlyStopping(**wrong)
 
 
 # -- Evaluating -----------------------------------------------------------------------------------------------

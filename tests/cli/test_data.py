@@ -134,13 +134,6 @@ def test_show_counts_writers_and_writes_here_by_default(tmp_path: Path) -> None:
     assert (tmp_path / "femnist-examples.png").exists()
 
 
-def test_show_works_for_the_digits_of_scikit_learn(tmp_path: Path) -> None:
-    result = wafl_data("show", "digits")
-    assert result.exit_code == 0, result.output
-    assert row(result.stdout, "train").startswith("train 1,437 8 x 8 0 .. 255")
-    assert (tmp_path / "digits-examples.png").exists()
-
-
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3)])
 def test_the_sheet_shows_each_class_in_its_row_pixel_for_pixel(shape: tuple[int, ...], tmp_path: Path) -> None:
     labels = np.repeat([0, 1, 2], [25, 4, 1])
@@ -156,14 +149,3 @@ def test_the_sheet_shows_each_class_in_its_row_pixel_for_pixel(shape: tuple[int,
             inside = pixels[top + 2 : top + 82, left + 2 : left + 82]
             assert (inside == (60 + 40 * label if place < count else 255)).all()
             assert pixels[top, left] == (190 if place < count else 255)
-
-
-def test_a_sheet_of_many_classes_is_wide_rather_than_tall(tmp_path: Path) -> None:
-    labels = np.arange(62)
-    images = np.zeros((62, 28, 28), np.uint8)
-    classes = SOURCES["femnist"].classes
-    path = contact_sheet(images, labels, classes, tmp_path / "sheet.png", title="many", examples_per_class=2)
-    with Image.open(path) as image:
-        width, height = image.size
-    assert height < 1600
-    assert width > 4 * 2 * 84

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import wafl
 from wafl.cli import tables
 from wafl.cli.main import app
-from wafl.cli.shared import by_number
 from wafl.config.read import parse_experiment
 from wafl.studies.study import Study
 
@@ -165,13 +164,6 @@ def test_all_seeds_are_tested_and_their_mean_and_deviation_printed(swept: Path, 
     assert "standard deviation over 3 seeds" in text
 
 
-def test_a_method_s_folder_is_tested_with_all_its_seeds(swept: Path, tmp_path: Path) -> None:
-    invoke(str(swept / SWEPT[0]), "--attack", "none", "--output", str(tmp_path))
-    assert [record["seed"] for record in json.loads((tmp_path / "comparison.json").read_text())] == [3, 4, 10]
-    invoke(str(swept / SWEPT[0] / "seed-4"), "--attack", "none", "--output", str(tmp_path))
-    assert [record["seed"] for record in json.loads((tmp_path / "comparison.json").read_text())] == [4]
-
-
 def test_no_name_is_cut_off_at_80_columns(swept: Path, tmp_path: Path) -> None:
     arguments = ["evaluate", str(swept), "--attack", "none", "--output", str(tmp_path)]
     text = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
@@ -186,10 +178,3 @@ def test_no_name_is_cut_off_at_80_columns(swept: Path, tmp_path: Path) -> None:
         console.print(tables.comparison(results))
     assert first_column(capture.get(), "clean") == list(results["methods"])
     assert "…" not in capture.get()
-
-
-def test_numbers_in_names_are_sorted_as_numbers() -> None:
-    names = ["b-gamma=10.0", "b-gamma=1e-05", "a-2", "b-gamma=2.0", "a-10", "a", "b-gamma=0.5"]
-    ordered = sorted(map(Path, names), key=by_number)
-    gammas = [f"b-gamma={gamma}" for gamma in ("1e-05", "0.5", "2.0", "10.0")]
-    assert [path.name for path in ordered] == ["a", "a-2", "a-10", *gammas]

@@ -90,12 +90,6 @@ def test_running_an_interrupted_experiment_again_offers_to_resume_it(file: Path,
     assert "exists already: continue it with wafl resume" in named
 
 
-def test_finished_studies_are_not_mentioned(file: Path, tmp_path: Path) -> None:
-    invoke("run", file, "--output", tmp_path)
-    assert "not finished" not in invoke("run", file, "--output", tmp_path)
-    assert (tmp_path / "left-2" / "results.json").exists()
-
-
 def test_json_is_one_object_per_line_and_ends_with_the_results(file: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(file), "--json", "--output", str(tmp_path / "runs")])
     assert done.exit_code == 0, done.output

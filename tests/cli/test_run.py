@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,30 +70,6 @@ def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path,
         torch.testing.assert_close(run.params[name], value, atol=1e-5, rtol=0)
 
 
-def test_gamma_and_norm_of_the_command_line_reach_the_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(
-        app, ["run", "--method", "wafl", "--gamma", "0.5", "--norm", "2", "--name", "mine", *QUICK]
-    )
-    assert result.exit_code == 0, result.output
-    assert not (tmp_path / "runs" / "mine" / "fedavg").exists()
-    method = wafl.load_run(tmp_path / "runs" / "mine" / "wafl").settings["method"]
-    assert (method["objective"]["gamma"], method["objective"]["norm"]) == (0.5, 2)
-
-
-@pytest.mark.slow
-def test_a_second_run_goes_to_a_new_folder_and_a_taken_name_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "digits").mkdir(parents=True)
-    kept = tmp_path / "runs" / "digits" / "results.json"
-    kept.write_text("mine")
-    assert command(tmp_path, "run", "-m", "fedavg", *QUICK).returncode == 0
-    assert (tmp_path / "runs" / "digits-2" / "results.json").exists()
-    refused = command(tmp_path, "run", "-m", "fedavg", "--name", "digits", *QUICK)
-    assert refused.returncode == 2
-    assert "exists already: choose another --name" in refused.stderr
-    assert kept.read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -104,24 +78,16 @@ def test_a_second_run_goes_to_a_new_folder_and_a_taken_name_is_refused(tmp_path:
             ("--method", "fedavg", "--gamma", "1"),
             "FedAvg has no option 'gamma': choose a method that has it, --method wafl",
         ),
-        (("-m", "wafl", "-m", "fedpgm", "--gamma", "1"), "FedPGM has no option 'gamma'"),
         (("--mu", "1"), "WAFL has no option 'mu': choose a method that has it, --method fedprox"),
         (("--beta1", "0.5"), "WAFL has no option 'beta1': choose a method that has it, --method fedadam or fedyogi"),
-        (("--rate", "0.5"), "WAFL has no option 'rate'"),
-        (("-m", "fedprox", "--mu", "-1"), "mu=-1.0 must be finite and at least 0"),
-        (("-m", "fedpgm", "--norm", "1"), "norm=1 must be 2 or inf"),
-        (("-m", "fedpgm", "--steps", "0"), "steps=0 must be at least 1"),
         (("--power", "3"), "power=3 must be one of 1, 2"),
         (("--bounds", "1,0"), "bounds=(1.0, 0.0) must be (low, high)"),
         (("--strict",), "strict=True needs radius="),
-        (("-m", "drfa", "--weights-step", "0"), "weights_step=0.0 must be positive and finite"),
-        (("--gamma", "-1"), "gamma=-1.0 must be positive"),
         (("--gamma", "1", "--radius", "1"), "give gamma or radius, not both"),
         (("--norm", "3"), "norm=3 must be one of 1, 2, inf"),
         (("--model", "resnet"), "unknown model 'resnet'"),
         (("--device", "cuda"), "use device='cpu'"),
         (("--labels-per-client", "11"), "labels_per_client=11 must lie in 1 .. 10"),
-        (("--learning-rate", "0"), "learning_rate=0.0 must be positive"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_no_folder(
@@ -142,12 +108,6 @@ def trained(tmp_path: Path, *arguments: str) -> dict[str, wafl.Run]:
     result = CliRunner().invoke(app, ["run", "--rounds", "1", "--seeds", "1", "--output", str(tmp_path), *arguments])
     assert result.exit_code == 0, result.output
     return {path.parent.name: wafl.load_run(path.parent) for path in tmp_path.rglob("run.json")}
-
-
-def test_a_given_learning_rate_is_used_by_every_method(tmp_path: Path) -> None:
-    runs = trained(tmp_path, "--learning-rate", "0.25")
-    assert set(runs) == {method.lower() for method in SEVEN}
-    assert {run.settings["schedule"]["learning_rate"] for run in runs.values()} == {0.25}
 
 
 OPTIONS = method_options([*PARTS, "epsilon"])
@@ -229,30 +189,6 @@ def test_every_command_and_every_parameter_has_a_help_text() -> None:
         assert command.help, path
         for parameter in command.params:
             assert getattr(parameter, "help", None), (path, parameter.name)
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_had_finished(tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "wafl.cli", "run", "-m", "fedavg", "-m", "fedpgm", "--rounds", "60"]
-    process = subprocess.Popen(
-        line,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        # A background job ignores interrupts, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    done = tmp_path / "runs" / "digits" / "fedavg" / "run.json"
-    deadline = time.monotonic() + 60
-    while not done.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Stopped. What had finished is in" in out.replace("\n", " ")
-    assert wafl.load_run(done.parent).method == "FedAvg"
 
 
 @pytest.mark.processes

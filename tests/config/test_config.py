@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import re
@@ -271,12 +270,8 @@ def test_a_value_in_place_of_a_section_is_one_line() -> None:
         ([3], "exp.toml: methods.0 = 3: should be a valid dictionary"),
         ([{}], "exp.toml: methods.0.method is missing: one of WAFL, FedAvg"),
         ([{"method": "FedAvg"}, {"method": "wafl"}], "exp.toml: methods.1.method = 'wafl' must be one of"),
-        ([{"method": "wafl"}], "did you mean WAFL?"),
         ([{"method": "FedPMG"}], "did you mean FedPGM?"),
-        ([{"method": 3}], "exp.toml: methods.0.method = '3' must be one of"),
         ([{"method": "FedAvg"}, {"method": "FedAvg"}], "two methods are called 'fedavg': give each its own name"),
-        ([{"method": "FedAvg", "name": "one"}, {"method": "WAFL", "name": "one"}], "two methods are called 'one'"),
-        ([{"method": "FedAvg", "gamma": 1.0}], "exp.toml: unknown key methods.0.gamma"),
     ],
 )
 def test_an_invalid_list_of_methods_is_one_line(methods: Any, message: str) -> None:
@@ -317,13 +312,8 @@ def test_several_mistakes_are_reported_one_per_line() -> None:
     [
         ("name = \n", 1),
         ("seeds = [0]\nname = digits\n", 2),
-        ("seeds = [0]\n\n[data\nnum_clients = 3\n", 3),
         ("[data]\nnum_clients = 3\nnum_clients = 4\n", 3),
         ("a = 1\nb = 2\nc = x'\n", 3),
-        ("[data]\n[data]\n", 2),
-        ("a = 1979-02-30\n", 1),
-        ("a = 1\nb = 0x\n", 2),
-        ("a = \x00\n", 1),
     ],
 )
 def test_a_syntax_error_names_file_and_line(tmp_path: Path, text: str, line: int) -> None:
@@ -393,21 +383,14 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["data.iid=true"], "not labels_per_client and iid"),
         (["data.dataset=digts"], "unknown data set 'digts': did you mean 'digits'?"),
         (["data.sizes=[10.0, inf]"], "sizes"),
-        (["data.sizes=[0.0, 1.0]"], "size"),
-        (["data.sizes=[10.0, nan]"], "sizes"),
         (["schedule.local_steps=2"], "give local_steps or local_epochs"),
         (["methods.wafl.radius=1.0"], "give gamma or radius, not both"),
         (["methods.wafl={method='WAFL', radius='auto'}", "data={num_clients=3, iid=true}"], "at least 4 of them"),
         (["methods.wafl.weights_step=0.1"], "weights_step"),
-        (["methods.wafl.weights_step=[0.1, 0.2]"], "weights_step"),
         (["methods.wafl.strict=true"], "strict=True needs radius="),
         (["methods.wafl.bounds=[0.0, 0.5]"], "the examples lie in [0, 1], outside bounds=(0.0, 0.5)"),
-        (["methods.wafl.bounds=[0.5, 0.2]"], "bounds=(0.5, 0.2) must be (low, high)"),
-        (["methods.wafl.gamma=1e300"], "gamma"),
         (["methods.fedavg.client_weights=[1.0]"], "1 client weights for 20 clients"),
-        (["methods.fedavg.client_weights=[]"], "weights"),
         (["methods.1.method=AFL", "methods.1.local_steps=2"], "AFL's clients take exactly one step per round"),
-        (["methods.1.method=AFL", "methods.1.cohort=5"], "AFL asks all 20 clients each round"),
         (["model.loss=squared_error"], "loss='squared_error' needs floating-point targets"),
         (
             ["data.preprocess=zscore", "attack.kind=autoattack"],
@@ -418,8 +401,6 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
         (["early_stopping.metric=accuracy"], "evaluation.every"),
         (["methods.wafl.gamma=[1.0, 1.0]"], "gamma"),
         (["methods.wafl.name=checkpoint"], "checkpoint"),
-        (["methods.wafl.name=figures"], "figures"),
-        (["methods.wafl.name=results.json"], "results.json"),
         (["methods.wafl.name=FedAvg"], "fedavg"),
     ],
     ids=lambda value: "; ".join(value) if isinstance(value, list) else "",
@@ -434,12 +415,6 @@ def test_check_reports_what_cannot_be_trained(tmp_path: Path, changes: list[str]
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_check_reports_a_missing_device(tmp_path: Path) -> None:
     assert_one_line(check(write(tmp_path, STARTER), "device=cuda"), "device='cuda'", "use device='cpu'")
-
-
-@pytest.mark.parametrize("alpha", [1e-308, 1e308])
-def test_extreme_values_of_dirichlet_make_no_traceback(tmp_path: Path, alpha: float) -> None:
-    result = check(write(tmp_path, STARTER.replace("labels_per_client = 3", f"dirichlet = {alpha}")))
-    assert result.exit_code in (0, 2), result.exception
 
 
 def test_check_says_what_would_be_trained_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,23 +443,16 @@ def changed(*changes: str) -> dict[str, Any]:
     ("change", "expected"),
     [
         ("schedule.rounds=50", lambda c: c["schedule"]["rounds"] == 50),
-        ("schedule.learning_rate = 0.5", lambda c: c["schedule"]["learning_rate"] == 0.5),
         ("schedule.learning_rate=[0.1, 0.2]", lambda c: c["schedule"]["learning_rate"] == [0.1, 0.2]),
         ("name=other", lambda c: c["name"] == "other"),
-        ('name="other"', lambda c: c["name"] == "other"),
-        ("data.iid=true", lambda c: c["data"]["iid"] is True),
         ("seeds=[3, 4, 5]", lambda c: c["seeds"] == [3, 4, 5]),
         ("seeds.1=9", lambda c: c["seeds"] == [0, 9]),
         ("methods.0.gamma=7.0", lambda c: c["methods"][0]["gamma"] == 7.0),
         ("methods.wafl.gamma=7.0", lambda c: c["methods"][0]["gamma"] == 7.0),
-        ("methods.WAFL.gamma=7.0", lambda c: c["methods"][0]["gamma"] == 7.0),
         ("methods.fedavg.rounds=7", lambda c: c["methods"][1]["rounds"] == 7 and "rounds" not in c["methods"][0]),
-        ("methods.1={method='DRFA'}", lambda c: c["methods"][1] == {"method": "DRFA"}),
         ("methods=[{method='DRFA'}]", lambda c: c["methods"] == [{"method": "DRFA"}]),
         ("methods.0.gamma.1=9.0", lambda c: c["methods"][0]["gamma"] == [1.0, 9.0]),
-        ("faults.dropout=0.1", lambda c: c["faults"] == {"dropout": 0.1}),
         ("faults={dropout=0.1, nan=0.2}", lambda c: c["faults"] == {"dropout": 0.1, "nan": 0.2}),
-        ("model.kind=mine:build", lambda c: c["model"]["kind"] == "mine:build"),
         ("attack.norm=inf", lambda c: c["attack"]["norm"] == INF),
         ("name=a=b", lambda c: c["name"] == "a=b"),
     ],
@@ -511,22 +479,14 @@ def test_a_method_is_changed_by_its_name_and_later_changes_win() -> None:
     [
         ("rounds", "--set 'rounds' must be key=value, such as schedule.rounds=50"),
         ("=3", "--set '=3' must be key=value"),
-        ("  =3", "must be key=value"),
         ("rounds=3", "exp.toml: unknown key rounds"),
         ("schedule.round=3", "exp.toml: unknown key schedule.round: did you mean rounds?"),
-        ("scedule.rounds=3", "exp.toml: unknown key scedule: did you mean schedule?"),
-        ("schedule.rounds=", "exp.toml: schedule.rounds = '': should be a valid integer"),
         ("schedule.rounds=many", "exp.toml: schedule.rounds = 'many': should be a valid integer"),
-        ("schedule.rounds=-3", "exp.toml: schedule.rounds = -3: should be greater than or equal to 1"),
         ("schedule.learning_rate=0.1,0.2", "exp.toml: schedule.learning_rate = '0.1,0.2': should be a valid number"),
         ("schedule.rounds.more=3", "schedule.rounds is a value and has no key 'more'"),
-        ("schedule.rounds.more.and=3", "there is no 'more' in a value"),
-        ("schedule=3", "exp.toml: schedule = 3"),
         ("methods.2.gamma=1.0", "no entry '2'; there are 2: wafl, fedavg"),
-        ("methods.-1.gamma=1.0", "no entry '-1'"),
         ("methods.drfa.gamma=1.0", "no entry 'drfa'; there are 2: wafl, fedavg"),
         ("seeds.5=1", "no entry '5'; there are 2"),
-        ("methods.fedavg.gamma=1.0", "exp.toml: unknown key methods.1.gamma"),
         ("a=" + "[" * 5000, "--set"),
         ("schedule.rounds=" + "9" * 5000, "schedule.rounds"),
     ],
@@ -613,25 +573,6 @@ def test_the_schema_describes_every_table_and_has_no_loose_ends() -> None:
     assert references == set(SCHEMA["$defs"]) == (set(TABLES) | {"Between"}) - {"Experiment"}
     for model in (SCHEMA, *SCHEMA["$defs"].values()):
         assert model["additionalProperties"] is False
-
-
-def test_the_schema_accepts_the_starter_and_refuses_what_the_reader_refuses() -> None:
-    starter = tomllib.loads(STARTER)
-    assert conforms(starter, SCHEMA)
-    for path, value in (
-        (("seeds",), []), (("seeds",), [-1]), (("sedes",), [1]), (("schedule", "rounds"), 0),
-        (("data", "dirichlet"), 0.0), (("schedule", "learning_rate"), [0.1, -1.0]), (("methods",), []),
-        (("attack", "kind"), "pdg"),
-        (("methods",), [{"method": "wafl"}]), (("methods",), [{"method": "FedAvg", "gamma": 1.0}]), (("name",), "a b"),
-    ):  # fmt: skip
-        content = copy.deepcopy(starter)
-        target = content
-        for part in path[:-1]:
-            target = target[part]
-        target[path[-1]] = value
-        with pytest.raises(ConfigError):
-            parse_experiment(content, "exp.toml")
-        assert not conforms(content, SCHEMA), (path, value)
 
 
 # -- The page -------------------------------------------------------------------------------------------------

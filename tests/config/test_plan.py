@@ -50,16 +50,8 @@ def clients() -> wafl.Federation:
             wafl.WAFL(gamma=2.0, client_weights=wafl.weights.agnostic(0.1)), {"weights_step": [0.1, 0.2]}, ONE_STEP,
         ),
         (
-            {"method": "WAFL", "gamma": 2.0, "client_weights": "snapshot", "weights_step": 0.03},
-            wafl.WAFL(gamma=2.0, client_weights=wafl.weights.snapshot(0.03)), {}, COMMON,
-        ),
-        (
             {"method": "WAFL", "gamma": 2.0, "client_weights": LAMBDA},
             wafl.WAFL(gamma=2.0, client_weights=wafl.weights.fixed(LAMBDA)), {}, COMMON,
-        ),
-        (
-            {"method": "FedAvg", "client_weights": "uniform"},
-            wafl.FedAvg(client_weights=wafl.weights.uniform()), {}, COMMON,
         ),
         (
             {"method": "FedAvg", "momentum": [0.0, 0.9], "weight_decay": 0.01, "server_learning_rate": 0.5},
@@ -71,17 +63,6 @@ def clients() -> wafl.Federation:
             {"rounds": 3, "local_epochs": 1, "batch_size": 16, "learning_rate": 0.1},
         ),
         (
-            {"method": "FedPGM", "epsilon": [0.05, 0.1], "steps": 2, "random_start": True},
-            wafl.FedPGM(steps=2, random_start=True), {"epsilon": [0.05, 0.1]}, COMMON,
-        ),
-        ({"method": "FedFGSM", "epsilon": 0.2, "norm": 2}, wafl.FedFGSM(epsilon=0.2, norm=2.0), {}, COMMON),
-        ({"method": "FedRobust", "penalty": [1.0, 5.0]}, wafl.FedRobust(), {"penalty": [1.0, 5.0]}, COMMON),
-        ({"method": "AFL"}, wafl.AFL(), {}, ONE_STEP),
-        (
-            {"method": "AFL", "weights_step": [0.1, 0.5], "rounds": 4},
-            wafl.AFL(), {"weights_step": [0.1, 0.5]}, {**ONE_STEP, "rounds": 4},
-        ),
-        (
             {"method": "WAFL", "gamma": 2.0, "client_weights": {"kind": "cvar", "alpha": 0.3, "center": LAMBDA}},
             wafl.WAFL(gamma=2.0, client_weights=wafl.weights.cvar(0.3, center=wafl.weights.fixed(LAMBDA))), {}, COMMON,
         ),
@@ -89,22 +70,12 @@ def clients() -> wafl.Federation:
             {"method": "TERM", "t": [0.5, -2.0], "center": "uniform"},
             wafl.TERM(center=wafl.weights.uniform()), {"t": [0.5, -2.0]}, COMMON,
         ),
-        ({"method": "DRFA", "weights_step": 0.2}, wafl.DRFA(weights_step=0.2), {}, COMMON),
-        ({"method": "DRFA", "weights_step": [0.1, 0.2]}, wafl.DRFA(), {"weights_step": [0.1, 0.2]}, COMMON),
-        ({"method": "FedProx", "mu": [0.0, 0.5]}, wafl.FedProx(), {"mu": [0.0, 0.5]}, COMMON),
         ({"method": "SCAFFOLD", "clip_norm": [0.1, 1.0]}, wafl.SCAFFOLD(), {"clip_norm": [0.1, 1.0]}, COMMON),
-        ({"method": "FedAvgM", "beta": [0.0, 0.9], "rate": 0.5}, wafl.FedAvgM(rate=0.5), {"beta": [0.0, 0.9]}, COMMON),
-        ({"method": "FedAdam", "rate": [0.01, 0.1]}, wafl.FedAdam(), {"rate": [0.01, 0.1]}, COMMON),
-        ({"method": "FedYogi", "tau": [0.001, 0.1]}, wafl.FedYogi(), {"tau": [0.001, 0.1]}, COMMON),
         (
             {"method": "WAFL", "gamma": [1.0, 4.0], "server": {"kind": "adam", "rate": 0.02, "tau": 0.01},
              "local": {"kind": "prox", "mu": 0.3}, "clip_norm": 0.5},
             wafl.WAFL(server=wafl.servers.adam(0.02, tau=0.01), local=wafl.local.prox(0.3)),
             {"gamma": [1.0, 4.0]}, {**COMMON, "clip_norm": 0.5},
-        ),
-        (
-            {"method": "DRFA", "server": {"kind": "momentum", "beta": 0.5}, "local": {"kind": "control_variates"}},
-            wafl.DRFA(server=wafl.servers.momentum(beta=0.5), local=wafl.local.control_variates()), {}, COMMON,
         ),
         (
             {"method": "FedAvg",

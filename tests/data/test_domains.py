@@ -130,20 +130,6 @@ def test_digits_are_scaled_to_the_same_bytes(folder):
     assert float(x.mean()) == pytest.approx(float(digits.mean()), abs=0.01)
 
 
-def test_the_folder_comes_from_the_environment(folder, monkeypatch):
-    monkeypatch.setenv("WAFL_DATA", str(folder))
-    assert wafl.domains(["mnist"], target="usps").clients.names == ("mnist",)
-
-
-def test_a_model_trains_on_the_sources_and_is_tested_on_the_target(folder):
-    task = wafl.domains(["mnist", "svhn"], target="usps", data_dir=folder)
-    run = wafl.fit(wafl.models.mlr(task.clients), task.clients, wafl.FedAvg(), rounds=2, local_steps=2)
-    score = wafl.evaluate(run, task.target)
-    x, y = task.target.test.of(0)
-    assert [client.name for client in score.per_client] == ["usps"]
-    assert score.accuracy == pytest.approx(float((run.predict(x) == y).double().mean()))
-
-
 @pytest.mark.parametrize(
     ("sources", "target", "message"),
     [
@@ -157,21 +143,6 @@ def test_a_model_trains_on_the_sources_and_is_tested_on_the_target(folder):
 def test_sources_and_targets_that_cannot_be_used_are_refused(folder, sources, target, message):
     with pytest.raises(ValueError, match=message):
         wafl.domains(sources, target=target, data_dir=folder)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"preprocess": "none at all"}, "unknown preprocessing 'none at all'"),
-        ({"limit": 0}, "limit=0"),
-        ({"limit": -1}, "limit=-1"),
-        ({"size": 0}, "size=0"),
-    ],
-    ids=str,
-)
-def test_options_out_of_range_are_refused(folder, options, message):
-    with pytest.raises(ValueError, match=message):
-        wafl.domains(["mnist"], target="usps", data_dir=folder, **options)
 
 
 def test_data_sets_with_different_classes_are_refused(folder, tmp_path):

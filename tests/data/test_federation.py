@@ -48,27 +48,6 @@ def test_a_client_of_one_example_trains_on_it():
     assert clients.test.num_examples.tolist() == [0, 3]
 
 
-def test_a_test_fraction_of_zero_holds_nothing_out():
-    clients = federation_of([3, 2], test_fraction=0)
-    assert clients.train.num_examples.tolist() == [3, 2]
-    assert len(clients.test.x) == 0
-
-
-def test_clients_of_very_different_sizes_keep_their_own_rows():
-    sizes = [1, 5000, 2, 37]
-    clients = federation_of(sizes)
-    assert clients.num_examples == sizes
-    assert clients.train.offsets.tolist() == np.cumsum([0, 1, 3750, 2, 28]).tolist()
-    assert [tags(clients.train.of(i)[0])[0] // 10_000 for i in range(4)] == [0, 1, 2, 3]
-
-
-def test_more_clients_than_fit_in_one_block_are_all_packed():
-    count = 1500
-    clients = wafl.Federation.from_arrays(([[float(i)], [i + 0.5]], [0, 1]) for i in range(count))
-    assert clients.num_clients == count
-    assert torch.equal(clients.train.x[:, 0].floor().unique(), torch.arange(count, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("fraction", [0.0, 0.25])
 def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
     pairs = [client_arrays(i, 1 + i % 7, classes=1) for i in range(40)]
@@ -112,13 +91,6 @@ def test_offsets_and_blocks_pack_what_clients_one_by_one_do(sizes, fraction):
             assert torch.equal(ours.x.float(), theirs.x.float())
 
 
-def test_the_split_of_many_is_drawn_in_pieces(monkeypatch):
-    x, y, offsets = np.arange(300.0)[:, None], np.zeros(300, int), np.cumsum([0, *[1, 2, 3, 4, 10] * 15])
-    whole = wafl.Federation.from_offsets(x, y, offsets)
-    monkeypatch.setattr("wafl.data.splits.MOST_DRAWN", 30)
-    assert wafl.Federation.from_offsets(x, y, offsets).fingerprint() == whole.fingerprint()
-
-
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
@@ -152,12 +124,6 @@ def test_the_split_is_random_seeded_and_does_not_depend_on_other_clients():
     assert held_out([40], 3) != held_out([40], 4)
     assert held_out([40], 3) == held_out([40, 300, 7], 3), "another client's size must not change this one's split"
     assert held_out([40], 3) != list(range(10)), "the first rows are not a random sample"
-
-
-def test_clients_of_equal_size_are_split_differently():
-    clients = federation_of([40, 40])
-    first, second = ([tag % 10_000 for tag in tags(clients.test.of(i)[0])] for i in range(2))
-    assert first != second
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch", "lists", "read-only", "reversed view"])
@@ -242,12 +208,6 @@ def test_regression_targets_stay_with_their_inputs(shape):
         assert examples.y.shape[1:] == shape[1:]
         wanted = (10 * examples.x).view(-1, *[1] * (len(shape) - 1)).expand(examples.y.shape)
         assert torch.equal(examples.y, wanted)
-
-
-def test_images_keep_their_shape():
-    clients = wafl.Federation.from_arrays([(np.zeros((4, 3, 5, 6)), [0, 1, 0, 1])])
-    assert clients.input_shape == (3, 5, 6)
-    assert clients.train.x.shape == (3, 3, 5, 6)
 
 
 def test_names_unit_and_bounds_are_kept():

@@ -52,15 +52,6 @@ def test_labels_per_client_is_disjoint_complete_exact_and_balanced(case):
     assert max(holders.values()) - min(holders.values()) <= 1
 
 
-def test_the_seed_determines_the_partition():
-    def shares(seed: int) -> list[list[int]]:
-        rows = labels_per_client(torch.arange(400) % 5, 8, 2, 5, seed)
-        return [sorted(part.tolist()) for part in rows]
-
-    assert shares(1) == shares(1)
-    assert shares(1) != shares(2)
-
-
 def test_the_seed_determines_which_examples_and_not_only_how_many():
     """Two clients share one label. If one order were cut at different points, their shares would be nested."""
     first, other = (set(labels_per_client(torch.zeros(400), 2, 1, 1, seed)[0].tolist()) for seed in (1, 2))
@@ -102,8 +93,3 @@ def test_a_partition_of_digits_has_their_unit_bounds_and_test_fraction():
 def test_impossible_partitions_are_refused(num_clients, count, message):
     with pytest.raises(ValueError, match=message):
         dataset_of([6, 6, 6, 6]).partition(num_clients, labels_per_client=count)
-
-
-def test_an_unknown_data_set_is_refused_with_the_known_names():
-    with pytest.raises(ValueError, match="unknown data set 'imagenet': use one of digits"):
-        wafl.load_dataset("imagenet")

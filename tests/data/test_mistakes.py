@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,15 +52,11 @@ def test_a_class_that_only_one_client_has_is_not_skipped() -> None:
     ("options", "labels", "message"),
     [
         ({"classes": ["a", "b"]}, ["a", "c"] * 3, "client 0 has the label 'c', which is not in classes: a, b"),
-        ({"classes": ["a", "a"]}, ["a"] * 6, "names a class twice"),
         ({"classes": "ab"}, ["a", "b"] * 3, "classes='ab' must be a list of names"),
-        ({"classes": [0, 1]}, Y, r"classes=\[0, 1\] must be a list of names, one text per class"),
         ({"classes": ["a", "b"]}, Y, r"client 0 has labels from 0 to 2: they must lie in 0 \.\. 1"),
         ({"classes": ["a", "b"], "num_classes": 3}, Y, "num_classes=3, but classes has 2 names: leave one of them out"),
         ({"num_classes": 3}, ["a", "b"] * 3, r"num_classes=3 is for labels that are numbers: .*classes=\[...\]"),
         ({}, np.array(["a", None] * 3, dtype=object), "client 0 has the label None among text: drop examples"),
-        ({}, np.array(["a", math.nan] * 3, dtype=object), "client 0 has the label nan among text: drop examples"),
-        ({}, np.array([["a"]] * 6), r"client 0 has text labels of shape \(6, 1\)"),
         ({}, np.eye(3, dtype=int)[Y], r"integer labels are one-dimensional; for one-hot labels, pass y.argmax\(1\)"),
     ],
 )
@@ -89,13 +84,9 @@ def test_one_hot_floats_are_refused_for_classes_and_kept_for_a_regression() -> N
     ("x", "remedy"),
     [
         (images("uint8"), "raw pixels: pass preprocess='unit'"),
-        (images("uint8", shape=(8, 8)), "raw pixels: pass preprocess='unit'"),
         (images("int64"), "raw pixels: divide them by 255"),
         (images("float32"), "raw pixels: divide them by 255, or give them as uint8"),
         (images("float32", 254) + 0.5, "raw pixels: divide them by 255, or give them as uint8"),
-        (images("float64", 254, (4, 4, 3)) + 0.25, "raw pixels: divide them by 255"),
-        (images("float32", 254, (8, 8)) + 0.25, "raw pixels: divide them by 255"),
-        (images("int64", shape=(5, 6, 6)), "raw pixels: divide them by 255"),
     ],
 )
 def test_raw_pixels_are_refused_unless_they_are_prepared_or_stated(x: np.ndarray, remedy: str) -> None:
@@ -190,13 +181,10 @@ def test_arrays_in_the_wrong_order_are_refused() -> None:
     [
         ({"a": (X, Y)}, r"in a dict with a: pass from_arrays\(list\(d.values\(\)\), names=list\(d\)\)"),
         ("data", "the clients are 'data': pass a list with one pair"),
-        (None, "the clients are None: pass a list"),
         (pandas.DataFrame({"a": [1.0]}), r"the clients are in a frame: use Federation.from_frame"),
         ([{"x": X, "y": Y}], r"^client 0 is not a pair of arrays \(x, y\): it is a dict with x, y; pass one pair"),
         ((X, Y), r"^client 0 is not a pair of arrays \(x, y\): it is an array of shape \(6, 4\); pass one pair"),
         ([(X, Y, X)], r"it is a tuple of 3 \(ndarray, ndarray, ndarray\)"),
-        (["client"], "client 0 is not a pair of arrays .*: it is 'client'"),
-        ([TensorDataset(torch.zeros(2, 1))], "it is a TensorDataset"),
         ([([[1.0], [1.0, 2.0]], [0, 1])], "client 0 is not a pair of arrays"),
     ],
 )
@@ -209,11 +197,7 @@ def test_what_is_not_one_pair_per_client_is_refused(given: Any, message: str) ->
     ("given", "message"),
     [
         ((X, Y), r"given an array of shape \(6, 4\) and an array of shape \(6,\): pass from_arrays\(\[\(x, y\)\]\)"),
-        ((Y, X), r"given an array of shape \(6,\) and an array of shape \(6, 4\): pass from_arrays\(\[\(x, y\)\]\)"),
         (([X, X], [Y, Y]), r"given a list of 2 .* and a list of 2 .*: .*from_arrays\(list\(zip\(xs, ys\)\)"),
-        (({"a": X}, {"a": Y}), "given a dict with a and a dict with a: pass"),
-        (("x.npy", "y.npy"), "given 'x.npy' and 'y.npy': pass"),
-        ((X, Y, X, Y), r"and an array of shape \(6,\), \.\.\.: pass"),
         (([(X, Y)], 0.25), "and 0.25: .*options by name, such as test_fraction=0.25"),
     ],
 )  # fmt: skip
@@ -238,34 +222,25 @@ DATASET = wafl.Dataset("own", PIXELS, LABELS, PIXELS, LABELS, 2)
     ("call", "message"),
     [
         (lambda c, r: wafl.fit(c, MODEL, wafl.FedAvg(), **GIVEN), r"swapped: call fit\(model, clients, method\)"),
-        (lambda c, r: wafl.fit(wafl.FedAvg(), MODEL, c, **GIVEN), r"swapped: call fit\(model, clients, method\)"),
         (lambda c, r: wafl.sweep(c, MODEL, wafl.FedAvg(), {"seed": [0]}, **GIVEN), r"swapped: call sweep\(model, cl"),
-        (lambda c, r: wafl.tune(c, MODEL, wafl.FedAvg(), **GIVEN), r"swapped: call tune\(model, clients, methods\)"),
         (lambda c, r: wafl.evaluate(c, r), r"swapped: call evaluate\(model, clients\)"),
-        (lambda c, r: wafl.compare(c, [r]), r"swapped: call compare\(runs, clients\)"),
         (lambda c, r: wafl.certify(c, r, radii=[1.0]), r"swapped: call certify\(model, clients, radii=\[...\]\)"),
-        (lambda c, r: wafl.calibrate(c, r, gammas=[1.0]), r"swapped: call calibrate\(model, clients, gammas="),
         (lambda c, r: wafl.fit("mlr", c, wafl.FedAvg(), **GIVEN), r"model is 'mlr': pass .*wafl.models.mlr\(clients"),
         (lambda c, r: wafl.fit(nn.Linear, c, wafl.FedAvg(), **GIVEN), r"model is the class Linear: .*Linear\(...\)"),
         (lambda c, r: wafl.fit(r, c, wafl.FedAvg(), **GIVEN), "model is a Run: .*init=run.params"),
         (lambda c, r: wafl.fit(MODEL, [(X, Y)], wafl.FedAvg(), **GIVEN), "clients is a list of 1.*from_arrays"),
-        (lambda c, r: wafl.evaluate(r, pandas.DataFrame()), "clients is a DataFrame: .*from_frame"),
         (lambda c, r: wafl.evaluate(r, [DataLoader(TensorDataset(c.train.x))]), "clients is a list.*from_datasets"),
         (lambda c, r: wafl.evaluate(r, DATASET), r"clients is a Dataset: .*partition\(...\)"),
-        (lambda c, r: wafl.compare([r], "digits"), r"clients is 'digits': call compare"),
         (lambda c, r: wafl.fit(MODEL, c, wafl.FedAvg(), init=r, **GIVEN), "init is a Run: .*init=run.params"),
         (lambda c, r: wafl.fit(MODEL, c, wafl.FedAvg(), faults={"dropout": 1}, **GIVEN), r"faults is a dict .*Faults"),
         (lambda c, r: wafl.fit(MODEL, c, wafl.FedAvg(), checkpoint="a", **GIVEN), "checkpoint is 'a': pass a"),
         (lambda c, r: wafl.sweep(MODEL, c, wafl.FedAvg(), [("seed", [0])], **GIVEN), "must be a dict of lists"),
         (lambda c, r: wafl.sweep(MODEL, c, wafl.WAFL(), {"norm": "12"}, **GIVEN), "at least one value, in a list"),
-        (lambda c, r: wafl.models.mlr(10), r"sized for clients, not for 10: pass the federation"),
         (lambda c, r: wafl.load_dataset(3), "name is 3: give the name of a data set"),
         (lambda c, r: wafl.domains("mnist", "usps"), r"sources='mnist' is one text: .*\['mnist'\]"),
         (lambda c, r: wafl.weights.fixed({"a": 1}), "must be a list of numbers, one per client"),
         (lambda c, r: wafl.certify(r, c, radii="1"), r"radii='1' must be a list of numbers, such as \[1\]"),
         (lambda c, r: wafl.evaluate(r, c, attack=wafl.FGSM(epsilon=1), attacked="1"), "attacked='1' is a share"),
-        (lambda c, r: DATASET.partition("4", iid=True), "num_clients='4' must be a whole number"),
-        (lambda c, r: DATASET.partition(4, dirichlet="1"), "dirichlet='1' must be a number"),
     ],
 )  # fmt: skip
 def test_arguments_that_are_something_else_are_refused_in_words(call: Callable[..., Any], message: str) -> None:

@@ -39,36 +39,6 @@ def statistics(raw: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 # ---------------------------------------------------------------- the numbers
 
 
-def test_unit_maps_bytes_to_zero_one():
-    clients = federation("unit")
-    for pack in (clients.train, clients.test):
-        np.testing.assert_allclose(pack.x.numpy(), pack.raw.numpy() / 255.0, atol=1e-7)
-    assert (clients.unit, clients.bounds) == ("pixels in [0, 1]", (0.0, 1.0))
-
-
-def test_symmetric_maps_bytes_to_minus_one_one():
-    clients = federation("symmetric")
-    for pack in (clients.train, clients.test):
-        np.testing.assert_allclose(pack.x.numpy(), 2.0 * pack.raw.numpy() / 255.0 - 1.0, atol=1e-6)
-    assert (clients.unit, clients.bounds) == ("pixels in [-1, 1]", (-1.0, 1.0))
-
-
-@pytest.mark.parametrize("name", ["zscore", "zscore_pooled"])
-def test_zscore_centers_and_scales_each_pixel(name):
-    clients = federation(name)
-    raw = clients.train.raw if name == "zscore" else torch.cat([clients.train.raw, clients.test.raw])
-    mean, deviation = statistics(raw)
-    scale = np.where(deviation > 0, deviation, 1.0)
-    for pack in (clients.train, clients.test):
-        np.testing.assert_allclose(pack.x.numpy(), (pack.raw.numpy() - mean) / scale, atol=1e-5, rtol=1e-5)
-    assert clients.bounds is None
-    assert clients.unit == (
-        "standard deviations a pixel, over the training examples"
-        if name == "zscore"
-        else "standard deviations a pixel, over all examples"
-    )
-
-
 def test_zscore_does_not_use_the_test_examples():
     """Other test images, same training images: the same preparation; pooled statistics do change."""
     plain = dataset()
@@ -116,13 +86,6 @@ def test_digits_are_scaled_by_their_own_maximum():
     assert int(clients.train.raw.max()) == 16
     assert clients.train.span() == (0.0, 1.0)
     assert wafl.load_dataset("digits").partition(5, iid=True, preprocess="symmetric").train.span() == (-1.0, 1.0)
-
-
-def test_an_unknown_preprocessing_is_refused():
-    with pytest.raises(
-        ValueError, match="unknown preprocessing 'z-score': use one of unit, symmetric, zscore, zscore_pooled"
-    ):
-        federation("z-score")
 
 
 def test_unit_asks_for_no_statistics_and_the_default_changes_nothing():
@@ -200,21 +163,3 @@ def test_training_on_bytes_equals_training_on_floats(preprocess, method):
         torch.testing.assert_close(runs[1].params[name], value, atol=1e-6, rtol=0)
         assert float(value.abs().max()) > 1e-3, "nothing was learned"
     assert runs[0].history.column("loss") == pytest.approx(runs[1].history.column("loss"), abs=1e-6)
-
-
-def test_training_a_network_on_bytes_equals_training_it_on_floats():
-    clients = federation("symmetric")
-    runs = [
-        wafl.fit(wafl.models.cnn(data, channels=(2, 2)), data, wafl.FedAvg(), **{**OPTIONS, "rounds": 2})
-        for data in (clients, as_floats(clients))
-    ]
-    for name, value in runs[0].params.items():
-        torch.testing.assert_close(runs[1].params[name], value, atol=1e-6, rtol=0)
-
-
-def test_a_score_reports_the_attack_in_the_unit_of_the_data():
-    clients = federation("symmetric")
-    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), **OPTIONS)
-    score = wafl.evaluate(run, clients, attack=wafl.FGSM(epsilon=0.1))
-    assert "pixels in [-1, 1]" in score.attack
-    assert score.unit == "pixels in [-1, 1]"

@@ -341,19 +341,14 @@ def test_the_error_names_the_folder_of_a_layout_with_wrong_data(tmp_path: Path) 
     [
         ({"y_test": None, "x_test": None}, "it lacks x_test, y_test: it must have x_train, y_train, x_test, y_test"),
         ({"y_train": np.zeros(12)}, "y_train has type float64, but it must be integers"),
-        ({"y_train": np.zeros((12, 1), np.uint8)}, r"y_train has shape \(12, 1\), but there are 12 images"),
         ({"y_train": np.zeros(11, np.uint8)}, r"y_train has shape \(11,\), but there are 12 images"),
         ({"y_test": np.full(5, 10)}, "y_test has labels 10 .. 10, but mnist has 0 .. 9"),
-        ({"y_test": np.full(5, -1)}, "y_test has labels -1 .. -1, but mnist has 0 .. 9"),
         ({"x_test": np.zeros((5, 8, 8), np.uint8)}, "x_test has images of 8 x 8, but mnist has 28 x 28"),
-        ({"x_test": np.zeros((5, 28, 28, 3), np.uint8)}, "images of 28 x 28 x 3, but mnist has 28 x 28"),
         ({"x_test": np.zeros((0, 28, 28), np.uint8)}, "x_test is empty"),
-        ({"x_test": np.uint8(3)}, "x_test is empty"),
         ({"x_train": np.zeros((12, 28, 28))}, "x_train has type float64, but images are uint8"),
         ({"x_train": np.array([None] * 12)}, "cannot be used: Object arrays"),
         ({"u_train": np.arange(12)}, "u_train and u_test belong together"),
         ({"u_train": np.arange(11), "u_test": np.arange(5)}, r"u_train has shape \(11,\)"),
-        ({"u_train": np.arange(12.0), "u_test": np.arange(5)}, "u_train has type float64"),
     ],
 )
 def test_the_error_says_what_is_wrong_with_an_npz(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 import wafl
 from wafl.engine import chosen_radius, fit
-from wafl.engine.chosen_radius import BUDGET, CANDIDATES, best_place
+from wafl.engine.chosen_radius import CANDIDATES, best_place
 from wafl.engine.embedded import Embedded
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.parts.schedule import Schedule
@@ -105,17 +105,6 @@ def test_test_examples_do_not_decide(clients: wafl.Federation) -> None:
     model, method = wafl.models.mlr(clients), wafl.WAFL(radius="auto")
     one, two = (wafl.fit(model, each, method, **QUICK).settings["chosen"] for each in (clients, other))
     assert one == two
-
-
-@pytest.mark.parametrize("cohort", [None, 1, 2, 5, 19, 20])
-@pytest.mark.parametrize("rounds", [8, 41, 100])
-def test_candidates_together_cost_less_than_two_runs(cohort: int | None, rounds: int) -> None:
-    schedule = Schedule(rounds=rounds, cohort=cohort, local_steps=1)
-    shorter = chosen_radius._shorter(schedule, [10, 11])
-    work = len(CANDIDATES) * shorter.rounds * (21 if shorter.cohort is None else 2 * shorter.cohort)
-    assert BUDGET < 2.0
-    assert work <= BUDGET * rounds * (21 if cohort is None else cohort)
-    assert shorter.cohort is None or shorter.cohort <= 10
 
 
 def test_a_learning_rate_that_falls_does_so_in_the_shorter_training_too() -> None:

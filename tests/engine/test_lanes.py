@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from wafl.engine.client.batches import room_for
 from wafl.engine.client.task import ClientTask
 from wafl.engine.lanes.layout import Lanes
 from wafl.parts.messages import Query, Replies
 from wafl.parts.schedule import Schedule
-from wafl.tasks.layout import Layout
 from wafl.tasks.structured import LayeredTask, LinearTask, make_task
-from wafl.tasks.task import Masks, Moved, Task
+from wafl.tasks.task import Task
 
 SIZES = (90, 3, 40, 17, 64, 1)
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -67,45 +65,6 @@ def test_a_client_has_the_same_bits_alone_and_among_others(model: str, kind: str
         assert torch.equal(alone.cost[0], together.cost[client])
         if kind == "train":
             assert torch.equal(alone.params[0], together.params[client])
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_loss_of_the_first_step_takes_no_pass_of_its_own(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = make_task(make_model(model))
-    expected = answer(task, (0,), "loss", wafl.FedAvg()).loss
-    monkeypatch.setattr(task, "losses", None)
-    loss = answer(task, (0,), "train", wafl.FedAvg(), batch_size=None).loss
-    torch.testing.assert_close(loss, expected)
-
-
-class Counting(LayeredTask):
-    """Counts the examples of which a gradient is taken, padding included."""
-
-    seen = 0
-
-    def losses_and_gradient(
-        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> tuple[Tensor, Tensor]:
-        self.seen += y.numel()
-        return super().losses_and_gradient(params, x, y, weight)
-
-
-@pytest.mark.parametrize("sizes", [(2000, 500, 100, 30, 8), (2600, 8, 8, 8, 8), (17, 33, 49, 97)])
-def test_padding_is_at_most_half_of_the_work(sizes: tuple[int, ...]) -> None:
-    clients, model = make_clients(sizes), make_model("layers")
-    task = Counting(model, [*model], make_task(model).loss, Layout.of(model))
-    schedule = Schedule(rounds=1, local_epochs=2, batch_size=64)
-    lanes = Lanes(ClientTask(task, None, schedule.local_work, clients.train))
-    everyone = tuple(range(len(sizes)))
-    lanes.run([Query("train", 0, 0, everyone, torch.ones(len(sizes)), task.initial(), schedule.scalars(0))])
-    assert 2 * sum(sizes) <= task.seen <= 1.5 * 2 * sum(sizes)
-
-
-def test_rooms_are_few_and_hold_what_they_must() -> None:
-    assert [room_for(count) for count in (1, 16, 17, 24, 25, 33, 49, 64, 65, 97)] == [
-        16, 16, 24, 24, 32, 48, 64, 64, 96, 128,
-    ]  # fmt: skip
-    assert all(count <= room_for(count) < 1.5 * max(count, 16) for count in range(1, 3000))
 
 
 @pytest.mark.parametrize("flat", [True, False])

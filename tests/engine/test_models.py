@@ -150,12 +150,6 @@ def test_large_convolutions_are_computed_one_client_after_another_without_a_warn
     assert_same_params(run, plain.train(model, pairs, **TIMING, gamma=2.0, steps=2), model)
 
 
-def test_the_products_of_convolutions_are_counted():
-    task = make_task(nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Conv2d(4, 1, 2), nn.Flatten(), nn.Linear(4, 3)))
-    # 4 x 3 x 3 outputs of 1 x 3 x 3 products, and 2 x 2 outputs of 4 x 2 x 2.
-    assert task.convolution_products(task.initial(), torch.zeros(1, 2, 5, 5)) == 36 * 9 + 4 * 16
-
-
 # -- Dropout ------------------------------------------------------------------------------------------------------
 
 
@@ -201,16 +195,6 @@ def test_training_with_dropout_leaves_the_global_generator_alone_and_repeats():
     other = wafl.fit(seeded(Dropping), clients, WAFL, **{**TIMING, "seed": 8})
     assert all(torch.equal(first.params[name], second.params[name]) for name in first.params)
     assert not torch.equal(first.params["head.weight"], other.params["head.weight"])
-
-
-def test_a_lane_drops_the_same_whatever_lanes_are_next_to_it():
-    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
-    whole = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING)
-    pieces = wafl.fit(seeded(Dropping), clients, WAFL, **TIMING, chunk_size=1)
-    sweep = wafl.sweep(seeded(Dropping), clients, wafl.WAFL(steps=3), {"gamma": [1.0, 2.0]}, **TIMING)
-    for name, value in whole.params.items():
-        torch.testing.assert_close(pieces.params[name], value, rtol=0, atol=1e-12)
-        torch.testing.assert_close(sweep[1].params[name], value, rtol=0, atol=1e-12)
 
 
 def test_a_run_with_dropout_resumes_to_the_same_bits(tmp_path: Any):
@@ -572,44 +556,3 @@ def test_frozen_parameters_stay_and_are_not_sent():
 
 
 # -- A ResNet-18 with GroupNorm -----------------------------------------------------------------------------------
-
-
-class Block(nn.Module):
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.path = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.GroupNorm(8, after), nn.ReLU(),
-            nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.GroupNorm(8, after),
-        )  # fmt: skip
-        short = [nn.Conv2d(before, after, 1, stride, bias=False), nn.GroupNorm(8, after)]
-        self.short = nn.Sequential(*short) if stride != 1 or before != after else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.path(x) + self.short(x)).relu()
-
-
-def resnet18() -> nn.Module:
-    """He et al. (2016), with GroupNorm instead of BatchNorm and a first layer for 32x32 images."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.GroupNorm(8, 64), nn.ReLU()]
-    width = 64
-    for stage, after in enumerate((64, 128, 256, 512)):
-        layers += [Block(width, after, 1 if stage == 0 else 2), Block(after, after, 1)]
-        width = after
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-
-
-@pytest.mark.slow
-def test_a_resnet_with_group_norm_trains_on_cifar_shapes_as_in_a_plain_loop():
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        model = resnet18()
-    assert sum(value.numel() for value in model.parameters()) > 11e6
-    generator = torch.Generator().manual_seed(1)
-    pairs = [(torch.rand(4, 3, 32, 32, generator=generator), torch.arange(4)) for _ in range(2)]
-    clients = wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=10)
-    timing = {**TIMING, "rounds": 1, "batch_size": 4, "learning_rate": 0.01}
-    run = wafl.fit(model, clients, wafl.WAFL(gamma=1.0, tolerance=0, steps=1), **timing)
-    expected = plain.train(model, pairs, **timing, gamma=1.0, steps=1)
-    for name, value in expected.items():
-        torch.testing.assert_close(run.params[name], value, rtol=0, atol=1e-5)
-    assert max(float((run.params[n] - p.detach()).abs().max()) for n, p in model.named_parameters()) > 1e-4

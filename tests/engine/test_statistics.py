@@ -69,52 +69,6 @@ def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statisti
     ]
 
 
-class Looking(Twofold):
-    """Looks at values, which ``vmap`` cannot."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert bool((x.abs() < 1e6).all())
-        return super().forward(x)
-
-
-@ALL
-def test_clients_one_after_another_learn_the_same_statistics(statistics: str):
-    together = wafl.fit(seeded(Twofold), clients_of(images()), WAFL, **TIMING, statistics=statistics)
-    with pytest.warns(wafl.SequentialWarning):
-        in_turn = wafl.fit(seeded(Looking), clients_of(images()), WAFL, **TIMING, statistics=statistics)
-    assert_near(in_turn, values(together), atol=1e-12)
-
-
-def test_with_one_client_all_options_are_the_same_plain_loop():
-    pairs = images()[1:2]
-    expected = plain.train(copy.deepcopy(seeded(Twofold)).eval(), pairs, **TIMING, statistics="averaged")
-    for statistics in ("averaged", "client", "fedbn"):
-        run = wafl.fit(seeded(Twofold), clients_of(pairs), wafl.FedAvg(), **TIMING, statistics=statistics)
-        assert_near(run, expected, atol=1e-12)
-
-
-def test_equal_clients_keep_what_one_client_would():
-    x, y = images()[1]
-    timing: dict[str, Any] = {**TIMING, "batch_size": None}
-    one = wafl.fit(seeded(Twofold), clients_of([(x, y)]), WAFL, **timing, statistics="averaged")
-    for statistics in ("averaged", "client", "fedbn"):
-        three = wafl.fit(seeded(Twofold), clients_of([(x, y)] * 3), WAFL, **timing, statistics=statistics)
-        assert_near(three, values(one), atol=1e-12)
-
-
-def test_averaged_client_and_fedbn_differ():
-    runs = wafl.sweep(
-        seeded(Twofold), clients_of(images()), wafl.FedAvg(), {"statistics": ["averaged", "client", "fedbn"]}, **TIMING
-    )
-    first, second, _ = (run.model.get_buffer("norm.running_mean") for run in runs)
-    assert float((first - second).abs().max()) > 1e-3
-    _, averaged, kept = (run.model.get_parameter("norm.weight").detach() for run in runs)
-    assert float((averaged - kept).abs().max()) > 1e-4
-    for run in runs:
-        alone = wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **TIMING, **run.point)
-        assert_near(run, values(alone), atol=1e-12)
-
-
 @ALL
 def test_a_run_resumes_to_the_same_bits(statistics: str, tmp_path: Any):
     timing: dict[str, Any] = {**TIMING, "rounds": 4, "cohort": 2, "statistics": statistics}

@@ -48,10 +48,6 @@ def plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, fl
     return right / len(y), total / len(y)
 
 
-def unpacked(score: wafl.Score) -> list[tuple]:
-    return [dataclasses.astuple(client) for client in score.per_client]
-
-
 def same(one: wafl.Score, other: wafl.Score, tolerance: float = 1e-6) -> None:
     assert [client.name for client in one.per_client] == [client.name for client in other.per_client]
     for a, b in zip(one.per_client, other.per_client, strict=True):
@@ -146,12 +142,6 @@ def test_a_strong_label_shift_gives_no_nan(digits, run):
     assert math.isfinite(score.accuracy)
 
 
-def test_a_label_shift_of_a_regression_is_refused():
-    clients = wafl.Federation.from_arrays([(np.ones((8, 2)), np.arange(8.0)[:, None])] * 2)
-    with pytest.raises(ValueError, match="label"):
-        wafl.evaluate(wafl.models.mlr(clients), clients, attack=shifts.label_shift(severity=1.0), loss="squared_error")
-
-
 def test_the_wasserstein_shift_moves_attacked_clients_as_one_population(digits, run):
     attack = wafl.WassersteinShift(radius=0.6, bounds=None)
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.4, seed=1)
@@ -204,16 +194,6 @@ def test_the_seed_and_redraw_determine_which_clients_are_attacked(digits, run):
     assert redrawn[3] == attacked_names(run, digits, attacked=0.4, seed=5, redraw=3)
 
 
-def test_every_client_is_attacked_about_equally_often(digits, run):
-    counts = dict.fromkeys(digits.names, 0)
-    for turn in range(60):
-        for name in attacked_names(run, digits, attacked=0.3, redraw=turn):
-            counts[name] += 1
-    assert sum(counts.values()) == 60 * 3
-    assert min(counts.values()) >= 6, counts
-    assert max(counts.values()) <= 32, counts
-
-
 # ---------------------------------------------------------------- what must not matter
 
 
@@ -251,7 +231,7 @@ def test_bytes_and_floats_score_the_same(digits, run, attack):
     same(*scores)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 40])
+@pytest.mark.parametrize("chunk", [7])
 @pytest.mark.parametrize(
     "attack",
     [
@@ -306,13 +286,6 @@ def test_a_clients_score_does_not_depend_on_which_others_are_attacked(digits, ru
             compared += 1
             assert one.loss == pytest.approx(other.loss, rel=1e-5)
     assert compared == 3
-
-
-def test_the_seed_determines_a_random_attack(digits, run):
-    attack = shifts.gaussian_noise(severity=0.4)
-    one, again, other = (wafl.evaluate(run, digits, attack=attack, seed=seed) for seed in (1, 1, 2))
-    assert unpacked(one) == unpacked(again)
-    assert one.loss != other.loss
 
 
 def test_evaluation_does_not_change_the_model(digits, network):

@@ -72,15 +72,6 @@ def test_the_nodes_that_are_needed_are_waited_for_as_long_as_they_keep_coming(gr
     assert 12.0 <= clock.now <= 13.0
 
 
-def test_nodes_that_are_not_needed_are_not_waited_for_longer_than_told(grid: fakes.Grid, clock: Clock) -> None:
-    for place, host in enumerate(grid.hosts):
-        host.fate = lambda *_, place=place: 4.0 * (place + 1)  # type: ignore[misc]
-    found = census(grid, min_nodes=1)
-    assert found.gather().names == ("c00",)
-    assert 5.0 <= clock.now <= 6.0
-    assert found.absent.startswith("1 of 3 nodes are here; node ")
-
-
 def test_nodes_that_cannot_take_part_are_not_waited_for(grid: fakes.Grid, clock: Clock) -> None:
     for host in grid.hosts[1:]:
         host.fate = lambda *_: lambda _: refusal("setup", "it cannot open its data; its own log says why")
@@ -127,13 +118,6 @@ def test_with_few_nodes_at_once_the_numbers_are_the_same_and_no_more_have_a_mess
     assert set(busy) == {1}
     params = [(tmp_path / name / "fedavg" / "params.safetensors").read_bytes() for name in ("study", "one")]
     assert params[0] == params[1]
-
-
-def test_nobody_is_missing_from_the_results_of_a_study_with_everybody(grid: fakes.Grid, tmp_path: Path) -> None:
-    fakes.train(grid, EXPERIMENT, tmp_path / "study")
-    results = StudyFolder(tmp_path / "study").read_results()
-    assert "missing" not in results["clients"]
-    assert not {"left_out", "untested"} & results["methods"]["FedAvg"].keys()
 
 
 def test_the_names_of_classes_travel_if_nodes_agree_on_them(grid: fakes.Grid) -> None:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from socket import create_server
 
 import pytest
 
@@ -141,43 +140,6 @@ def test_nodes_with_keys_train_a_stranger_is_refused_and_ctrl_c_ends_all_process
     with pytest.raises(KeyboardInterrupt):
         session(folder, app)
     assert processes_of(folder) == []
-
-
-@pytest.mark.slow
-def test_a_loopback_survives_lost_ports_ended_nodes_and_a_killed_superlink(
-    tmp_path: Path, app: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """A port is lost to another program, a node and the SuperLink end and return, a Flower run is stopped."""
-    with create_server(("127.0.0.1", 0)) as other:
-        ports = [other.getsockname()[1]]
-        free = Loopback._reserve_port
-        monkeypatch.setattr(Loopback, "_reserve_port", lambda self: ports.pop() if ports else free(self))
-        with Loopback(tmp_path / "l") as loopback:
-            address = loopback.address
-            assert address != f"127.0.0.1:{other.getsockname()[1]}"
-            node = loopback.add_node("a")
-            run = loopback.submit(app, {"nodes": 99})
-            loopback.wait_for_nodes(1)
-            node.stop()
-            assert loopback.nodes_online() == 0
-            eventually(lambda: said(run.log(), "TEXT") != [])
-            assert any("flwr-serverapp" in command for command in processes_of(tmp_path))
-            loopback.kill_link()
-            assert not [command for command in processes_of(tmp_path) if "flwr\0run" not in command]
-            node.restart()
-            loopback.restart_link()
-            assert loopback.address == address
-            node.wait_for("SuperNode ID", 60)
-            with pytest.raises(TimeoutError, match=r"running after 0\.1 s"):
-                run.wait(0.1)
-            run.stop()
-            assert run.wait(30) == "finished:stopped"
-            node.kill()
-            with pytest.raises(ProgramError, match="1 nodes are needed, 0 are running"):
-                loopback.wait_for_nodes(1)
-            with pytest.raises(ProgramError, match="Invalid run configuration"):
-                loopback.submit(app, {"no-such-key": 1})
-    assert processes_of(tmp_path) == []
 
 
 @pytest.mark.slow

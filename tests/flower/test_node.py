@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import tomllib
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,23 +58,10 @@ def test_a_folder_holds_one_client_per_file(tmp_path: Path) -> None:
             assert np.array_equal(y.numpy(), clients[name][f"y{suffix}"])
 
 
-def test_a_folder_without_test_examples_gives_none(tmp_path: Path) -> None:
-    clients = fakes.make_clients((3, 4), tests=0)
-    federation = read_folder(fakes.write(tmp_path / "data", clients))
-    assert federation.train.num_examples.tolist() == [3, 4]
-    assert federation.test.num_examples.tolist() == [0, 0]
-
-
 def test_a_label_that_only_test_examples_have_counts_as_a_class(tmp_path: Path) -> None:
     clients = fakes.make_clients((3, 4))
     clients["c01"]["y_test"][2] = 6
     assert read_folder(fakes.write(tmp_path / "data", clients)).num_classes == 7
-
-
-def test_targets_make_a_regression(tmp_path: Path) -> None:
-    federation = read_folder(fakes.write(tmp_path / "data", fakes.make_clients((3, 4), targets=2)))
-    assert federation.num_classes is None
-    assert federation.num_outputs == 2
 
 
 def save(file: Path, **arrays: Any) -> None:
@@ -182,10 +168,7 @@ def test_a_function_gives_the_clients(module: str) -> None:
     [
         ("own_data:nothing", ["own_data:nothing", "NoneType", "wafl.Federation"]),
         ("own_data:missing", ["own_data:missing", "cannot be imported", "missing"]),
-        ("own_data:number", ["own_data:number", "not a function"]),
-        ("not_there:load", ["not_there:load", "cannot be imported"]),
         (3, ["3", "a folder", "module:function"]),
-        (True, ["True", "a folder", "module:function"]),
     ],
 )
 def test_a_function_that_gives_no_clients_is_refused(data: Any, parts: list[str], module: str) -> None:
@@ -212,8 +195,6 @@ def test_partitions_give_every_client_to_exactly_one_node(parts: int) -> None:
         ({}, ["no data", "data='FOLDER'", "module:function"]),
         ({"partition-id": 1}, ["partition-id=1", "num-partitions=None"]),
         ({"partition-id": 2, "num-partitions": 2}, ["partition-id=2", "num-partitions=2"]),
-        ({"partition-id": -1, "num-partitions": 2}, ["partition-id=-1"]),
-        ({"partition-id": "0", "num-partitions": 2}, ["partition-id='0'"]),
         ({"partition-id": 0.0, "num-partitions": 2}, ["partition-id=0.0"]),
         ({"partition-id": 5, "num-partitions": 6}, ["6 nodes", "5 clients", "partition 5", "fewer nodes"]),
     ],
@@ -411,12 +392,6 @@ def test_an_experiment_arrives_unchanged(section: int, seed: int) -> None:
     assert found.engine == "flower"
 
 
-@pytest.mark.parametrize("place", range(len(METHODS)))
-def test_a_single_method_arrives_unchanged(place: int) -> None:
-    experiment = parse_experiment({"methods": [METHODS[place]], "schedule": {"rounds": 1}}, "here")
-    assert meaning(told(experiment)) == meaning(experiment)
-
-
 def test_an_option_whose_name_cannot_be_an_argument_is_refused() -> None:
     """With a dot, it would arrive as a table."""
     for name in ("a.b", "", "a b", "1"):
@@ -467,20 +442,14 @@ def test_values_can_be_set_when_a_flower_run_is_started(tmp_path: Path) -> None:
     [
         ({"seeds": "[0, 1"}, "seeds = '[0, 1' is not a list"),
         ({"name": '"x'}, "is not a text in quotes"),
-        ({"methods.wafl.server.kind": "adamm"}, "adamm"),
         ({"schedule.rounds": 0}, "schedule.rounds = 0"),
         ({"schedule.round": 3}, "did you mean rounds"),
-        ({"schedule": 3}, "schedule"),
         ({"name": "x", "name.y": 3}, "is a value and not a table"),
-        ({"methods": "WAFL"}, "methods must be tables"),
         ({"methods.wafl": "WAFL"}, "methods must be tables"),
-        ({"methods.wafl.method": "WAFEL"}, "did you mean WAFL"),
-        ({"methods.wafl.gamma": -1.0}, "gamma = -1.0"),
-        ({"flower.wait": 0.0}, "flower.wait = 0.0"),
     ],
 )
 def test_an_invalid_run_config_is_refused_with_its_key(values: dict[str, Any], part: str) -> None:
-    usual = {} if "methods" in values or "methods.wafl" in values else {"methods.wafl.method": "WAFL"}
+    usual = {} if "methods.wafl" in values else {"methods.wafl.method": "WAFL"}
     with pytest.raises(ConfigError, match="run config") as caught:
         from_run_config({**usual, **values})
     assert part in str(caught.value)
@@ -510,13 +479,6 @@ def test_flower_accepts_the_app(name: str, tmp_path: Path) -> None:
     assert content["project"]["name"][0].isalpha()
 
 
-def test_flower_accepts_the_trial_app(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", trial_experiment())
-    load_and_validate(tmp_path / "app" / "pyproject.toml")
-    found = from_run_config(get_fused_config_from_dir(tmp_path / "app", {}))
-    assert [method.method for method in found.methods] == ["FedAvg", "WAFL"]
-
-
 def test_writing_an_app_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
@@ -530,19 +492,10 @@ def test_writing_an_app_overwrites_nothing(tmp_path: Path) -> None:
     write_app(tmp_path / "empty", trial_experiment())
 
 
-def test_the_module_of_your_own_model_is_copied_into_the_app(tmp_path: Path) -> None:
-    (tmp_path / "nets.py").write_text("def build(clients): ...")
-    experiment = parse_experiment({"methods": [{"method": "AFL"}], "model": {"kind": "nets:build"}}, "here")
-    files = write_app(tmp_path / "app", experiment, tmp_path)
-    assert [file.name for file in files] == ["pyproject.toml", "nets.py"]
-    assert files[1].read_text() == "def build(clients): ..."
-    assert len(write_app(tmp_path / "other", experiment)) == 1
-
-
-def test_modules_of_methods_and_their_parts_are_copied_into_the_app_and_that_of_the_data_for_simulations(
+def test_modules_of_models_methods_and_parts_are_copied_into_the_app_and_those_of_data_for_simulations(
     tmp_path: Path,
 ) -> None:
-    modules = ("mine", "rules", "servers", "steps", "data")
+    modules = ("mine", "rules", "servers", "steps", "data", "nets")
     for name in modules:
         (tmp_path / f"{name}.py").write_text(f"# {name}")
     methods = [
@@ -550,9 +503,11 @@ def test_modules_of_methods_and_their_parts_are_copied_into_the_app_and_that_of_
         {"method": "mine:two", "options": {"x": 1}},
         {"method": "WAFL", "server": {"kind": "servers:s"}, "local": {"kind": "steps:l"}, "client_weights": "rules:w"},
     ]
-    experiment = parse_experiment({"methods": methods, "data": {"source": "data:load"}}, "here")
+    described = {"methods": methods, "model": {"kind": "nets:build"}, "data": {"source": "data:load"}}
+    experiment = parse_experiment(described, "here")
     files = write_app(tmp_path / "app", experiment, tmp_path)
-    assert sorted(file.name for file in files) == ["mine.py", "pyproject.toml", "rules.py", "servers.py", "steps.py"]
+    copied = {file.name for file in files}
+    assert copied == {"mine.py", "nets.py", "pyproject.toml", "rules.py", "servers.py", "steps.py"}
     load_and_validate(files[0], check_module=True)
     simulated = write_app(tmp_path / "simulated", experiment, tmp_path, with_data=True)
     assert "data.py" in {file.name for file in simulated}
@@ -642,17 +597,6 @@ def test_a_node_with_more_labels_than_outputs_refuses(tmp_path: Path) -> None:
     with pytest.raises(WireError, match=r"labels up to 2, the model 2 outputs"):
         node.model(2)
     assert [tuple(part.shape) for part in node.model(5).parameters()] == [(5, 4), (5,)]
-
-
-def test_a_file_whose_header_lies_about_its_size_does_not_fill_the_memory(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "one.npz", "w") as content:
-        for name in ("x", "y"):
-            buffer = io.BytesIO()
-            about = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
-            np.lib.format.write_array_header_1_0(buffer, about)
-            content.writestr(f"{name}.npy", buffer.getvalue())
-    with pytest.raises(ConfigError, match=r"one\.npz cannot be read"):
-        read_folder(tmp_path)
 
 
 def test_a_node_computes_on_the_device_that_its_own_configuration_names(tmp_path: Path) -> None:

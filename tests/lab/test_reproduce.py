@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 
 import wafl
 from wafl.base.errors import ConfigError
-from wafl.config.experiment import Tune
 from wafl.lab.leaderboard.tables import of_experiment
 from wafl.lab.reproduction import experiments as files
 from wafl.lab.reproduction import measure, reproduce
@@ -53,15 +51,6 @@ def test_every_experiment_gives_numbers_and_a_picture(protocol: Any, tmp_path: P
             labels = {row["entry"] for row in numbers["rows"]}
             assert labels == {method.label for method in part.experiment.methods}
             assert all(0.0 <= row["accuracy"] <= 100.0 for row in numbers["rows"] if "diverged" not in row)
-
-
-def test_a_part_comes_back_from_another_process_as_it_was() -> None:
-    for name in files.names():
-        for part in files.read(name, "fair", "full"):
-            copy = pickle.loads(pickle.dumps(part))
-            assert copy.experiment.model_dump() == part.experiment.model_dump()
-            assert reproduce.digest(copy) == reproduce.digest(part)
-            assert copy.label == part.label
 
 
 def test_drawing_again_trains_and_tests_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,18 +150,6 @@ def test_a_method_that_always_diverges_is_recorded_and_the_others_are_made(tmp_p
     text = of_experiment(numbers)
     assert "| wafl-order-1 | diverged | diverged |" in text
     assert f"Diverged: wafl-order-1: {lost['diverged']}." in text
-
-
-def test_a_method_whose_trials_all_diverge_is_recorded_too(tmp_path: Path) -> None:
-    part = hopeless("fair")
-    tune = Tune(trials=2, rounds=2, space={"learning_rate": [0.01, 0.1], "gamma": []})
-    part = replace(part, experiment=part.experiment.model_copy(update={"tune": tune}))
-    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
-    assert path is not None
-    numbers = json.loads(path.read_text())
-    (lost,) = [row for row in numbers["rows"] if row["entry"] == "wafl-order-1"]
-    assert lost["diverged"].startswith("every trial of every method diverged")
-    assert list(numbers["chosen"]) == ["fedavg"]
 
 
 def test_methods_that_another_machine_added_are_said_to_be(tmp_path: Path) -> None:

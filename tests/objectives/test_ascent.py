@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.oracles import objective as oracles
 from wafl.base.norms import power_norm
 from wafl.objectives.ball.ascent import Room, linear_maximizer
-from wafl.objectives.ball.staircase import by_sorting, crossing
 
 NORMS = (1, 2, math.inf)
 SLOPES = st.floats(-3, 3).map(lambda value: round(value, 2))
@@ -97,12 +96,6 @@ def test_a_zero_gradient_moves_nothing(norm):
         assert maximizer([0.0, 0.0], 0.5, norm, power, room).abs().tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_power_one_without_bounds_is_refused(norm):
-    with pytest.raises(ValueError, match="without bounds"):
-        maximizer([1.0], 0.5, norm, 1)
-
-
 def test_each_lane_is_moved_by_its_own_gamma():
     gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     gammas = torch.tensor([0.5, 1.0, 4.0])
@@ -127,15 +120,3 @@ def test_power_norm_agrees_with_numpy():
         for power in (1, 2):
             expected = np.linalg.norm(delta, ord=norm, axis=-1) ** power
             np.testing.assert_allclose(power_norm(torch.from_numpy(delta), norm, power).numpy(), expected, rtol=1e-14)
-
-
-@pytest.mark.parametrize("slope", [0.05, 1.0, 30.0])
-def test_sorting_finds_the_same_crossing_as_narrowing_it_down(slope: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    reach, gain = torch.rand(2, 200, 40, dtype=torch.float64, generator=generator).unbind(0)
-    reach[:, ::5] = reach[:, 1::5]  # several drop out together
-
-    def line(height: torch.Tensor) -> torch.Tensor:
-        return height / slope
-
-    torch.testing.assert_close(by_sorting(reach, gain, line), crossing(reach, gain, line), atol=1e-14, rtol=0)

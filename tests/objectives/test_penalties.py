@@ -157,14 +157,6 @@ def test_a_price_of_zero_is_plain_training(digits: wafl.Federation, method: wafl
     assert float(theirs.params["1.weight"].abs().max()) > 0.05
 
 
-def test_a_sweep_over_beta_gives_the_runs_one_by_one(digits: wafl.Federation) -> None:
-    model = wafl.models.mlr(digits)
-    runs = wafl.sweep(model, digits, wafl.TRADES(steps=2), {"beta": [0.5, 4.0]}, **SCHEDULE)
-    for beta, run in zip((0.5, 4.0), runs, strict=True):
-        alone = wafl.fit(model, digits, wafl.TRADES(steps=2, beta=beta), **SCHEDULE)
-        assert all(torch.equal(run.params[name], alone.params[name]) for name in run.params)
-
-
 def test_calfat_is_told_the_classes_of_each_client(digits: wafl.Federation) -> None:
     """In one full-batch step from 0 with a ball of size 0, the class that a client lacks gets no slope."""
     method = wafl.CalFAT(epsilon=0.0, client_weights=wafl.weights.fixed([1, 0, 0, 0, 0]))

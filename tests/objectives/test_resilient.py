@@ -100,16 +100,6 @@ def test_planted_outliers_lose_weight_and_a_supremum_would_give_them_more() -> N
     assert float(opposite[rows].mean()) > 5.0, "the sign of a supremum over the weights"
 
 
-def test_a_sweep_over_the_temperature_gives_the_runs_one_by_one() -> None:
-    digits = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
-    model, schedule = wafl.models.mlr(digits), {"rounds": 2, "local_steps": 2, "batch_size": 8, "learning_rate": 0.2}
-    runs = wafl.sweep(model, digits, wafl.ResilientWAFL(radius=0.5), {"temperature": [0.5, 3.0]}, **schedule)
-    for temperature, run in zip((0.5, 3.0), runs, strict=True):
-        alone = wafl.fit(model, digits, wafl.ResilientWAFL(radius=0.5, temperature=temperature), **schedule)
-        assert all(torch.equal(run.params[name], alone.params[name]) for name in run.params)
-    assert not torch.equal(runs[0].params["1.weight"], runs[1].params["1.weight"])
-
-
 def test_without_a_temperature_the_error_names_the_method_to_use() -> None:
     with pytest.raises(ValueError, match=r"temperature=0 must be positive and finite; to leave nothing out use WAFL"):
         wafl.ResilientWAFL(temperature=0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import wafl
 from tests.objectives.test_penalties import FEATURES, MODELS, drawn
-from wafl.objectives import Shape, Wasserstein, client_shape
+from wafl.objectives import Wasserstein, client_shape
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
@@ -77,14 +77,6 @@ def digits() -> wafl.Federation:
 
 def weights(run: wafl.Run) -> Tensor:
     return run.params["1.weight"]
-
-
-def test_a_multiple_of_the_identity_only_changes_the_price() -> None:
-    clients = digits()
-    model = wafl.models.mlr(clients)
-    twice = wafl.fit(model, clients, wafl.WAFL(gamma=1.0, shape=[2.0] * 64), **SCHEDULE)
-    cheap = wafl.fit(model, clients, wafl.WAFL(gamma=0.25, bounds=None), **SCHEDULE)
-    torch.testing.assert_close(weights(twice), weights(cheap), rtol=0, atol=1e-6)
 
 
 def test_training_by_radius_keeps_to_the_radius_in_the_shape() -> None:
@@ -167,9 +159,3 @@ def test_without_clients_the_shape_must_be_given() -> None:
     problem, x, y, _ = drawn(MODELS["linear"]())
     with pytest.raises(ValueError, match="shape='clients' is found from clients, and there are none here"):
         Wasserstein(gamma=1.0, shape="clients")(problem, x, y)
-
-
-def test_shapes_are_equal_if_their_numbers_are() -> None:
-    assert wafl.WAFL(shape=[1.0, 2.0]) == wafl.WAFL(shape=np.diag([1.0, 2.0]))
-    assert hash(Shape([1.0])) == hash(Shape([[1.0]]))
-    assert wafl.WAFL(shape=[1.0, 2.0]) != wafl.WAFL(shape=[1.0, 3.0])

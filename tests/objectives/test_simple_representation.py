@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -129,14 +128,6 @@ def test_without_prices_and_with_hardly_any_noise_it_is_fedavg(clients: wafl.Fed
     )
     for name, value in plain.params.items():
         torch.testing.assert_close(ours.params[name], value, rtol=0, atol=1e-9)
-
-
-def test_a_sweep_gives_the_runs_one_by_one(clients: wafl.Federation) -> None:
-    options: dict[str, Any] = {"rounds": 2, "local_steps": 2, "learning_rate": 0.4, "batch_size": 3}
-    runs = wafl.sweep(network(), clients, wafl.FedSR(space="1"), {"cmi": [0.01, 0.5], "l2": [0.0, 0.1]}, **options)
-    for run, (cmi, l2) in zip(runs, itertools.product((0.01, 0.5), (0.0, 0.1)), strict=True):
-        alone = wafl.fit(network(), clients, wafl.FedSR(space="1", cmi=cmi, l2=l2), **options)
-        assert all(torch.equal(run.params[name], alone.params[name]) for name in run.params)
 
 
 def test_a_larger_price_makes_representations_shorter_and_closer_within_a_class(clients: wafl.Federation) -> None:

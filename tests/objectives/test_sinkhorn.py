@@ -64,16 +64,6 @@ def test_as_the_noise_falls_the_value_becomes_that_of_the_wasserstein_ball() -> 
     assert float((wanted - at_rest).min()) > 0.05, "sampling around the example itself would find the loss at rest"
 
 
-def test_a_sweep_over_the_noise_gives_the_runs_one_by_one() -> None:
-    digits = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
-    model, schedule = wafl.models.mlr(digits), {"rounds": 2, "local_steps": 2, "batch_size": 8, "learning_rate": 0.2}
-    runs = wafl.sweep(model, digits, wafl.SinkhornDRO(samples=2), {"noise": [0.05, 0.3]}, **schedule)
-    for noise, run in zip((0.05, 0.3), runs, strict=True):
-        alone = wafl.fit(model, digits, wafl.SinkhornDRO(samples=2, noise=noise), **schedule)
-        assert all(torch.equal(run.params[name], alone.params[name]) for name in run.params)
-    assert not torch.equal(runs[0].params["1.weight"], runs[1].params["1.weight"])
-
-
 def test_without_noise_the_error_names_the_method_to_use() -> None:
     with pytest.raises(ValueError, match=r"noise=0.0 must be positive and finite; without noise use WAFL"):
         wafl.SinkhornDRO(noise=0.0)

@@ -59,25 +59,6 @@ def test_first_and_second_are_uniform_over_the_rounds(total: int):
     assert stats.chisquare(counts[codes]).pvalue > 1e-3
 
 
-def test_first_of_a_billion_is_uniform():
-    draws = np.array([first(1, Purpose.COHORT, 10**9, 8, round_) for round_ in range(40)]).ravel()
-    assert len(set(draws)) == draws.size
-    assert stats.kstest(draws / 1e9, "uniform").pvalue > 1e-3
-
-
-@pytest.mark.parametrize("change", ["seed", "round", "purpose"])
-def test_draws_with_another_key_are_independent(change: str):
-    """Who comes first under one key says nothing about who does under the next."""
-    other = {"seed": {"seed": 1}, "round": {}, "purpose": {"purpose": Purpose.LOSS_COHORT}}[change]
-    base = {"seed": 0, "purpose": Purpose.COHORT, "total": 5, "count": 1}
-    pairs = np.zeros((5, 5))
-    for round_ in range(0, 1200, 2):
-        following = round_ + 1 if change == "round" else round_
-        one, two = first(**base, round=round_), first(**{**base, **other}, round=following)
-        pairs[one[0], two[0]] += 1
-    assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
-
-
 def test_what_is_drawn_of_few_is_nearly_uniform_over_all_keys():
     """Exactly, over all functions that the turns could draw: total variation as the comment on TURNS states it."""
     worst = 0.0

@@ -68,14 +68,6 @@ def test_a_score_has_one_row_per_client_and_draws_the_worst_first(
     assert list(dict(sorted(heights.items())).values()) == sorted(heights.values())
 
 
-def test_a_regression_is_drawn_as_a_loss(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    clients = wafl.Federation.from_arrays([(torch.rand(9, 2, generator=generator), torch.rand(9))] * 2)
-    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), loss="squared_error", rounds=1, local_steps=1)
-    assert wafl.evaluate(run, clients).plot().axes[0].get_ylabel() == "loss"
-    assert wafl.compare([run], clients).plot().axes[0].get_ylabel() == "loss"
-
-
 def test_accuracy_against_a_swept_parameter_is_one_call(
     runs: wafl.Runs, clients: wafl.Federation, tmp_path: Path
 ) -> None:
@@ -95,14 +87,6 @@ def test_accuracy_against_a_swept_parameter_is_one_call(
     with pytest.raises(ValueError, match=r"against='radius' is no number.*gamma"):
         found.plot(against="radius")
     assert len(repr(found)) < 100
-
-
-def test_one_seed_has_no_error_bars(runs: wafl.Runs, clients: wafl.Federation) -> None:
-    attacks, shares = [None, wafl.PGD(epsilon=0.1)], [0.5, 1.0]
-    several = wafl.compare(runs, clients, attacks=attacks, attacked=shares).plot()
-    one = wafl.compare(runs[::2], clients, attacks=attacks, attacked=shares).plot()
-    assert len(several.axes[0].collections) == 2
-    assert len(one.axes[0].collections) == 0
 
 
 def test_a_method_has_one_color_and_its_sweep_is_a_sequence_of_it() -> None:

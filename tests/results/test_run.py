@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -110,13 +109,6 @@ def test_predictions_are_the_largest_outputs_or_the_outputs_of_a_regression():
     assert run.predict(clients.test.x.tolist()).tolist() == logits.argmax(1).tolist()
     regression = train(targets(), method=wafl.FedAvg(), loss="squared_error")
     assert torch.equal(regression.predict(clients.test.x), regression.outputs(clients.test.x))
-
-
-def test_training_continues_from_a_saved_run_as_from_the_run_itself(run, tmp_path):
-    clients = classes()
-    loaded = wafl.load_run(run.save(tmp_path))
-    again, straight = (train(clients, init=params) for params in (loaded.params, run.params))
-    assert torch.equal(again.params["1.weight"], straight.params["1.weight"])
 
 
 def test_training_does_not_change_the_given_model():
@@ -273,9 +265,3 @@ def test_the_history_of_a_run_has_columns_and_a_short_repr(run):
     assert run.history.column("client_weights") == [None, None]
     assert all(set(cohort) == {0, 1, 2} for cohort in run.history.column("cohort"))
     assert repr(run) == f"Run(WAFL, History(2 rounds, last loss {run.history[-1].loss:.4g}))"
-
-
-def test_loading_and_predicting_gives_no_warning(run, tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        wafl.load_run(run.save(tmp_path)).predict(np.zeros((1, 4)))

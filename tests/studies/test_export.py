@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import wafl
 from wafl.cli.commands.export import export
 from wafl.data.preprocessing import Preprocessing
-from wafl.studies.export import FORMATS, RawModel, export_model
+from wafl.studies.export import FORMATS, export_model
 from wafl.tasks.layout import Layout
 
 app = Typer()
@@ -214,15 +214,6 @@ def test_a_fresh_process_without_wafl_predicts_the_same(tmp_path: Path) -> None:
 # What is refused
 
 
-def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
-    clients = make_clients("unit")
-    run = make_run(clients, "mlr")
-    (tmp_path / "model.onnx").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"model.onnx exists already: choose another"):
-        exported(run, clients, tmp_path, "onnx")
-    assert (tmp_path / "model.onnx").read_text() == "precious"
-
-
 def test_an_unknown_format_or_a_wrong_shape_is_refused(tmp_path: Path) -> None:
     clients = make_clients("zscore")
     run = make_run(clients, "cnn")
@@ -284,12 +275,6 @@ def test_a_model_is_exported_as_it_is_in_evaluation(tmp_path: Path) -> None:
     raw, x = raw_examples(clients, 5)
     path = exported(run, clients, tmp_path, "safetensors")
     assert torch.equal(outputs(path, raw, Moody().eval()), run.outputs(x))
-
-
-def test_a_raw_model_shifts_and_scales_before_the_model() -> None:
-    shift, scale = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])
-    model = RawModel(nn.Identity(), Preprocessing(shift=shift, scale=scale))
-    assert model(torch.tensor([[3.0, 10.0]])).tolist() == [[1.0, 2.0]]
 
 
 # The command

@@ -197,12 +197,6 @@ def test_a_study_on_nodes_is_not_extended(tmp_path: Path) -> None:
         extend(path, ["schedule.rounds=6"])
 
 
-def test_a_finished_method_keeps_one_checkpoint(ended: Path) -> None:
-    for entry in Study.resume(ended).plan.entries:
-        states = [path for path in (ended / "checkpoint" / entry.name).iterdir() if path.is_dir()]
-        assert len(states) == 1
-
-
 def test_a_config_that_somebody_changed_is_still_refused(short: Path) -> None:
     extend(short, ["schedule.rounds=6"])
     about = StudyFolder(short).read_about()

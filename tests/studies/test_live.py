@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -135,16 +134,6 @@ def test_elsewhere_a_token_is_needed_and_then_remembered(studies: Path) -> None:
         assert status == 200
         assert "HttpOnly" in headers["Set-Cookie"]
         assert ask(server, "/plotly.js", {"Cookie": headers["Set-Cookie"].partition(";")[0]})[0] == 200
-
-
-def test_a_hundred_studies_are_listed(studies: Path) -> None:
-    for number in range(100):
-        shutil.copytree(studies / "a <b> study", studies / f"study-{number}")
-    pages = Pages(studies)
-    text = pages.page("/")
-    assert text is not None
-    assert text.count('<td data-value="study-') == 100
-    assert pages.page("/study/study-7") is not None
 
 
 def test_a_link_in_a_study_shows_nothing_of_where_it_leads(studies: Path) -> None:

@@ -144,15 +144,6 @@ def test_flowers_nodes_are_shown(study: Path, tmp_path: Path) -> None:
     assert [cell.text for cell in nodes.blocks[0].rows[0]] == ["<b>ward</b>", "a", "no", "4", "2", "timeout"]
 
 
-def test_a_link_in_a_study_is_refused(study: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(study, tmp_path / "other")
-    (other / "metrics.jsonl").unlink()
-    (other / "metrics.jsonl").symlink_to(study / "metrics.jsonl")
-    result = CliRunner().invoke(app, ["report", str(other), "--quick"])
-    assert result.exit_code == 2
-    assert "is a link" in result.output
-
-
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 2

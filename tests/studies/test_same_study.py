@@ -17,7 +17,6 @@ from wafl.base.errors import FolderError, VersionWarning
 from wafl.base.files import sealed, unsealed
 from wafl.cli.main import app
 from wafl.config.read import parse_experiment
-from wafl.engine.embedded import Embedded
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 
@@ -177,14 +176,6 @@ def test_another_version_warns_that_bits_may_differ(tmp_path: Path, package: str
         result = CliRunner().invoke(app, ["evaluate", str(study.folder.path), "--attack", "none"])
     assert result.exit_code == 0
     assert f"Warning: {study.folder.path} was begun with {package} 0.0.1" in result.stderr
-
-
-def test_the_examples_are_read_once_per_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    read: Any = Embedded._examples.func  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-    monkeypatch.setattr(Embedded._examples, "func", lambda self: asked.append(1) or read(self))  # pyright: ignore[reportPrivateUsage]
-    Study.create(parse_experiment(SMALL, "here"), tmp_path / "study").run()
-    assert asked == [1]
 
 
 def test_evaluate_says_which_methods_are_not_finished(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
-from wafl.base.errors import FolderError, TooFewRepliesError
+from wafl.base.errors import FolderError
 from wafl.base.files import sealed, unsealed
 from wafl.callbacks import Callback, Moment
 from wafl.cli.main import app
@@ -442,14 +442,6 @@ def test_a_folder_that_is_not_a_study_is_refused(whole: Path, tmp_path: Path) ->
     )
 
 
-def test_a_damaged_checkpoint_is_refused_with_its_path(half: Path) -> None:
-    for file in half.glob("checkpoint/wafl/*/state.safetensors"):
-        flip(file)
-    before = contents(half)
-    assert_one_line(invoke("resume", half), str(half / "checkpoint" / "wafl"), "Nothing was changed")
-    assert {**contents(half), "metrics.jsonl": b""} == {**before, "metrics.jsonl": b""}
-
-
 def test_a_damaged_model_of_a_finished_method_is_refused(tmp_path: Path) -> None:
     study = make(tmp_path / "study")
     interrupt(study, "fedavg", 2)
@@ -598,18 +590,6 @@ def test_metrics_during_training_are_those_at_the_end(half: Path, whole: Path) -
     assert outcome(half) == outcome(whole)
 
 
-def test_a_sweep_over_several_shapes_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    """Runs whose batches differ in shape are trained one after another."""
-    changes = {"methods": [{"method": "FedAvg", "batch_size": [8, 16], "momentum": [0.0, 0.5]}]}
-    make(tmp_path / "whole", **changes).run()
-    assert len(list((tmp_path / "whole").rglob("run.json"))) == 8
-    for at in (3, 14, 25):
-        path = tmp_path / f"study-{at}"
-        interrupt(make(path, **changes), "fedavg", at)
-        Study.resume(path).run()
-        assert outcome(path) == outcome(tmp_path / "whole")
-
-
 @pytest.fixture
 def environment() -> dict[str, str]:
     return {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
@@ -675,80 +655,6 @@ def test_the_printed_command_to_resume_can_be_copied_into_a_shell(
 # -- What a study can be told ---------------------------------------------------------------------------------
 
 
-def test_evaluation_during_training_is_in_the_metrics(tmp_path: Path) -> None:
-    make(tmp_path / "study", evaluation={"attacked": [0.5], "every": 2}).run()
-    clients = wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
-    for row in StudyFolder(tmp_path / "study").read_metrics():
-        assert ("accuracy" in row, "test_loss" in row) == (row["round"] % 2 == 1,) * 2
-        if row["round"] == 3:
-            name = row["method"] + (f"-radius={row['radius']}" if "radius" in row else "")
-            run = wafl.load_run(tmp_path / "study" / name / ("" if row["seed"] == 3 else "seed-1"))
-            score = wafl.evaluate(run, clients)
-            assert (row["accuracy"], row["test_loss"]) == (score.accuracy, score.loss)
-
-
-@pytest.mark.parametrize(("method", "at"), [("wafl", 5), ("wafl", 14), ("fedavg", 2)])
-def test_early_stopping_ends_runs_alike_with_and_without_an_interruption(tmp_path: Path, method: str, at: int) -> None:
-    changes = {
-        "schedule": {**BASE["schedule"], "rounds": 25, "learning_rate": 0.3},
-        "early_stopping": {"metric": "loss", "patience": 2, "min_delta": 0.02},
-    }
-    make(tmp_path / "whole", **changes).run()
-    runs = [wafl.load_run(tmp_path / "whole" / name) for name in FOLDERS]
-    lengths = [len(run.history) for run in runs]
-    assert min(lengths) < max(lengths)
-    assert min(lengths) < 25
-    assert len(StudyFolder(tmp_path / "whole").read_metrics()) == sum(lengths)
-    for run in runs:
-        losses = run.history.column("loss")
-        if len(losses) < 25:
-            assert min(losses[-2:]) >= min(losses[:-2]) - 0.02
-    interrupt(make(tmp_path / "study", **changes), method, at)
-    Study.resume(tmp_path / "study").run()
-    assert outcome(tmp_path / "study") == outcome(tmp_path / "whole")
-
-
-def test_metrics_record_which_clients_took_part_and_why_others_did_not(tmp_path: Path) -> None:
-    path = tmp_path / "study"
-    make(path, faults={"dropout": 0.3, "nan": 0.1}, tolerance={"min_replies": 0.0}, methods=[{"method": "DRFA"}]).run()
-    rows = StudyFolder(path).read_metrics()
-    histories = {3: wafl.load_run(path / "drfa").history, 1: wafl.load_run(path / "drfa" / "seed-1").history}
-    reasons = set[str]()
-    for row in rows:
-        record = histories[row["seed"]][row["round"]]
-        assert row["replies"] == len(record.participants)
-        assert [tuple(pair) for pair in row["excluded"]] == list(record.excluded)
-        assert set(row["cohort"]) == set(record.participants) | {
-            client for client, reason in record.excluded if not reason.startswith("loss: ")
-        }
-        reasons |= {reason for _, reason in record.excluded}
-    assert {"dropped out", "loss: dropped out"} <= reasons
-
-
-def test_too_few_replies_stop_a_study_and_nothing_is_lost(tmp_path: Path) -> None:
-    """When it is resumed, it fails again in the same round of the same method."""
-    config = tmp_path / "exp.toml"
-    make(tmp_path / "x", faults={"dropout": 0.3}, tolerance={"min_replies": 0.6, "attempts": 1})
-    shutil.copy(tmp_path / "x" / "config.toml", config)
-    for seed in range(50):  # until one fails, but not in its first round
-        path = tmp_path / f"study-{seed}"
-        first = invoke("run", config, "--output", tmp_path, "--name", path.name, "--set", f"faults.seed={seed}")
-        if first.exit_code == 2 and "round 0:" not in first.stderr:
-            break
-    assert_one_line(first, "of 3 clients gave a usable reply", "the rounds before it are kept")
-    assert f"What had finished is in {path}" in first.stdout
-    before = contents(path)
-    assert list(path.glob("checkpoint/*/*/state.json"))
-    rows = [json.loads(line) for line in before["metrics.jsonl"].decode().splitlines()]
-    assert f"round {rows[-1]['round'] + 1}:" in first.stderr
-    again = invoke("resume", path)
-    assert again.stderr == first.stderr
-    assert contents(path) == before
-    assert "interrupted" in row_of(path)
-    with pytest.raises(TooFewRepliesError):
-        Study.resume(path).run([lambda _: pytest.fail("a round was trained")])
-
-
 def test_a_study_without_an_attack_is_tested_on_clean_data_only(tmp_path: Path) -> None:
     make(tmp_path / "x", attack={"kind": "none"}, methods=[{"method": "FedAvg"}])
     result = invoke("run", tmp_path / "x" / "config.toml", "--output", tmp_path, "--name", "study")
@@ -759,13 +665,6 @@ def test_a_study_without_an_attack_is_tested_on_clean_data_only(tmp_path: Path) 
     assert "attacked" not in result.stdout
     assert (tmp_path / "study" / "figures" / "accuracy.png").stat().st_size > 1000
     assert "(clean)" in row_of(tmp_path / "study")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_missing_device_is_refused_before_a_folder_is_made(whole: Path, tmp_path: Path) -> None:
-    result = invoke("run", whole / "config.toml", "--output", tmp_path / "runs", "--set", "device=cuda")
-    assert_one_line(result, "device='cuda' asks for CUDA", "use device='cpu'")
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -787,31 +686,6 @@ def test_what_cannot_be_done_is_refused_before_a_folder_is_made(
     result = invoke("run", whole / "config.toml", "--output", tmp_path / "runs", "--set", "schedule.rounds=1", *options)
     assert_one_line(result, message)
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "schedule.batch_size=1000000000000000000000000",
-        "schedule.learning_rate=1e300",
-        "schedule.weight_decay=1e300",
-        "methods.fedavg={method='FedPGM', epsilon=1e300}",
-        "methods.fedavg={method='FedFGSM', epsilon=1e300}",
-        "methods.fedavg={method='FedRobust', penalty=1e300}",
-        "methods.fedavg={method='WAFL', label_cost=1e300}",
-        "methods.fedavg={method='DRFA', weights_step=1e300}",
-        "attack={kind='pgd', epsilon=1e300}",
-        "attack={kind='wasserstein', radius=1e300}",
-        "attack={kind='wasserstein', radius=1e-300}",
-        "evaluation.attacked=[1e-300]",
-        "checkpoint_every=1000000000000000000000000",
-    ],
-)
-def test_extreme_numbers_make_no_traceback(whole: Path, tmp_path: Path, change: str) -> None:
-    """Not after training, while it is tested, either."""
-    small = ("--set", "methods.0.rounds=1", "--set", "schedule.rounds=1", "--set", "seeds=[0]")
-    result = invoke("run", whole / "config.toml", "--output", tmp_path, *small, "--set", change)
-    assert result.exit_code in (0, 2), result.exception
 
 
 def test_two_methods_with_similar_names_are_both_in_the_results_or_refused(tmp_path: Path) -> None:

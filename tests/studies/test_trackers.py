@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import wafl
-from wafl.callbacks import Callback, EarlyStopping, EvaluateEvery, Moment
+from wafl.callbacks import Callback, EvaluateEvery, Moment
 from wafl.config.experiment import Trackers
 from wafl.config.plan import check_trackers
 from wafl.engine.keeping.checkpoint import Checkpoint
@@ -144,19 +144,6 @@ def test_a_run_that_ended_before_the_resume_is_logged_completely(clients: wafl.F
     for folder, run in zip(sorted((tmp_path / "logs").iterdir()), runs, strict=True):
         assert len(run.history) == 4
         assert_same_scalars(folder, run)
-
-
-def test_a_run_that_stops_early_is_closed_with_its_own_rounds(clients: wafl.Federation, tmp_path: Path) -> None:
-    runs = train(clients, EarlyStopping(patience=1, min_delta=100.0), TensorBoardTracker(tmp_path))
-    for folder, run in zip(sorted(tmp_path.iterdir()), runs, strict=True):
-        assert len(run.history) == 2
-        assert_same_scalars(folder, run)
-
-
-def test_tracking_does_not_change_the_numbers(clients: wafl.Federation, tmp_path: Path) -> None:
-    plain, tracked = train(clients), train(clients, TensorBoardTracker(tmp_path))
-    for one, other in zip(plain, tracked, strict=True):
-        assert [record.loss for record in one.history] == [record.loss for record in other.history]
 
 
 # MLflow

@@ -19,7 +19,7 @@ from wafl.callbacks import Callback
 from wafl.cli.main import app
 from wafl.config.read import read_experiment
 from wafl.results.run import Run
-from wafl.studies.tune import TunedExperiment, make_search
+from wafl.studies.tune import TunedExperiment
 
 EXPERIMENT = """
 # Mine.
@@ -161,12 +161,6 @@ def test_the_tuned_file_trains_and_tests(tuned: tuple[Path, Any], tmp_path: Path
     }  # fmt: skip
 
 
-def test_test_data_change_no_choice(tuned: tuple[Path, Any], tmp_path: Path) -> None:
-    path = write(tmp_path)
-    assert invoke(str(path), "--set", "data.source=toy:make_ruined").exit_code == 0
-    assert trials_of(path) == trials_of(tuned[0])
-
-
 def test_changes_of_the_command_line_are_in_the_tuned_file(tmp_path: Path) -> None:
     path, output = write(tmp_path), tmp_path / "other.toml"
     result = invoke(
@@ -258,13 +252,6 @@ def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path, change: st
     assert sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__") == ["exp.toml", "toy.py"]
 
 
-def test_config_check_checks_the_space_too(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    result = CliRunner().invoke(app, ["config", "check", str(path), "--set", "tune.space.gama=[1.0]"])
-    assert result.exit_code == 2
-    assert "did you mean 'gamma'" in result.stderr
-
-
 def test_your_own_method_is_tuned_in_the_arguments_that_the_file_names(tmp_path: Path) -> None:
     text = (
         EXPERIMENT.partition("[[methods]]")[0]
@@ -324,17 +311,6 @@ def test_early_stopping_looks_at_held_out_examples(tmp_path: Path) -> None:
         [lambda moment: seen.append(moment.metrics["test_loss"])]
     )
     assert first == seen
-
-
-def test_the_starter_can_be_tuned() -> None:
-    from importlib.resources import files
-
-    from wafl.config.plan import make_plan
-
-    search = make_search(make_plan(read_experiment(Path(str(files("wafl.config").joinpath("starter.toml"))))))
-    assert list(search.settings) == ["wafl", "fedavg"]
-    assert search.goal.attacked == [0.0, 0.2, 0.4, 0.6, 0.8]
-    assert isinstance(search.goal.attack, wafl.PGD)
 
 
 def test_held_out_examples_can_be_moved_otherwise_than_the_file_says(tmp_path: Path) -> None:

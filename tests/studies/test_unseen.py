@@ -126,11 +126,3 @@ def test_your_own_data_can_be_held_out(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "study"), "--attack", "none"])
     assert result.exit_code == 0, result.output
     assert "unseen clients" in result.stdout
-
-
-def test_a_single_client_cannot_be_held_out_of_an_experiment(tmp_path: Path) -> None:
-    content = {**BASE, "data": {"num_clients": 1, "iid": True, "unseen": 0.3}}
-    (tmp_path / "e.toml").write_text(to_toml(parse_experiment(content, "here")))
-    result = CliRunner().invoke(app, ["config", "check", str(tmp_path / "e.toml")])
-    assert result.exit_code == 2
-    assert "only one client" in result.stderr

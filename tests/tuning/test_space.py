@@ -101,12 +101,6 @@ def test_the_norm_is_not_searched_with_a_gamma_that_cannot_follow_it(gamma: Any)
     assert list(make_space(listed, {}, 64)) == ["gamma", "learning_rate"]
 
 
-def test_a_given_range_is_the_same_in_every_norm() -> None:
-    drawn = settings(wafl.WAFL(gamma=1.0), gamma=(0.5, 2.0), norm=[1, 2, INF])
-    assert {setting["norm"] for setting in drawn} == {1, 2, INF}
-    assert all(0.5 <= setting["gamma"] <= 2.0 for setting in drawn)
-
-
 def test_what_is_given_replaces_what_is_declared_and_an_empty_list_keeps_the_own_value() -> None:
     space = make_space(candidate(wafl.WAFL(gamma=1.0)), {"norm": [], "gamma": [1.0, 3.0], "momentum": [0.0, 0.9]}, 64)
     assert list(space) == ["gamma", "learning_rate", "momentum"]
@@ -152,18 +146,13 @@ def test_a_part_whose_annotations_cannot_be_read_is_not_searched_and_is_no_error
     [
         ({"gama": [1.0]}, "'gama' to start from: did you mean 'gamma'"),
         ({"epsilon": [1.0]}, "no method here has a value of 'epsilon'"),
-        ({"radius": [1.0]}, "no method here has a value of 'radius'"),
         ({"rounds": [5]}, "'rounds'"),
         ({"gamma": [1.0, -1.0]}, "gamma=-1.0 must be positive"),
         ({"gamma": (2.0, 1.0)}, r"\(2.0, 1.0\) must be \(low, high\) with low < high"),
-        ({"gamma": (1.0,)}, "must be .low, high."),
         ({"gamma": (1.0, 2.0, 3.0)}, "must be .low, high."),
-        ({"gamma": (0.0, 1.0)}, "gamma=0.0 must be positive"),
         ({"weight_decay": (0.0, 1.0)}, "must begin above 0"),
         ({"norm": (1, 2)}, "is one of a few values: give a list"),
-        ({"norm": [3]}, "norm=3 must be 1, 2 or inf"),
         ({"learning_rate": "fast"}, "must be a list of values"),
-        ({"momentum": (0.5, 1.0)}, r"momentum=1.0 must lie in \[0, 1\)"),
     ],
 )
 def test_a_space_that_makes_no_sense_is_refused_with_the_name(given: dict[str, Any], message: str) -> None:
@@ -182,12 +171,6 @@ def test_the_first_trial_is_the_own_setting_and_all_trials_differ() -> None:
     assert drawn[0] == {"gamma": 1.0, "norm": 2, "learning_rate": 0.1}
     assert len(drawn) == 16
     assert all(first != second for first, second in itertools.combinations(drawn, 2))
-
-
-def test_trials_depend_on_the_seed_alone_and_more_trials_keep_the_first() -> None:
-    assert settings(wafl.WAFL(gamma=1.0)) == settings(wafl.WAFL(gamma=1.0))
-    assert settings(wafl.WAFL(gamma=1.0), trials=32)[:16] == settings(wafl.WAFL(gamma=1.0))
-    assert settings(wafl.WAFL(gamma=1.0), seed=1)[1:] != settings(wafl.WAFL(gamma=1.0))[1:]
 
 
 @pytest.mark.parametrize("seed", range(5))

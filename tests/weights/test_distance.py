@@ -101,13 +101,6 @@ def test_the_standard_error_matches_the_spread_of_new_draws(population, drawn):
     assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.25)
 
 
-@pytest.mark.slow
-def test_distances_grow_as_fewer_points_are_drawn():
-    x, y = cloud(0, 2000, 5), cloud(1, 2000, 5)
-    means = [np.mean([distance(x, y, sample=n, seed=seed).value for seed in range(5)]) for n in (50, 200, 800)]
-    assert means[0] > means[1] > means[2] > distance(x, y, sample=None).value
-
-
 def test_the_label_aware_distance_equals_that_of_a_double_loop():
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(12, 2)), np.repeat([0, 1, 5], 4)

@@ -93,13 +93,6 @@ def test_potentials_stay_as_small_as_costs_while_cuts_are_few() -> None:
     assert max(spreads) < 2 * cost_matrix(source, target).max()
 
 
-def test_a_mixture_that_is_the_target_has_distance_zero() -> None:
-    near, far = np.zeros((3, 2)), np.ones((5, 2))
-    found = weights.mixture([near, far, near + 9.0], np.concatenate([near[:1], far[:1], far[:1]]), exchange="cuts")
-    assert found.weights == pytest.approx([1 / 3, 2 / 3, 0.0], abs=1e-6)
-    assert found.value == pytest.approx(0.0, abs=1e-7)
-
-
 def test_a_cut_touches_the_mean_and_lies_above_it_elsewhere() -> None:
     rng = np.random.default_rng(1)
     x, y = torch.from_numpy(rng.normal(size=(9, 3))), torch.from_numpy(rng.normal(size=(6, 3)))

@@ -147,11 +147,6 @@ def test_two_worst_clients_share_by_their_weights_in_the_center(rule):
     assert second / first == pytest.approx(3.0)
 
 
-def test_term_below_zero_gives_large_losses_less_weight():
-    ours = np.array(weights_of(term(-2.0), LOSSES)) / CENTER
-    assert np.argsort(ours).tolist() == np.argsort(LOSSES)[::-1].tolist()
-
-
 def test_q_ffl_refuses_a_negative_loss():
     with pytest.raises(ValueError, match=r"power q=2, and a client has the loss -0.5: use a loss that is never"):
         weights_of(qffl(2.0), [1.0, -0.5, 1.0, 1.0])
@@ -210,35 +205,10 @@ def test_a_cohort_that_the_center_leaves_out_changes_nothing():
 
 # -- In training ----------------------------------------------------------------------------------------------
 
-SCHEDULE = {"rounds": 5, "cohort": 4, "local_epochs": 1, "batch_size": 8, "learning_rate": 0.2}
-
 
 @pytest.fixture(scope="module")
 def digits() -> wafl.Federation:
     return wafl.load_dataset("digits").partition(num_clients=8, labels_per_client=3, seed=0)
-
-
-NOWHERE = {
-    "qffl": lambda **options: wafl.weights.qffl(0.0, **options),
-    "term": lambda **options: wafl.weights.term(0.0, **options),
-    "rex": lambda **options: wafl.weights.rex(0.0, **options),
-    "cvar": lambda **options: wafl.weights.cvar(0.0, **options),
-    "kl": lambda **options: wafl.weights.kl(radius=0.0, **options),
-    "chi2": lambda **options: wafl.weights.chi2(0.0, **options),
-}
-
-
-@pytest.mark.parametrize("rule", NOWHERE)
-@pytest.mark.parametrize("center", [None, uniform()], ids=["by examples", "uniform"])
-def test_q_or_t_or_alpha_of_zero_is_fedavg(digits, rule, center):
-    """q, t, beta or alpha of 0, or a ball of radius 0."""
-    chosen = NOWHERE[rule](**({} if center is None else {"center": center}))
-    model = wafl.models.mlr(digits)
-    ours = wafl.fit(model, digits, wafl.FedAvg(client_weights=chosen), **SCHEDULE)
-    plain = wafl.fit(model, digits, wafl.FedAvg(client_weights=center), **SCHEDULE)
-    for name, value in plain.params.items():
-        torch.testing.assert_close(ours.params[name], value, rtol=0, atol=1e-6)
-    assert float(plain.params["1.weight"].abs().max()) > 0.05
 
 
 def line(start: float) -> nn.Module:
@@ -330,15 +300,6 @@ def test_training_finds_the_minimum_of_the_rules_objective(rule, objective):
 # -- DRFA-Prox ------------------------------------------------------------------------------------------------
 
 
-def test_drfa_with_prox_zero_is_drfa_to_the_last_bit():
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(7, generator=generator, dtype=torch.float64).softmax(0)
-    losses, now = torch.rand(3, generator=generator), Round(0, 0, 7, 3, 5)
-    plain = weights.clone()
-    plain[[1, 4, 6]] += 5 * 0.03 * (7 / 3) * losses.double()
-    assert torch.equal(snapshot(0.03, prox=0.0).learn(weights, [1, 4, 6], losses, now), project_to_simplex(plain))
-
-
 def test_the_proximal_step_maximizes_the_penalized_step():
     """``argmin 1/2 ||u - climbed||^2 + K step prox/2 ||u - 1/m||^2`` over the simplex, by a general solver."""
     weights, losses = torch.tensor(CENTER, dtype=torch.float64), torch.tensor(LOSSES, dtype=torch.float64)
@@ -355,13 +316,6 @@ def test_the_proximal_step_maximizes_the_penalized_step():
     assert value(ours) <= value(at) + 1e-12
 
 
-def test_a_high_price_keeps_the_weights_of_drfa_nearly_equal(digits):
-    model = wafl.models.mlr(digits)
-    free, priced = (wafl.fit(model, digits, wafl.DRFA(1.0, prox=prox), **SCHEDULE) for prox in (0.0, 100.0))
-    assert float((priced.client_weights - 1 / 8).abs().max()) < 0.03
-    assert float(free.client_weights.max()) > 0.3
-
-
 # -- Options --------------------------------------------------------------------------------------------------
 
 
@@ -369,17 +323,9 @@ def test_a_high_price_keeps_the_weights_of_drfa_nearly_equal(digits):
     ("make", "message"),
     [
         (lambda: cvar(1.0), r"alpha=1.0 must lie in \[0, 1\)"),
-        (lambda: cvar(-0.1), r"alpha=-0.1 must lie in \[0, 1\)"),
-        (lambda: kl(0.0), "temperature=0.0 must be positive"),
         (lambda: kl(1.0, radius=0.1), r"give temperature or radius, not both \(temperature=1.0, radius=0.1\)"),
-        (lambda: slack(1.0), r"alpha=1.0 must lie in \[0, 1\)"),
         (lambda: slack(favored=0.0), r"favored=0.0 must lie in \(0, 1\]"),
-        (lambda: rex(-1.0), "beta=-1.0 must be finite and at least 0"),
-        (lambda: chi2(-1.0), "radius=-1.0 must be finite and at least 0"),
-        (lambda: qffl(-0.5), "q=-0.5 must be finite and at least 0"),
         (lambda: term(math.nan), "t=nan must be finite"),
-        (lambda: snapshot(0.1, prox=-1), "prox=-1 must be finite and at least 0"),
-        (lambda: wafl.TERM(t=math.inf), "t=inf must be finite"),
         (lambda: cvar(0.5, center=agnostic()), r"center=Agnostic.* must be weights that do not change"),
         (lambda: wafl.CVaR(center=[0.5, 0.5]), r"center=\[0.5, 0.5\] must be weights that do not change"),
     ],
@@ -387,20 +333,6 @@ def test_a_high_price_keeps_the_weights_of_drfa_nearly_equal(digits):
 def test_an_option_out_of_range_is_refused_with_its_range(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_sweep_over_the_options_of_a_rule_gives_the_runs_one_by_one(digits):
-    model = wafl.models.mlr(digits)
-    for method, grid in (
-        (wafl.FGDRO(temperature=1.0), {"radius": [0.1, 0.4]}),
-        (wafl.WAFL(gamma=1.0, client_weights=chi2(0.1)), {"weights_radius": [0.2, 0.8]}),
-        (wafl.DRFA(), {"prox": [0.0, 9.0]}),
-    ):
-        ((name, values),) = grid.items()
-        runs = wafl.sweep(model, digits, method, grid, **{**SCHEDULE, "rounds": 2})
-        for value, run in zip(values, runs, strict=True):
-            alone = wafl.fit(model, digits, method.with_options(**{name: value}), **{**SCHEDULE, "rounds": 2})
-            assert all(torch.equal(run.params[key], alone.params[key]) for key in run.params)
 
 
 def test_a_new_temperature_replaces_a_radius_and_back():

@@ -31,18 +31,6 @@ def test_the_projection_agrees_with_a_general_solver(values):
     np.testing.assert_allclose(ours, solved.x, atol=1e-5)
 
 
-@settings(max_examples=200, deadline=None)
-@given(vectors)
-def test_the_projection_is_the_nearest_point_of_the_simplex(values):
-    """p is nearest to v exactly if no vertex q of the simplex has ``<v - p, q - p> > 0``."""
-    v = torch.tensor(values, dtype=torch.float64)
-    p = project_to_simplex(v)
-    assert float(p.min()) >= 0
-    assert float(p.sum()) == pytest.approx(1, abs=1e-12)
-    pull = v - p
-    assert float((pull - pull @ p).max()) <= 1e-9
-
-
 @settings(max_examples=50, deadline=None)
 @given(vectors)
 def test_the_projection_leaves_points_of_the_simplex_alone(values):
