@@ -65,6 +65,7 @@ test-browser: .venv/installed-dev
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower
 	$(PYTEST) -m 'long or slow'
+	$(BIN)/python tools/mutants.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/checkpoint.py

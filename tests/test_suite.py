@@ -35,3 +35,8 @@ def test_every_long_test_exists() -> None:
         }
         missing = {name for name in LONG if name.startswith(f"{file}::")} - {f"{file}::{name}" for name in found}
         assert not missing, "run tools/long_tests.py again, or rename them in tests/long.txt"
+
+
+def test_no_small_reference_is_long() -> None:
+    """Only the first case of a long test runs, and each of theirs is the one that can tell a method from FedAvg."""
+    assert not [name for name in LONG if "/test_small_references.py::" in name]

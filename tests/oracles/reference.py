@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -150,12 +151,16 @@ class Minimized:
 
 @dataclass(frozen=True)
 class Moved:
-    """A batch after the objective, and the means over the batch of what it maximized and what it paid."""
+    """A batch after the objective, and the means over the batch of what it maximized and what it paid.
+
+    The model descends the loss there, unless the objective says which ``gradient`` it descends instead.
+    """
 
     x: Tensor
     y: Tensor
     value: float
     cost: float
+    gradient: Params | None = None
 
 
 @dataclass(frozen=True)
@@ -389,7 +394,8 @@ class AffineMaps:
         return Moved(moved, y, float(value.detach()), float((moved - x).flatten(1).square().sum(1).mean()))
 
 
-Objective = Nobody | Transport | Ball | AffineMaps
+class Objective(Protocol):
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved: ...
 
 
 # -- Training -------------------------------------------------------------------------------------------------
@@ -406,7 +412,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Learned:
-    """Client weights that climb the losses: by AFL's rule or by DRFA's."""
+    """Client weights that climb the losses: by AFL's rule, by DRFA's or by GroupDRO's."""
 
     rule: str
     step: float
@@ -440,6 +446,9 @@ class Prox:
 
     mu: float
 
+    def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
+        pass
+
     def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
         return {name: gradients[name] + self.mu * (params[name] - sent[name]) for name in params}
 
@@ -456,6 +465,9 @@ class Scaffold:
 
     own: dict[int, Params] = field(default_factory=dict)
     server: Params = field(default_factory=dict)
+
+    def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
+        pass
 
     def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
         own = self.own.get(client, {})
@@ -474,6 +486,30 @@ class Scaffold:
     def round_ends(self, lam: Sequence[float]) -> None:
         names = next(iter(self.own.values()))
         self.server = {name: sum(lam[client] * own[name] for client, own in self.own.items()) for name in names}
+
+
+@dataclass
+class GradientControl:
+    """Scaff-PD's local steps (Yu et al. 2023) on full batches: ``c_i`` is a client's slope at the server's model."""
+
+    own: list[Params] = field(default_factory=list)
+    mean: Params = field(default_factory=dict)
+
+    def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
+        self.own = [slopes(client) for client in range(len(lam))]
+        self.mean = weighted_sum(list(lam), self.own)
+
+    def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
+        return {name: gradients[name] - self.own[client][name] + self.mean[name] for name in params}
+
+    def end(self, path: list[Params], rate: float, client: int) -> None:
+        pass
+
+    def round_ends(self, lam: Sequence[float]) -> None:
+        pass
+
+
+LocalStep = Prox | Scaffold | GradientControl
 
 
 @dataclass
@@ -516,6 +552,10 @@ class Update:
     cost: float
 
 
+Aggregate = Callable[[Params, list[Params], list[float]], Params]
+"""From the server's model, the clients' models and their shares to one model."""
+
+
 @dataclass(frozen=True)
 class Trained:
     params: Params
@@ -536,12 +576,14 @@ def train(
     learning_rate: Callable[[int], float],
     server_learning_rate: float = 1.0,
     server: ServerOptimizer | None = None,
-    local: Prox | Scaffold | None = None,
+    local: LocalStep | None = None,
+    aggregate: Aggregate | None = None,
     clip_norm: float = math.inf,
     cohort: int | None = None,
     seed: int = 0,
 ) -> Trained:
     """Algorithm 1, with any objective, client weights, server and local step."""
+    aggregate = aggregate or (lambda start, models, shares: weighted_sum(shares, models))
     server, local = server or ServerOptimizer("sgd", server_learning_rate), local or Prox(0.0)
     total = len(clients)
     cohort = cohort or total
@@ -569,6 +611,11 @@ def train(
                 asked = [client for client in asked if lam[client] > 1e-12]
             shares = [lam[client] / sum(lam[client] for client in asked) for client in asked]
         cohorts.append(asked)
+
+        def slopes(client: int, at: Params = params, gamma: float = gamma, objective: Objective = objective) -> Params:
+            return descended(minimized, at, objective.move(minimized, at, *clients[client], gamma, client))
+
+        local.round_begins(lam, slopes)
         updates = [
             local_training(minimized, params, clients[client], work, objective, rate, gamma, seed, t, client, local)
             for client in asked
@@ -577,7 +624,7 @@ def train(
         if reweighed and reweighed.q is not None:
             params = reweighed.step(params, [found[c] for c in asked], [own[c] for c in asked], ends, rate)  # pyright: ignore
         else:
-            params = server.step(params, weighted_sum(shares, ends))
+            params = server.step(params, aggregate(params, ends, shares))
         local.round_ends(lam)
         if isinstance(objective, Transport):
             cost = sum(share * update.cost for share, update in zip(shares, updates, strict=True))
@@ -586,6 +633,9 @@ def train(
                 gamma *= objective.radius / whole.in_round(t + 1, rounds).radius
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
+        if learned and learned.rule == "GroupDRO":
+            raw = [w * math.exp(learned.step * update.loss) for w, update in zip(lam, updates, strict=True)]
+            lam = [value / sum(raw) for value in raw]
         if learned and learned.rule == "DRFA":
             most = max(len(cut_in_batches(seed, 0, 0, len(x), work)) for x, _ in clients)
             step = draw(seed, SNAPSHOT, t, 0, 0, 1)[0] % most + 1
@@ -610,7 +660,7 @@ def local_training(
     seed: int,
     round: int,
     client: int,
-    local: Prox | Scaffold,
+    local: LocalStep,
 ) -> Update:
     """Lines 3 to 8 of Algorithm 1; momentum and weight decay as in torch.optim.SGD."""
     x, y = examples
@@ -620,7 +670,7 @@ def local_training(
     for rows in cut_in_batches(seed, round, client, len(x), work):
         moved = objective.move(minimized, params, x[rows], y[rows], gamma, client)
         first = first or moved
-        gradients = minimized.gradient(params, moved.x, moved.y)
+        gradients = descended(minimized, params, moved)
         gradients = {name: gradients[name] + work.weight_decay * params[name] for name in params}
         gradients = local.correct(gradients, params, path[0], client)
         velocity = {name: work.momentum * velocity[name] + gradients[name] for name in params}
@@ -629,6 +679,11 @@ def local_training(
     assert first is not None
     local.end(path, rate, client)
     return Update(path, first.value, first.cost)
+
+
+def descended(minimized: Minimized, params: Params, moved: Moved) -> Params:
+    """The gradient that a client descends after its objective has moved its batch."""
+    return minimized.gradient(params, moved.x, moved.y) if moved.gradient is None else moved.gradient
 
 
 def clipped(start: Params, end: Params, longest: float) -> Params:
