@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from flwr.app import RecordDict
@@ -75,11 +76,11 @@ def work(node: Node, content: RecordDict) -> RecordDict:
 
 
 def _part(read: Reader, usual: Part, known: Sequence[Part] = PARTS) -> Part:
-    """Which of the clients' examples a query is about: one of the ``known`` parts, the ``usual`` one if it names none."""
+    """Which of the clients' examples a query is about: the ``usual`` ones, unless it names another ``known`` part."""
     part = read.one("part", str) if read.has("part") else usual
     if part not in known:
         raise WireError(f"part={short(part)} must be one of {', '.join(known)}")
-    return part
+    return cast(Part, part)
 
 
 def _params(content: RecordDict, like: Tensor) -> Tensor:

@@ -105,10 +105,8 @@ class GridClients:
         roster, names = self.roster, self.roster.names
         check_size(roster.input_shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
-        features = math.prod(roster.input_shape)
-        parts = self._inquiry.ask_all(
-            "query.means", names, lambda *clients: MeansQuery(*clients, roster.num_outputs, features)
-        )
+        features, outputs = math.prod(roster.input_shape), roster.num_outputs
+        parts = self._inquiry.ask_all("query.means", names, lambda who, at: MeansQuery(who, at, outputs, features))
         found = joined([part for _, part in parts])
         for name, why in too_many(self._caps, "examples", names, found.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
