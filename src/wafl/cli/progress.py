@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 if TYPE_CHECKING:
     from wafl.cli.bars import Bars
@@ -18,9 +19,9 @@ SOME_DIVERGED = 3
 """The exit status if some run diverged and the others finished."""
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line: rounds, and then the results.")]
-Serve = Annotated[bool, typer.Option("--serve", help="Show the study in a browser while it trains, on this machine.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line: rounds, and then the results.")]
+Serve = Annotated[bool, Option("--serve", help="Show the study in a browser while it trains, on this machine.")]
 
 
 def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:

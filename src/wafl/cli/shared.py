@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 if TYPE_CHECKING:
     from wafl.config.plan import Plan
@@ -37,10 +38,10 @@ def one_line_errors() -> Generator[None, None, None]:
 
 
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
+    Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Run the code that the experiment names, although it has not run here before.")
+    bool, Option("--trust", help="Run the code that the experiment names, although it has not run here before.")
 ]
 
 

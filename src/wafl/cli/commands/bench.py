@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from wafl.cli.shared import one_line_errors
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 def bench(
     work: Annotated[
         list[str] | None,
-        typer.Option(help="fedavg or wafl with a linear model, or cnn; may be repeated. Default: fedavg and wafl."),
+        Option(help="fedavg or wafl with a linear model, or cnn; may be repeated. Default: fedavg and wafl."),
     ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="Clients.")] = 100,
-    examples: Annotated[int, typer.Option(min=1, help="Examples per client.")] = 525,
-    cohort: Annotated[int, typer.Option(min=1, help="Clients per round.")] = 10,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 10,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each does the work; they take turns.")] = 3,
+    clients: Annotated[int, Option(min=1, help="Clients.")] = 100,
+    examples: Annotated[int, Option(min=1, help="Examples per client.")] = 525,
+    cohort: Annotated[int, Option(min=1, help="Clients per round.")] = 10,
+    rounds: Annotated[int, Option(min=1, help="Rounds.")] = 10,
+    repeats: Annotated[int, Option(min=1, help="How often each does the work; they take turns.")] = 3,
     peers: Annotated[
-        Path | None, typer.Option(help="A folder of other libraries, such as benchmarks/peers of wafl's repository.")
+        Path | None, Option(help="A folder of other libraries, such as benchmarks/peers of wafl's repository.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Processors that each may use. Default: all.")] = None,
+    threads: Annotated[int | None, Option(min=1, help="Processors that each may use. Default: all.")] = None,
     clock: Annotated[
         str,
-        typer.Option(help="What ratios are of: wall, or cpu, the time of processors, for a machine with other work."),
+        Option(help="What ratios are of: wall, or cpu, the time of processors, for a machine with other work."),
     ] = "wall",
-    output: Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")] = Path(),
+    output: Annotated[Path, Option(help="Folder for bench.json and bench.png.")] = Path(),
 ) -> None:
     """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
 
@@ -13,27 +14,27 @@ from wafl.cli.shared import DataDir, Trust, clients_of, only_run, parse_norm, pa
 def certify(
     run: Annotated[
         Path,
-        typer.Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one."),
+        Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one."),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
+        Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
     ] = Path("certificate.json"),
     radii: Annotated[
-        str, typer.Option(help="Radii of the ball, with commas, in the unit of the data.")
+        str, Option(help="Radii of the ball, with commas, in the unit of the data.")
     ] = "0,0.1,0.25,0.5,1,2",
-    norm: Annotated[str, typer.Option(help="The ground norm, 1, 2 or inf.")] = "2",
-    metric: Annotated[str, typer.Option(help="What is certified: loss, or error, the error rate.")] = "loss",
-    part: Annotated[str, typer.Option(help="Whose examples: train or test.")] = "train",
+    norm: Annotated[str, Option(help="The ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[str, Option(help="What is certified: loss, or error, the error rate.")] = "loss",
+    part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
     confidence: Annotated[
         float | None,
-        typer.Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
+        Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
     ] = None,
     points: Annotated[
         int | None,
-        typer.Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit."),
+        Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit."),
     ] = None,
     sign: Annotated[
-        Path | None, typer.Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
+        Path | None, Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
     ] = None,
     data_dir: DataDir = None,
     trust: Trust = False,

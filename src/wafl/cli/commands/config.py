@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import Trust, one_line_errors, reading
 
@@ -14,7 +15,7 @@ config_app = typer.Typer(help="Experiment files: write a starter, check one, pri
 
 @config_app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
+    path: Annotated[Path, Argument(help="The file to write.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented starter that runs as it is."""
     from importlib.resources import files
@@ -29,10 +30,10 @@ def init(
 
 @config_app.command()
 def check(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.")],
+    path: Annotated[Path, Argument(metavar="FILE", help="An experiment file.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+        Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
     ] = None,
     trust: Trust = False,
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, one_line_errors
 
@@ -17,7 +18,7 @@ data_app = typer.Typer(help="Data sets: list them, download one, look at one.", 
 
 DIGITS_LICENSE = "CC BY 4.0"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
+Name = Annotated[str, Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
 
 
 @data_app.command("list")
@@ -137,7 +138,7 @@ def _say_where(name: str) -> None:
 def show(
     name: Name,
     data_dir: DataDir = None,
-    output: Annotated[Path | None, typer.Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
+    output: Annotated[Path | None, Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
 ) -> None:
     """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
     from rich.columns import Columns

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
@@ -22,47 +22,39 @@ SHIFTS = (
 def evaluate(
     run: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
         ),
     ],
-    attack: Annotated[
-        str, typer.Option(help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}.")
-    ] = "pgd",
+    attack: Annotated[str, Option(help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}.")] = "pgd",
     epsilon: Annotated[
-        str, typer.Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")
+        str, Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")
     ] = "0.1",
-    step_size: Annotated[
-        float | None, typer.Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")
-    ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="pgd: ascent steps.")] = 40,
+    step_size: Annotated[float | None, Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")] = None,
+    steps: Annotated[int, Option(min=1, help="pgd: ascent steps.")] = 40,
     norm: Annotated[
         str | None,
-        typer.Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf). Default: inf; wasserstein: 2."),
+        Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf). Default: inf; wasserstein: 2."),
     ] = None,
     bounds: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="data|none|LOW,HIGH",
             help="Where moved examples must stay: data (what the data declare), none (anywhere), or a box.",
         ),
     ] = "data",
-    radius: Annotated[str, typer.Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
+    radius: Annotated[str, Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
     space: Annotated[
         str | None,
-        typer.Option(help="pgd, fgsm, wasserstein: the layer whose output is attacked, not the inputs."),
+        Option(help="pgd, fgsm, wasserstein: the layer whose output is attacked, not the inputs."),
     ] = None,
-    severity: Annotated[
-        str, typer.Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")
-    ] = "0.5",
-    attacked: Annotated[
-        str, typer.Option(help="Shares of the clients that are attacked, with commas.")
-    ] = "0.2,0.4,0.6,0.8",
-    seed: Annotated[int, typer.Option(min=0, help="Decides which clients are attacked.")] = 0,
+    severity: Annotated[str, Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")] = "0.5",
+    attacked: Annotated[str, Option(help="Shares of the clients that are attacked, with commas.")] = "0.2,0.4,0.6,0.8",
+    seed: Annotated[int, Option(min=0, help="Decides which clients are attacked.")] = 0,
     data_dir: DataDir = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run."),
+        Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run."),
     ] = None,
     trust: Trust = False,
 ) -> None:

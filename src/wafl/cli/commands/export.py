@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
 
@@ -16,16 +17,14 @@ if TYPE_CHECKING:
 def export(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."
-        ),
+        Argument(metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."),
     ],
-    format: Annotated[str | None, typer.Option(help="The format of the model: safetensors, pt2 or onnx.")] = None,
+    format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx.")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The file of the model. Default: model.FORMAT in the folder of the run.")
+        Path | None, Option(help="The file of the model. Default: model.FORMAT in the folder of the run.")
     ] = None,
     metrics: Annotated[
-        Path | None, typer.Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
+        Path | None, Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
     ] = None,
     data_dir: DataDir = None,
     trust: Trust = False,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import one_line_errors
 
@@ -18,13 +19,11 @@ flower_app = typer.Typer(
 
 @flower_app.command()
 def app(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the app, new or empty.")],
-    experiment: Annotated[
-        Path | None, typer.Argument(help="An experiment file. Default: FedAvg and WAFL on digits.")
-    ] = None,
+    folder: Annotated[Path, Argument(metavar="DIR", help="The folder of the app, new or empty.")],
+    experiment: Annotated[Path | None, Argument(help="An experiment file. Default: FedAvg and WAFL on digits.")] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+        Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
     ] = None,
 ) -> None:
     """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it.
@@ -54,13 +53,13 @@ def app(
 
 @flower_app.command()
 def run(
-    app: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
+    app: Annotated[Path, Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
     superlink: Annotated[
-        str | None, typer.Argument(help="A connection in Flower's configuration. Default: the default one there.")
+        str | None, Argument(help="A connection in Flower's configuration. Default: the default one there.")
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
+        Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
     ] = None,
 ) -> None:
     """Start a Flower run, show its log, and end with status 1 if it failed or was stopped.
@@ -81,17 +80,15 @@ def run(
 
 @flower_app.command()
 def certificates(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where certificates and keys go.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="Where certificates and keys go.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
+        Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
     ] = None,
-    node: Annotated[
-        list[str] | None, typer.Option(help="A SuperNode to make a key pair for; repeat for several.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, help="How many days the server's certificate is valid.")] = 365,
+    node: Annotated[list[str] | None, Option(help="A SuperNode to make a key pair for; repeat for several.")] = None,
+    days: Annotated[int, Option(min=1, help="How many days the server's certificate is valid.")] = 365,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
+        bool, Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
     ] = False,
 ) -> None:
     """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
@@ -141,21 +138,21 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
 
 @flower_app.command()
 def deploy(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go, new or empty.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="Where the files go, new or empty.")],
     certificates: Annotated[
-        Path, typer.Argument(metavar="CERTIFICATES", help="The folder that `wafl flower certificates` made.")
+        Path, Argument(metavar="CERTIFICATES", help="The folder that `wafl flower certificates` made.")
     ],
     node: Annotated[
-        list[str] | None, typer.Option(help="A SuperNode; repeat for several. Default: all that have a key.")
+        list[str] | None, Option(help="A SuperNode; repeat for several. Default: all that have a key.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="By which nodes reach the server. Default: the certificate's first name.")
+        str | None, Option(help="By which nodes reach the server. Default: the certificate's first name.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Where nodes reach the server.")] = 8000,
-    place: Annotated[str, typer.Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
+    port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
+    place: Annotated[str, Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
     allow_app: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIGEST", help="An app that nodes run, by `wafl flower digest`; repeat for several."),
+        Option(metavar="DIGEST", help="An app that nodes run, by `wafl flower digest`; repeat for several."),
     ] = None,
 ) -> None:
     """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files.
@@ -181,7 +178,7 @@ def deploy(
 
 @flower_app.command()
 def digest(
-    folder: Annotated[Path, typer.Argument(metavar="APP", help="The folder of an app, as for flwr run.")],
+    folder: Annotated[Path, Argument(metavar="APP", help="The folder of an app, as for flwr run.")],
 ) -> None:
     """Print the digest of an app, by which the operator of a node allows it."""
     with one_line_errors():
@@ -195,7 +192,7 @@ def node(
     context: typer.Context,
     allow_app: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIGEST", help="An app that may run here, by `wafl flower digest`; repeat for several."),
+        Option(metavar="DIGEST", help="An app that may run here, by `wafl flower digest`; repeat for several."),
     ] = None,
 ) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed.
@@ -211,7 +208,7 @@ def node(
 
 @flower_app.command()
 def status(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study on Flower, on the server.")],
+    study: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study on Flower, on the server.")],
 ) -> None:
     """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out.
 

@@ -6,24 +6,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from wafl.cli.shared import one_line_errors
 
 
 def leaderboard(
-    data: Annotated[list[str] | None, typer.Option(help="A data set; repeat for several. Default: all.")] = None,
-    methods: Annotated[
-        list[str] | None, typer.Option(help="A method; repeat for several. Default: ten of them.")
-    ] = None,
-    trials: Annotated[int, typer.Option(min=4, help="Settings of each method that tuning tries.")] = 8,
-    splits: Annotated[int, typer.Option(min=2, help="Splits into seen and unseen clients.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="Communication rounds of each run.")] = 40,
-    model: Annotated[str, typer.Option(help="mlr, or mlp with one hidden layer.")] = "mlr",
-    done: Annotated[
-        bool, typer.Option("--done", help="Train nothing: the table of what the working folder has.")
-    ] = False,
-    output: Annotated[Path, typer.Option(help="The numbers to write.")] = Path("leaderboard.json"),
-    work: Annotated[Path, typer.Option(help="Where what is done is kept.")] = Path("runs/leaderboard"),
+    data: Annotated[list[str] | None, Option(help="A data set; repeat for several. Default: all.")] = None,
+    methods: Annotated[list[str] | None, Option(help="A method; repeat for several. Default: ten of them.")] = None,
+    trials: Annotated[int, Option(min=4, help="Settings of each method that tuning tries.")] = 8,
+    splits: Annotated[int, Option(min=2, help="Splits into seen and unseen clients.")] = 5,
+    rounds: Annotated[int, Option(min=1, help="Communication rounds of each run.")] = 40,
+    model: Annotated[str, Option(help="mlr, or mlp with one hidden layer.")] = "mlr",
+    done: Annotated[bool, Option("--done", help="Train nothing: the table of what the working folder has.")] = False,
+    output: Annotated[Path, Option(help="The numbers to write.")] = Path("leaderboard.json"),
+    work: Annotated[Path, Option(help="Where what is done is kept.")] = Path("runs/leaderboard"),
 ) -> None:
     """Rank methods on natural clients: people, places and domains that no training has seen.
 

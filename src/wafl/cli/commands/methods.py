@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from wafl.cli.shared import one_line_errors
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="All about this one.")] = None,
+    name: Annotated[str | None, Argument(metavar="[METHOD]", help="All about this one.")] = None,
 ) -> None:
     """List the methods: what each moves, what its clients send, its options and its paper."""
     from rich.box import SIMPLE_HEAD

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, only_run, parse_norm, reading, seen_and_unseen
 
@@ -13,19 +14,19 @@ from wafl.cli.shared import DataDir, Trust, only_run, parse_norm, reading, seen_
 def next_client(
     run: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="STUDY|RUN", help="A run of an experiment with data.unseen, or a study that has a single one."
         ),
     ],
     radius: Annotated[
-        float, typer.Option(min=0.0, help="How far each client's data may move, in the unit of the data.")
+        float, Option(min=0.0, help="How far each client's data may move, in the unit of the data.")
     ] = 0.0,
     population_radius: Annotated[
-        float, typer.Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
+        float, Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
     ] = 0.0,
-    norm: Annotated[str, typer.Option(help="The ground norm, 1, 2 or inf.")] = "2",
-    metric: Annotated[str, typer.Option(help="What is certified: loss, or error, the error rate.")] = "loss",
-    confidence: Annotated[float, typer.Option(help="The probability with which each statement holds.")] = 0.95,
+    norm: Annotated[str, Option(help="The ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[str, Option(help="What is certified: loss, or error, the error rate.")] = "loss",
+    confidence: Annotated[float, Option(help="The probability with which each statement holds.")] = 0.95,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:

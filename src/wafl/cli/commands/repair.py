@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from wafl.cli.shared import Trust, reading
 
@@ -16,7 +16,7 @@ WHY = (
 
 
 def repair(
-    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    folder: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
     trust: Trust = False,
 ) -> None:
     """Keep what is sound of a damaged study, and say what is dropped.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, reading
 
@@ -15,16 +16,14 @@ if TYPE_CHECKING:
 
 def report(
     studies: Annotated[
-        list[Path], typer.Argument(metavar="STUDY...", help="Studies, such as runs/digits; several are compared.")
+        list[Path], Argument(metavar="STUDY...", help="Studies, such as runs/digits; several are compared.")
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="The page. Default: report.html in the study, or here if there are several."
-        ),
+        Option("--output", "-o", help="The page. Default: report.html in the study, or here if there are several."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only what the folders tell: measure nothing with models and data.")
+        bool, Option("--quick", help="Only what the folders tell: measure nothing with models and data.")
     ] = False,
     data_dir: DataDir = None,
     trust: Trust = False,

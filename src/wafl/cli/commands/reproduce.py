@@ -6,28 +6,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import one_line_errors
 
 
 def reproduce(
     name: Annotated[
-        list[str] | None, typer.Argument(help="One or several experiments, such as fig-attacked-share. Default: list.")
+        list[str] | None, Argument(help="One or several experiments, such as fig-attacked-share. Default: list.")
     ] = None,
     protocol: Annotated[
-        str, typer.Option(help="paper, as the paper and its released code ran it, or fair, tuned alike.")
+        str, Option(help="paper, as the paper and its released code ran it, or fair, tuned alike.")
     ] = "fair",
     scale: Annotated[
-        str, typer.Option(help="full; small, two minutes without a data folder; or smoke, a few seconds.")
+        str, Option(help="full; small, two minutes without a data folder; or smoke, a few seconds.")
     ] = "full",
-    part: Annotated[list[str] | None, typer.Option(help="Only this data set of the experiment, such as mnist.")] = None,
+    part: Annotated[list[str] | None, Option(help="Only this data set of the experiment, such as mnist.")] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="Only this method of the experiment; repeat for several.")
+        list[str] | None, Option("--method", "-m", help="Only this method of the experiment; repeat for several.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
-    output: Annotated[Path, typer.Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),
-    work: Annotated[Path, typer.Option(help="Where trials and trained runs are kept.")] = Path("runs/reproduction"),
+    device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
+    output: Annotated[Path, Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),
+    work: Annotated[Path, Option(help="Where trials and trained runs are kept.")] = Path("runs/reproduction"),
 ) -> None:
     """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.
 

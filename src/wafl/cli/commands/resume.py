@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from wafl.cli.progress import Json, Quiet, Serve, exit_if_diverged, train_and_show
 from wafl.cli.shared import Trust, reading
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    folder: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),
+        Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.method_options import read_options, with_method_options
 from wafl.cli.progress import Json, Quiet, Serve, train_and_show
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+    Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
 ]
 
 
@@ -24,36 +25,32 @@ Changes = Annotated[
 def run(
     context: typer.Context,
     experiment: Annotated[
-        Path | None, typer.Argument(help="An experiment file. Default: WAFL and its six rivals on digits.")
+        Path | None, Argument(help="An experiment file. Default: WAFL and its six rivals on digits.")
     ] = None,
     changes: Changes = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method", "-m", help="Train only this method; repeat for several. Default: WAFL and its six rivals."
-        ),
+        Option("--method", "-m", help="Train only this method; repeat for several. Default: WAFL and its six rivals."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
-    cohort: Annotated[int, typer.Option(min=1, help="Clients per round.")] = 10,
-    local_epochs: Annotated[int, typer.Option(min=1, help="Passes of a client over its examples per round.")] = 2,
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per local step.")] = 64,
+    rounds: Annotated[int, Option(min=1, help="Communication rounds.")] = 100,
+    cohort: Annotated[int, Option(min=1, help="Clients per round.")] = 10,
+    local_epochs: Annotated[int, Option(min=1, help="Passes of a client over its examples per round.")] = 2,
+    batch_size: Annotated[int, Option(min=1, help="Examples per local step.")] = 64,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Of the clients' steps. Default: tuned for each method.")
+        float | None, Option(help="Of the clients' steps. Default: tuned for each method.")
     ] = None,
-    model: Annotated[str, typer.Option(help="The model: mlr or cnn.")] = "mlr",
-    clients: Annotated[int, typer.Option(min=1, help="How many clients there are.")] = 20,
-    labels_per_client: Annotated[int, typer.Option(min=1, help="Labels per client.")] = 3,
-    epsilon: Annotated[float, typer.Option(min=0.0, help="Size of the test attack, for pixels in [0, 1].")] = 0.15,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: one run each, trained side by side.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed, and the seed of the partition.")] = 0,
-    name: Annotated[
-        str | None, typer.Option(help="The folder of the study, below --output. Default: a new one.")
-    ] = None,
-    output: Annotated[Path, typer.Option(help="Where studies go.")] = Path("runs"),
-    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    model: Annotated[str, Option(help="The model: mlr or cnn.")] = "mlr",
+    clients: Annotated[int, Option(min=1, help="How many clients there are.")] = 20,
+    labels_per_client: Annotated[int, Option(min=1, help="Labels per client.")] = 3,
+    epsilon: Annotated[float, Option(min=0.0, help="Size of the test attack, for pixels in [0, 1].")] = 0.15,
+    seeds: Annotated[int, Option(min=1, help="How many seeds: one run each, trained side by side.")] = 5,
+    seed: Annotated[int, Option(min=0, help="The first seed, and the seed of the partition.")] = 0,
+    name: Annotated[str | None, Option(help="The folder of the study, below --output. Default: a new one.")] = None,
+    output: Annotated[Path, Option(help="Where studies go.")] = Path("runs"),
+    device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     engine: Annotated[
         str | None,
-        typer.Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes."),
+        Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,

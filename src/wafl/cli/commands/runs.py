@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from wafl.cli.shared import one_line_errors
 
 
 def runs(
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs"),
+    output: Annotated[Path, Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs"),
 ) -> None:
     """List studies: how far each has come, and what it found."""
     from rich.markup import escape

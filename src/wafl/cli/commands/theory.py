@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 
@@ -16,47 +16,41 @@ if TYPE_CHECKING:
 def theory(
     run: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
         ),
     ],
-    radii: Annotated[
-        str, typer.Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")
-    ] = ("0,0.1,0.25,0.5,1,2"),
-    norm: Annotated[str, typer.Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
-    metric: Annotated[
-        str, typer.Option(help="Certificates: loss, or error, the error rate of a linear model.")
-    ] = "loss",
-    gamma: Annotated[
-        float | None, typer.Option(help="Bounds: the price of transport. Default: that of the run.")
-    ] = None,
-    radius: Annotated[float | None, typer.Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
+    radii: Annotated[str, Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")] = (
+        "0,0.1,0.25,0.5,1,2"
+    ),
+    norm: Annotated[str, Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
+    metric: Annotated[str, Option(help="Certificates: loss, or error, the error rate of a linear model.")] = "loss",
+    gamma: Annotated[float | None, Option(help="Bounds: the price of transport. Default: that of the run.")] = None,
+    radius: Annotated[float | None, Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
     params_radius: Annotated[
-        float | None, typer.Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
+        float | None, Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
     ] = None,
     data_bounds: Annotated[
-        str | None, typer.Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
+        str | None, Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
     ] = None,
     label_cost: Annotated[
-        float | None, typer.Option(help="Bounds: the price kappa of changing a label. Default: that of the run.")
+        float | None, Option(help="Bounds: the price kappa of changing a label. Default: that of the run.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Bounds: the probability that they fail.")] = 0.05,
-    c1: Annotated[float | None, typer.Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
-    c2: Annotated[float | None, typer.Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
-    alpha: Annotated[float, typer.Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
+    delta: Annotated[float, Option(help="Bounds: the probability that they fail.")] = 0.05,
+    c1: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
+    c2: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
+    alpha: Annotated[float, Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
     target_distance: Annotated[
-        float | None, typer.Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
+        float | None, Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
     ] = None,
     target_examples: Annotated[
-        int | None, typer.Option(help="Bounds: how many examples of the target that was measured with.")
+        int | None, Option(help="Bounds: how many examples of the target that was measured with.")
     ] = None,
     barycenter_distance: Annotated[
-        float | None, typer.Option(help="Bounds: the root of the barycenter's value, as wafl weights measures it.")
+        float | None, Option(help="Bounds: the root of the barycenter's value, as wafl weights measures it.")
     ] = None,
     data_dir: DataDir = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the figure. Default: that of the study or run.")
-    ] = None,
+    output: Annotated[Path | None, Option(help="Folder for the figure. Default: that of the study or run.")] = None,
     trust: Trust = False,
 ) -> None:
     """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.

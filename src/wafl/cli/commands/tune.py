@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.commands.run import Changes
 from wafl.cli.shared import one_line_errors
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def tune(
-    experiment: Annotated[Path, typer.Argument(help="An experiment file (`wafl config init` writes a starter).")],
+    experiment: Annotated[Path, Argument(help="An experiment file (`wafl config init` writes a starter).")],
     changes: Changes = None,
     output: Annotated[
-        Path | None, typer.Option(help="The experiment file to write. Default: next to the other, as NAME.tuned.toml.")
+        Path | None, Option(help="The experiment file to write. Default: next to the other, as NAME.tuned.toml.")
     ] = None,
 ) -> None:
     """Try the same number of settings of every method, and write the experiment with the best.

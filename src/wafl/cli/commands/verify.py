@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
 
@@ -20,20 +21,18 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The file that wafl certify wrote.")],
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify wrote.")],
     model: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
+        Path | None, Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FOLDER|STUDY",
             help="Clients that it is about, all or some: a folder with one NAME.npz per client, or a study or run.",
         ),
     ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="An Ed25519 public key: what its owner did not sign is refused.")
-    ] = None,
+    key: Annotated[Path | None, Option(help="An Ed25519 public key: what its owner did not sign is refused.")] = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:

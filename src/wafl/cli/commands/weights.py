@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from wafl.cli.shared import DataDir, one_line_errors
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def weights(
-    source: Annotated[list[str], typer.Option("--source", "-s", help="A data set; repeat for each source.")],
+    source: Annotated[list[str], Option("--source", "-s", help="A data set; repeat for each source.")],
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="The data set to be near. Without one, the ball covers all sources."),
+        Option("--target", "-t", help="The data set to be near. Without one, the ball covers all sources."),
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Points drawn from each data set. Default: 600, or 100 without a target.")
+        int | None, Option(min=1, help="Points drawn from each data set. Default: 600, or 100 without a target.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the draw.")] = 0,
-    label_aware: Annotated[bool, typer.Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
-    size: Annotated[int, typer.Option(min=1, help="The width and height that all images are resized to.")] = 28,
+    seed: Annotated[int, Option(min=0, help="The seed of the draw.")] = 0,
+    label_aware: Annotated[bool, Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
+    size: Annotated[int, Option(min=1, help="The width and height that all images are resized to.")] = 28,
     preprocess: Annotated[
-        str, typer.Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
+        str, Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
     ] = "unit",
     data_dir: DataDir = None,
-    output: Annotated[Path, typer.Option(help="The picture to write.")] = Path("weights.png"),
+    output: Annotated[Path, Option(help="The picture to write.")] = Path("weights.png"),
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.
 

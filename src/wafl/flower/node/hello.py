@@ -30,20 +30,7 @@ class Hello:
     """The names of the classes, if they have any."""
 
     def encode(self) -> RecordDict:
-        return config_only(
-            "reply",
-            names=list(self.names),
-            numbers=None if self.numbers is None else list(self.numbers),
-            sizes=None if self.sizes is None else list(self.sizes),
-            tested=list(self.tested),
-            shape=list(self.shape),
-            classes=self.classes,
-            outputs=self.outputs,
-            unit=self.unit,
-            bounds=None if self.bounds is None else list(self.bounds),
-            node=self.node or None,
-            labels=list(self.labels),
-        )
+        return config_only("reply", **{**vars(self), "node": self.node or None})
 
     @classmethod
     def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:

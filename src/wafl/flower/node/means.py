@@ -6,17 +6,15 @@ The server makes a shape of these and sends it with every query of the method, b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from flwr.app import RecordDict
 
 from wafl.config.plan import make_entry
-from wafl.engine.clients import Roster
 from wafl.engine.spec import Spec
 from wafl.flower.node.work import Node
-from wafl.flower.wire.values import Reader, WireError, arrays, check_format, config_only, finite, read_array
+from wafl.flower.wire.values import Reader, WireError, check_format, config_only, finite, read_array, with_arrays
 from wafl.objectives.ball.client_shape import ClassMeans, class_means
 from wafl.objectives.ball.shape import Shape
 
@@ -30,13 +28,8 @@ class MeansQuery:
     num_outputs: int
     features: int
 
-    @classmethod
-    def about(cls, roster: Roster, numbers: Sequence[int]) -> MeansQuery:
-        chosen = tuple(roster.names[number] for number in numbers)
-        return cls(chosen, tuple(numbers), roster.num_outputs, math.prod(roster.input_shape))
-
     def encode(self) -> RecordDict:
-        return config_only("query", names=list(self.names))
+        return config_only("query", names=self.names)
 
     def read(self, reply: RecordDict) -> ClassMeans:
         check_format(reply, "reply")
@@ -62,11 +55,9 @@ def means(node: Node, content: RecordDict) -> RecordDict:
     parts = [train.of(row) for row in rows.values()]
     owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(y) for _, y in parts]))
     found = class_means(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), owner)
-    reply = config_only(
-        "reply", labels=found.labels.tolist(), places=found.clients.tolist(), counts=found.counts.tolist()
-    )
-    reply["numbers"] = arrays(means=found.means)
-    return reply
+    about = {"labels": found.labels, "places": found.clients, "counts": found.counts}
+    reply = config_only("reply", **{name: numbers.tolist() for name, numbers in about.items()})
+    return with_arrays(reply, "numbers", means=found.means)
 
 
 def with_shape(spec: Spec, node: Node, content: RecordDict) -> Spec:

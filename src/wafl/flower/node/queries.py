@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from flwr.app import RecordDict
@@ -22,7 +22,6 @@ from wafl.flower.wire.values import (
     LARGEST,
     Reader,
     WireError,
-    arrays,
     check_format,
     config_only,
     decode_query,
@@ -34,6 +33,7 @@ from wafl.flower.wire.values import (
     read_outline,
     share,
     short,
+    with_arrays,
 )
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
@@ -41,7 +41,6 @@ from wafl.theory.constants.assumptions import task_of
 from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.exchange import MOST_POINTS, Here
 
-SURVEYED: tuple[Part, ...] = ("train", "test")
 MOST_SETTINGS = 10_000
 """Settings of the objective in one survey."""
 
@@ -76,7 +75,16 @@ def work(node: Node, content: RecordDict) -> RecordDict:
     return encode_replies(query, node.answer(query, spec, task))
 
 
+def _part(read: Reader, usual: Part, known: Sequence[Part] = PARTS) -> Part:
+    """Which of the clients' examples a query is about: the ``usual`` ones, unless it names another ``known`` part."""
+    part = read.one("part", str) if read.has("part") else usual
+    if part not in known:
+        raise WireError(f"part={short(part)} must be one of {', '.join(known)}")
+    return cast(Part, part)
+
+
 def _params(content: RecordDict, like: Tensor) -> Tensor:
+    """The parameters that a query brings, checked to be finite and to have the shape and type of ``like``."""
     sent = read_arrays(content, "params", ("params",), tuple(like.shape), like.dtype)
     return finite("params", sent["params"]).to(like.device)
 
@@ -96,10 +104,9 @@ class TestQuery:
     part: Part = "test"
 
     def encode(self) -> RecordDict:
-        about = {"names": list(self.names), "attacked": self.attacked, "outputs": self.num_outputs}
-        content = config_only("query", **about, seed=self.seed, part=None if self.part == "test" else self.part)
-        content["params"] = arrays(params=self.params)
-        return content
+        about = {"names": self.names, "attacked": self.attacked, "outputs": self.num_outputs, "seed": self.seed}
+        content = config_only("query", **about, part=None if self.part == "test" else self.part)
+        return with_arrays(content, "params", params=self.params)
 
     def read(self, reply: RecordDict) -> list[tuple[Tested, Tested]]:
         """Each client's clean and attacked test."""
@@ -112,23 +119,15 @@ class TestQuery:
         return list(zip(found[:count], found[count:], strict=True))
 
 
-def _part(read: Reader) -> Part:
-    part = read.one("part", str) if read.has("part") else "test"
-    if part not in PARTS:
-        raise WireError(f"part={short(part)} must be one of {', '.join(PARTS)}")
-    return part
-
-
 def test(node: Node, content: RecordDict) -> RecordDict:
+    """Each client's number of examples, and its mean losses and accuracies: all clean ones, then all attacked ones."""
     read = Reader(content, "query")
     task, start = node.task(num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
-    params, part = _params(content, start), _part(read)
+    params, part = _params(content, start), _part(read, "test")
     clean = node.test(names, params, task, seed, attacked=False, part=part)
-    attacked = clean
-    if read.one("attacked", bool):
-        attacked = node.test(names, params, task, seed, attacked=True, part=part)
-    found = [*clean, *attacked]
+    under_attack = read.one("attacked", bool)
+    found = [*clean, *(node.test(names, params, task, seed, attacked=True, part=part) if under_attack else clean)]
     return config_only(
         "reply",
         sizes=[each.num_examples for each in clean],
@@ -154,25 +153,23 @@ class SurveyQuery:
     part: Part = "train"
 
     def encode(self) -> RecordDict:
+        moments = isinstance(self.report, Moments)
         bound = self.report.bound if isinstance(self.report, Moments) else self.report
-        named: dict[str, Any] = {}
-        if bound is not None:
-            named = {"norm": str(bound.norm), "report": _name_of(bound)}
         scalars = sorted(self.settings[0])
         content = config_only(
             "query",
-            names=list(self.names),
+            names=self.names,
             outputs=self.num_outputs,
             seed=self.seed,
             count=len(self.settings),
             scalars=scalars,
             values=[float(each[name]) for each in self.settings for name in scalars],
-            **named,
-            **({} if self.part == "train" else {"part": self.part}),
-            **({"moments": True} if isinstance(self.report, Moments) else {}),
+            norm=None if bound is None else str(bound.norm),
+            report=next((name for name, kind in REPORTS.items() if type(bound) is kind), None),
+            part=None if self.part == "train" else self.part,
+            moments=moments or None,
         )
-        content["params"] = arrays(params=self.params)
-        return content
+        return with_arrays(content, "params", params=self.params)
 
     def read(self, reply: RecordDict) -> SurveyReplies:
         shape = (len(self.settings), len(self.names))
@@ -186,6 +183,7 @@ class SurveyQuery:
 
 
 def survey(node: Node, content: RecordDict) -> RecordDict:
+    """The mean loss of each client, or the value and cost of a bound on phi_gamma, in each setting."""
     read = Reader(content, "query")
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
     node.check_model(task, start, num_outputs(content))
@@ -193,9 +191,7 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     objective = _report(read, linear=task.linear(start[None]) is not None) if read.has("report") else None
     if read.has("moments") and read.one("moments", bool):
         objective = Moments(objective)
-    part = read.one("part", str) if read.has("part") else "train"
-    if part not in SURVEYED:
-        raise WireError(f"part={short(part)} must be one of {', '.join(SURVEYED)}")
+    part = _part(read, "train", ("train", "test"))
     scalars, wanted = read.names("scalars"), [] if objective is None else sorted(objective.scalars())
     if sorted(scalars) != wanted:
         raise WireError(f"scalars={short(scalars)} must be {wanted}")
@@ -203,14 +199,8 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     values = read.many("values", float, count * len(scalars), 0.0)
     settings = [share(scalars, values, place) for place in range(count)]
     found = node.survey(names, _params(content, start), task, objective, settings, seed, part=part)
-    told = {"sizes": list(found.sizes)} if isinstance(objective, Moments) else {}
-    reply = config_only("reply", count=count, **told)
-    reply["numbers"] = arrays(value=found.value, cost=found.cost)
-    return reply
-
-
-def _name_of(report: Report) -> str:
-    return next(name for name, kind in REPORTS.items() if type(report) is kind)
+    reply = config_only("reply", count=count, sizes=found.sizes if isinstance(objective, Moments) else None)
+    return with_arrays(reply, "numbers", value=found.value, cost=found.cost)
 
 
 def _report(read: Reader, *, linear: bool) -> Report:
@@ -237,10 +227,9 @@ class CutsQuery:
     seed: int
 
     def encode(self) -> RecordDict:
-        names, numbers, count = list(self.names), list(self.numbers), len(self.g)
-        content = config_only("query", names=names, numbers=numbers, points=self.points, count=count, seed=self.seed)
-        content["params"] = arrays(target=self.target, g=self.g)
-        return content
+        drawn = {"names": self.names, "numbers": self.numbers, "points": self.points, "seed": self.seed}
+        content = config_only("query", **drawn, count=len(self.g))
+        return with_arrays(content, "params", target=self.target, g=self.g)
 
     def read(self, reply: RecordDict) -> tuple[Tensor, Tensor]:
         clients = len(self.names)
@@ -252,6 +241,7 @@ class CutsQuery:
 
 
 def cuts(node: Node, content: RecordDict) -> RecordDict:
+    """The cut of each client: the mean of its potential, and how its examples spread over the target."""
     read = Reader(content, "query")
     count = read.one("count", int, 1, MOST_POINTS)
     drawn = _drawn(node, read)
@@ -259,9 +249,7 @@ def cuts(node: Node, content: RecordDict) -> RecordDict:
     target = finite("target", read_array(content, "params", "target", shape, torch.float64))
     g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
     means, shares = Here(drawn, target).cuts(g)
-    reply = config_only("reply")
-    reply["numbers"] = arrays(means=means, shares=shares)
-    return reply
+    return with_arrays(config_only("reply"), "numbers", means=means, shares=shares)
 
 
 def _drawn(node: Node, read: Reader) -> list[Tensor]:

@@ -9,7 +9,16 @@ from flwr.app import RecordDict
 
 from wafl.engine.clients import squares_around_mean
 from wafl.flower.node.work import Node
-from wafl.flower.wire.values import LARGEST, Reader, WireError, arrays, check_format, config_only, finite, read_array
+from wafl.flower.wire.values import (
+    LARGEST,
+    Reader,
+    WireError,
+    check_format,
+    config_only,
+    finite,
+    read_array,
+    with_arrays,
+)
 
 
 @dataclass(frozen=True)
@@ -19,7 +28,7 @@ class SpreadQuery:
     names: tuple[str, ...]
 
     def encode(self) -> RecordDict:
-        return config_only("query", names=list(self.names))
+        return config_only("query", names=self.names)
 
     def read(self, reply: RecordDict) -> list[tuple[float, int]]:
         """The sum and the number of examples of each client."""
@@ -41,5 +50,4 @@ def spread(node: Node, content: RecordDict) -> RecordDict:
     rows = list(node.rows(dict(enumerate(names))).values())
     reply = config_only("reply", sizes=[int(train.num_examples[row]) for row in rows])
     squares = [squares_around_mean(train.of(row)[0]) for row in rows]
-    reply["numbers"] = arrays(squares=torch.tensor(squares, dtype=torch.float64))
-    return reply
+    return with_arrays(reply, "numbers", squares=torch.tensor(squares, dtype=torch.float64))

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from wafl.base.extras import require
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 HOSTS = ("localhost", "127.0.0.1")
 """Where the operator, the proxy and the ServerApp reach the SuperLink; every server certificate is also for these."""
@@ -62,8 +67,6 @@ class Certificates:
 
     def hosts(self) -> list[str]:
         """The names and addresses that the server certificate is for."""
-        from cryptography import x509
-
         names = _read(self.server_cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return [str(name.value) for name in names]
 
@@ -98,18 +101,24 @@ def make_certificates(
         nodes: the names of nodes that get a key pair.
         days: how long the server certificate is valid; the CA is valid for at least ten years.
     """
-    require("cryptography", extra="flower", what="wafl flower certificates")
     _check(hosts, nodes, days)
     files = Certificates(folder.resolve())
     made = files.ca.exists()  # it is written last
     _refuse_overwriting(files, nodes, made=made)
-    if made and tuple(hosts) != HOSTS:
-        _refuse_other_hosts(files, hosts)
+    known = files.hosts() if made and tuple(hosts) != HOSTS else hosts
+    if new := [host for host in hosts if host not in known]:
+        has = f"{files.server_cert} is for {', '.join(known)}"
+        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder, or give all hosts with --renew")
     files.folder.parent.mkdir(parents=True, exist_ok=True)
     for part in (files.folder, files.folder / "keys"):
         part.mkdir(mode=0o700, exist_ok=True)
     if not made:
-        _write_certificates(files, hosts, days)
+        ca_key = generate_private_key(SECP384R1())
+        server_key, server = _server(ca_key, hosts, days)
+        _write(files.ca_key, _private(ca_key))
+        _write(files.server_key, server_key)
+        _write(files.server_cert, server, 0o644)
+        _write(files.ca, _ca(ca_key, days), 0o644)
     for name in nodes:
         private, public = _node(name)
         _write(files.node_key(name), private)
@@ -136,10 +145,6 @@ def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days
         hosts: the names and addresses by which nodes reach the server, if they have changed.
         days: how long the server certificate is valid.
     """
-    require("cryptography", extra="flower", what="wafl flower certificates")
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     files = Certificates.open(folder)
     wanted = files.hosts() if hosts is None else hosts
     _check(wanted, (), days)
@@ -150,7 +155,7 @@ def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days
         raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
     lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
     if not lasts:
-        _replace(files.ca, _signed(_ca(ca_key, max(days, CA_DAYS)), ca_key), 0o644)
+        _replace(files.ca, _ca(ca_key, days), 0o644)
     server_key, server = _server(ca_key, wanted, days)
     _replace(files.server_key, server_key)
     _replace(files.server_cert, server, 0o644)
@@ -164,7 +169,6 @@ def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
         folder: as :func:`make_certificates` made it.
         nodes: the names of the nodes.
     """
-    require("cryptography", extra="flower", what="wafl flower certificates")
     files = Certificates.open(folder)
     _check(HOSTS, nodes, 1)
     if missing := [name for name in nodes if name not in files.nodes()]:
@@ -223,46 +227,23 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
                 raise FileExistsError(f"{file} exists: choose another name, or remove the key and its .pub file")
 
 
-def _refuse_other_hosts(files: Certificates, hosts: Sequence[str]) -> None:
-    known = files.hosts()
-    if new := [host for host in hosts if host not in known]:
-        has = f"{files.server_cert} is for {', '.join(known)}"
-        raise FileExistsError(f"{has}, not for {new[0]}: choose another folder, or give all hosts with --renew")
-
-
-def _write_certificates(files: Certificates, hosts: Sequence[str], days: int) -> None:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    ca_key = ec.generate_private_key(ec.SECP384R1())
-    server_key, server = _server(ca_key, hosts, days)
-    _write(files.ca_key, _private(ca_key))
-    _write(files.server_key, server_key)
-    _write(files.server_cert, server, 0o644)
-    _write(files.ca, _signed(_ca(ca_key, max(days, CA_DAYS)), ca_key), 0o644)
-
-
-def _ca(key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    from cryptography import x509
-
-    name = _name(CA_NAME)
-    return (
-        _builder(name, name, key, key, days)
+def _ca(key: EllipticCurvePrivateKey, days: int) -> bytes:
+    """The CA's certificate, signed by its own key; it outlives a server certificate of so many days."""
+    certificate = (
+        _builder(CA_NAME, key, key, max(days, CA_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(ca=True), critical=True)
     )
+    return _signed(certificate, key)
 
 
 def _server(ca_key: EllipticCurvePrivateKey, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
     """A new key of the server, and its certificate."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    key = ec.generate_private_key(ec.SECP384R1())
+    key = generate_private_key(SECP384R1())
     everywhere = dict.fromkeys((*hosts, *HOSTS))
     names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in everywhere]
     certificate = (
-        _builder(_name("WAFL federation server"), _name(CA_NAME), key, ca_key, days)
+        _builder("WAFL federation server", key, ca_key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(ca=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -273,36 +254,24 @@ def _server(ca_key: EllipticCurvePrivateKey, hosts: Sequence[str], days: int) ->
 
 def _node(name: str) -> tuple[bytes, bytes]:
     """A key pair in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP384R1())
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    key = generate_private_key(SECP384R1())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return _private(key, ssh=True), public + f" {name}\n".encode()
 
 
 def _read(certificate: Path) -> x509.Certificate:
-    from cryptography import x509
-
     return x509.load_pem_x509_certificate(certificate.read_bytes())
 
 
-def _name(text: str) -> x509.Name:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, ca_key: EllipticCurvePrivateKey, days: int
+    subject: str, key: EllipticCurvePrivateKey, ca_key: EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
-    from cryptography import x509
-
+    """What all certificates of the CA have: whose they are, the CA's name, a key, and how long they are valid."""
     now = datetime.now(UTC)
+    owner, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, CA_NAME))
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
+        .subject_name(owner)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -314,8 +283,6 @@ def _builder(
 
 
 def _usage(*, ca: bool) -> x509.KeyUsage:
-    from cryptography import x509
-
     return x509.KeyUsage(
         digital_signature=not ca,
         key_cert_sign=ca,
@@ -330,16 +297,12 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 
 
 def _signed(builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import hashes, serialization
-
-    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+    return builder.sign(key, SHA384()).public_bytes(Encoding.PEM)
 
 
 def _private(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    layout = serialization.PrivateFormat.OpenSSH if ssh else serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, layout, serialization.NoEncryption())
+    layout = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
+    return key.private_bytes(Encoding.PEM, layout, NoEncryption())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from wafl.base.errors import FolderError
 from wafl.base.files import write_whole
@@ -32,19 +32,7 @@ STATUS: dict[str, Any] = {
     "nodes": list[dict[str, Any]],
     "left_out": dict[str, dict[str, Any]],
 }
-NODE: dict[str, Any] = {
-    "id": str,
-    "name": str,
-    "clients": list[str],
-    "present": bool,
-    "last_seen": str | None,
-    "last_reply": str | None,
-    "bytes_sent": int,
-    "bytes_received": int,
-    "replies": int,
-    "failures": int,
-    "last_failure": str,
-}
+NODE: dict[str, Any] = {"id": str, "name": str, "clients": list[str], "present": bool, **get_type_hints(Account)}
 LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
 
 
@@ -110,11 +98,7 @@ class Bulletin(Callback):
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the server has last written about the nodes of a study.
-
-    Args:
-        folder: of the study.
-    """
+    """What the server has last written about the nodes of the study in this folder."""
     file = folder / FILE
     if not file.is_file():
         raise FolderError(f"{folder} has no {FILE}: only a study whose clients are on Flower's nodes has one")

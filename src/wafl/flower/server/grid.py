@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -104,9 +105,8 @@ class GridClients:
         roster, names = self.roster, self.roster.names
         check_size(roster.input_shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
-        parts = self._inquiry.ask_all(
-            "query.means", names, range(roster.num_clients), partial(MeansQuery.about, roster)
-        )
+        features, outputs = math.prod(roster.input_shape), roster.num_outputs
+        parts = self._inquiry.ask_all("query.means", names, lambda who, at: MeansQuery(who, at, outputs, features))
         found = joined([part for _, part in parts])
         for name, why in too_many(self._caps, "examples", names, found.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
@@ -116,11 +116,7 @@ class GridClients:
         """Asked for before a radius is chosen; every client must reply."""
         names, found = self.roster.names, dict[int, tuple[float, int]]()
         log(INFO, "asking %d clients how far their examples spread, to choose a radius", len(names))
-
-        def query(numbers: Sequence[int]) -> SpreadQuery:
-            return SpreadQuery(tuple(names[number] for number in numbers))
-
-        for numbers, part in self._inquiry.ask_all("query.spread", names, range(len(names)), query):
+        for numbers, part in self._inquiry.ask_all("query.spread", names, lambda chosen, _: SpreadQuery(chosen)):
             found.update(zip(numbers, part, strict=True))
         sums, sizes = zip(*(found[number] for number in range(len(names))), strict=True)
         for name, why in too_many(self._caps, "examples", names, sizes).items():
@@ -153,15 +149,11 @@ class GridClients:
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        first = next(iter(specs.values()))
-        if self._candidates is not None:
-            entry, after = self._candidates
-            ask = partial(self._ask_nodes, entry, first.needs_sizes, None)
-            return Later(Tolerant(Nodes(ask), self.tolerance, self._caps), after)
-        entry = self._entry(specs)
-        shape = self._shape.matrix if self._entries[entry][next(iter(specs))].asks_shape else None
-        ask = partial(self._ask_nodes, entry, first.needs_sizes, shape)
-        return Tolerant(Nodes(ask), self.tolerance, self._caps)
+        place, first = next(iter(specs.items()))
+        entry, after = self._candidates or (self._entry(specs), 0)
+        shaped = self._candidates is None and self._entries[entry][place].asks_shape
+        ask = partial(self._ask_nodes, entry, first.needs_sizes, self._shape.matrix if shaped else None)
+        return Later(Tolerant(Nodes(ask), self.tolerance, self._caps), after)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""
@@ -249,29 +241,25 @@ class GridClients:
         if not present and part != "test":
             present = list(range(len(names)))  # waited for, and missed by name
 
-        def query(numbers: Sequence[int]) -> TestQuery:
-            chosen = tuple(names[number] for number in numbers)
+        def query(chosen: tuple[str, ...], _: object) -> TestQuery:
             return TestQuery(chosen, self._attacks and part == "test", params, self.roster.num_outputs, seed, part)
 
         found: dict[int, tuple[Tested, Tested]] = {}
-        for numbers, replies in self._inquiry.ask_all("evaluate.test", names, present, query, everyone=False):
+        for numbers, replies in self._inquiry.ask_all("evaluate.test", names, query, some=present):
             found.update(zip(numbers, replies, strict=True))
-        chosen = [names[number] for number in found]
-        sizes = [clean.num_examples for clean, _ in found.values()]
+        sizes = {names[number]: clean.num_examples for number, (clean, _) in found.items()}
         caps, kind = self._caps, "tests" if part == "test" else "examples"
         if part == "all":
             caps = replace(caps, examples=caps.examples + caps.tests)
-        faults = too_many(caps, kind, chosen, sizes)
+        faults = too_many(caps, kind, list(sizes), list(sizes.values()))
         for name, why in faults.items():
             log(WARNING, "the test of %s does not count: it %s", name, why)
         found = {number: each for number, each in found.items() if names[number] not in faults}
         if not found:
             raise TooFewRepliesError(f"evaluate.test: no client's test is within the caps: raise caps.{kind}")
-        counted = [clean.num_examples for clean, _ in found.values()]
-        said = dominating(
-            "training examples" if part == "train" else "test examples", [names[number] for number in found], counted
-        )
-        if said is not None and not alike:
+        counted = {name: size for name, size in sizes.items() if name not in faults}
+        claimed = "training examples" if part == "train" else "test examples"
+        if not alike and (said := dominating(claimed, list(counted), list(counted.values()))) is not None:
             log(WARNING, "%s", said)
         return found
 
@@ -284,30 +272,29 @@ class GridClients:
         part: Part = "train",
     ) -> SurveyReplies:
         """What every client reports at ``params``; none may be missing."""
-        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+        names, outputs = self.roster.names, self.roster.num_outputs
 
-        def query(numbers: Sequence[int]) -> SurveyQuery:
-            chosen = tuple(names[number] for number in numbers)
-            return SurveyQuery(chosen, params, self.roster.num_outputs, settings, report, seed, part)
+        def query(chosen: tuple[str, ...], _: object) -> SurveyQuery:
+            return SurveyQuery(chosen, params, outputs, settings, report, seed, part)
 
-        value = torch.empty(len(settings), len(everyone), dtype=torch.float64)
+        value = torch.empty(len(settings), len(names), dtype=torch.float64)
         cost = torch.empty_like(value)
         sizes: dict[int, int] = {}
-        for numbers, found in self._inquiry.ask_all("query.survey", names, everyone, query):
+        for numbers, found in self._inquiry.ask_all("query.survey", names, query):
             value[:, numbers], cost[:, numbers] = found.value, found.cost
             sizes.update(zip(numbers, found.sizes, strict=False))  # not every reply has them
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
 
     def cuts(self, target: Tensor, g: Tensor, points: int, seed: int) -> tuple[Tensor, Tensor]:
         """Every client's cut at g: its mean, and its shares."""
-        everyone, names = list(range(self.roster.num_clients)), self.roster.names
+        names = self.roster.names
+        means = torch.empty(len(names), dtype=torch.float64)
+        shares = torch.empty(len(names), len(g), dtype=torch.float64)
 
-        def query(numbers: Sequence[int]) -> CutsQuery:
-            return CutsQuery(tuple(names[number] for number in numbers), tuple(numbers), target, g, points, seed)
+        def query(chosen: tuple[str, ...], numbers: tuple[int, ...]) -> CutsQuery:
+            return CutsQuery(chosen, numbers, target, g, points, seed)
 
-        means = torch.empty(len(everyone), dtype=torch.float64)
-        shares = torch.empty(len(everyone), len(g), dtype=torch.float64)
-        for numbers, part in self._inquiry.ask_all("query.cuts", names, everyone, query):
+        for numbers, part in self._inquiry.ask_all("query.cuts", names, query):
             means[numbers], shares[numbers] = part
         return means, shares
 

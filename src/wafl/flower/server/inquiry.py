@@ -38,25 +38,27 @@ class Inquiry:
         self,
         kind: str,
         names: Sequence[str],
-        clients: Sequence[int],
-        query: Callable[[Sequence[int]], Exchange[T]],
+        query: Callable[[tuple[str, ...], tuple[int, ...]], Exchange[T]],
         *,
-        everyone: bool = True,
+        some: Sequence[int] | None = None,
     ) -> list[tuple[list[int], T]]:
         """What each node replies about those of the clients that it holds; nodes that fail are asked again.
 
-        Clients are given by their places among the names.
-        In the end, missing replies are an error; unless ``everyone`` must reply, only if all are missing.
+        ``query`` makes a node's question from the names of its clients and their places among all names. In the end a
+        missing reply is an error. If only ``some`` clients are asked, by their places, it is one if all are missing.
         """
         replies: list[tuple[list[int], T]] = []
-        missing = dict.fromkeys(clients, "no node holds it")
+        missing = dict.fromkeys(range(len(names)) if some is None else some, "no node holds it")
         for attempt in range(self._attempts):
             homes = self.reachable([names[number] for number in missing])
             parts: dict[int, list[int]] = {}
             for number in missing:
                 if names[number] in homes:
                     parts.setdefault(homes[names[number]], []).append(number)
-            queries = {node: query(numbers) for node, numbers in parts.items()}
+            queries = {
+                node: query(tuple(names[number] for number in numbers), tuple(numbers))
+                for node, numbers in parts.items()
+            }
             contents = {node: each.encode() for node, each in queries.items()}
             for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
                 try:
@@ -69,7 +71,7 @@ class Inquiry:
                         del missing[number]
             if not missing:
                 return replies
-        if replies and not everyone:
+        if replies and some is not None:
             return replies
         number, why = next(iter(missing.items()))
         raise TooFewRepliesError(

@@ -66,10 +66,10 @@ def encode_query(query: NodeQuery) -> RecordDict:
         entry=query.entry,
         kind=first.kind,
         round=first.round,
-        runs=list(query.runs),
+        runs=query.runs,
         seeds=[each.seed for each in query.queries],
-        numbers=list(query.names),
-        names=list(query.names.values()),
+        numbers=tuple(query.names),
+        names=tuple(query.names.values()),
         counts=[len(each.clients) for each in query.queries],
         clients=[client for each in query.queries for client in each.clients],
         weights=[weight for each in query.queries for weight in each.weights.tolist()],
@@ -78,7 +78,7 @@ def encode_query(query: NodeQuery) -> RecordDict:
         vectors=sorted(first.vectors),
         iterates=iterates,
         steps=[each.iterates[name] for each in query.queries for name in iterates],
-        sends=list(first.sends),
+        sends=first.sends,
         outputs=query.num_outputs,
         training=query.training,
         saved=query.saved,
@@ -90,9 +90,7 @@ def encode_query(query: NodeQuery) -> RecordDict:
     if first.vectors:
         stacked = {name: torch.stack([each.vectors[name] for each in query.queries]) for name in first.vectors}
         content["vectors"] = arrays(**stacked)
-    if query.shape is not None:
-        content["shape"] = arrays(matrix=query.shape)
-    return content
+    return content if query.shape is None else with_arrays(content, "shape", matrix=query.shape)
 
 
 def num_outputs(content: RecordDict) -> int:
@@ -216,10 +214,8 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
     content["numbers"] = MetricRecord(
         {name: [float(value) for reply in replies for value in getattr(reply, name)] for name in NUMBERS}
     )
-    wanted = query.queries[0].wanted
-    if wanted:
-        content["vectors"] = arrays(**{name: torch.cat([reply.vectors[name] for reply in replies]) for name in wanted})
-    return content
+    vectors = {name: torch.cat([reply.vectors[name] for reply in replies]) for name in query.queries[0].wanted}
+    return with_arrays(content, "vectors", **vectors) if vectors else content
 
 
 def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
@@ -250,9 +246,16 @@ def _array(values: np.ndarray[Any, Any]) -> Array:
 
 
 def config_only(record: str, /, **values: Any) -> RecordDict:
-    """A message with one record of plain values and their format; empty lists and None are left out."""
-    filled = {name: value for name, value in values.items() if value is not None and value != []}
+    """A message with one record of plain values and their format, without empty lists and None; tuples become lists."""
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    filled = {name: value for name, value in listed.items() if value is not None and value != []}
     return RecordDict({record: ConfigRecord({"format": FORMAT, **filled})})
+
+
+def with_arrays(content: RecordDict, record: str, **tensors: Tensor) -> RecordDict:
+    """The message, to which one more record with these tensors was added."""
+    content[record] = arrays(**tensors)
+    return content
 
 
 def check_format(content: RecordDict, record: str) -> None:
