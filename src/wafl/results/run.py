@@ -339,7 +339,6 @@ def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "method": renamed}
 
 
-
 def has_own_model(path: str | os.PathLike[str]) -> bool:
     """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
     try:
