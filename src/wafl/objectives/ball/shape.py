@@ -90,6 +90,11 @@ def read_shape(text: str) -> str | list[float]:
         raise ValueError(f"shape={text!r} must be {CLIENTS}, or one number per feature with commas") from None
 
 
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """``rows @ matrix``, summed in double precision: in single, its last bit would depend on the number of lanes."""
+    return (rows.double() @ matrix.double()).to(rows)
+
+
 @dataclass(frozen=True)
 class ShapedProblem(Problem):
     """A problem in the space where the ball is round: an input u stands for ``x + A (u - x)``."""
@@ -112,9 +117,9 @@ class ShapedProblem(Problem):
         if isinstance(u, Inputs) and u.shift is None and u.base is self.x.base:
             return u
         if isinstance(u, Inputs) and u.shift is not None and u.weight is not None and u.outputs is not None:
-            return u.shifted(u.weight @ self.factor.T, u.shift, u.outputs)
+            return u.shifted(_product(u.weight, self.factor.T), u.shift, u.outputs)
         x = self._at_rest
-        moved = x + ((dense(u) - x).flatten(2) @ self.factor.T).view_as(x)
+        moved = x + _product((dense(u) - x).flatten(2), self.factor.T).view_as(x)
         known = u.outputs if isinstance(u, Inputs) else None
         return moved if known is None else Inputs(moved, len(moved), outputs=known)
 
@@ -129,7 +134,7 @@ class ShapedProblem(Problem):
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         loss, gradient = self.inner.loss_and_gradient(cast(Tensor, self.real(x)), y)
-        return loss, (gradient.flatten(2) @ self.factor).view_as(x)
+        return loss, _product(gradient.flatten(2), self.factor).view_as(x)
 
     @property
     def output_loss(self) -> OutputLoss:
@@ -138,7 +143,7 @@ class ShapedProblem(Problem):
     @cached_property
     def linear(self) -> tuple[Tensor, Tensor] | None:
         found = self.inner.linear
-        return None if found is None else (found[0] @ self.factor, found[1])
+        return None if found is None else (_product(found[0], self.factor), found[1])
 
     @cached_property
     def curvature(self) -> Tensor | None:
