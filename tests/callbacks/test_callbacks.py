@@ -228,8 +228,7 @@ def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
     rounds = [2 + place if place in stopped else 6 for place in range(3)]
 
     def stop(moment: Moment) -> None:
-        if moment.record.round + 1 == rounds[moment.place]:
-            moment.stop("enough")
+        _stop_at(moment, rounds[moment.place])
 
     model, seeds = wafl.models.mlr(clients), [3, 4, 5]
     runs = wafl.sweep(model, clients, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)

@@ -91,8 +91,8 @@ def read_shape(text: str) -> str | list[float]:
 
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """``rows @ matrix``, summed in double precision: in single, its last bit would depend on the number of lanes."""
-    return (rows.double() @ matrix.double()).to(rows)
+    """``rows @ matrix`` of a double matrix: summed in single, last bits would depend on the number of lanes."""
+    return (rows.double() @ matrix).to(rows)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ShapedProblem(Problem):
 
     @cached_property
     def factor(self) -> Tensor:
-        return self.shape.like(self.params)
+        return self.shape.like(self.params).double()
 
     @cached_property
     def _at_rest(self) -> Tensor:
@@ -156,7 +156,7 @@ def shaped_curvature(problem: Problem, shape: Shape | None) -> Tensor | None:
         return problem.curvature
     if problem.linear is None:
         return None
-    return problem.output_loss.curvature(problem.linear[0] @ shape.like(problem.params))
+    return problem.output_loss.curvature(_product(problem.linear[0], shape.like(problem.params).double()))
 
 
 def shaped(problem: Problem, x: Inputs, shape: Shape) -> ShapedProblem:
