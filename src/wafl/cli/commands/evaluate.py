@@ -60,7 +60,7 @@ def evaluate(
     """
     from wafl.base.bounds import read_bounds
     from wafl.cli.tables import scores
-    from wafl.cli.terminal import make_console, tell
+    from wafl.cli.terminal import make_console
     from wafl.evaluation.compare import compare
 
     with reading(trust):
@@ -82,8 +82,9 @@ def evaluate(
             seed=seed,
         )
         comparison.save(output or run)
-    make_console().print(scores(comparison, clients))
-    tell(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json")
+    console = make_console()
+    console.print(scores(comparison, clients))
+    console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json", markup=False)
 
 
 def _attacks(

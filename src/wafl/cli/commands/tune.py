@@ -65,7 +65,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
         except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
             kept = (
-                f"The methods that were done are in {tuned.trials_file}, and the same command goes on with others."
+                f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
             )
             tell(f"\nStopped. {kept if tuned.trials_file.exists() else 'No method was done yet.'}")
             raise typer.Exit(exit_status(stop)) from None
