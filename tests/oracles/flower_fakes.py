@@ -60,8 +60,8 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Clock:
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr("os.fsync", lambda _: None)  # tested elsewhere
     clock = Clock()
-    for module in ("post", "census", "inquiry"):
-        monkeypatch.setattr(f"wafl.flower.{module}.time", clock)
+    for module in ("exchange", "census", "inquiry"):
+        monkeypatch.setattr(f"wafl.flower.server.{module}.time", clock)
     return clock
 
 
