@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from wafl.config.plan import Plan
@@ -40,6 +40,20 @@ def one_line_errors() -> Generator[None, None, None]:
 DataDir = Annotated[
     Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
 ]
+Changes = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
+]
+StudyOrRun = Annotated[
+    Path,
+    Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."),
+]
+OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
+PublicKey = Annotated[
+    Path | None, Option("--key", help="An Ed25519 public key: what its owner did not sign is refused.")
+]
+GroundNorm = Annotated[str, Option("--norm", help="The ground norm, 1, 2 or inf.")]
+Metric = Annotated[str, Option("--metric", help="What is certified: loss, or error, the error rate.")]
 Trust = Annotated[
     bool, Option("--trust", help="Run the code that the experiment names, although it has not run here before.")
 ]

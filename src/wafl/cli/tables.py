@@ -43,20 +43,8 @@ def comparison(results: Mapping[str, Any]) -> Group:
     for share in shares:
         picks.append((f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]))
     picks.append(("worst", lambda row: row["worst_client"]))
-    table = Table(
-        caption=escape(_caption(results, shares, bool(reasons))),
-        caption_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        padding=0,
-        pad_edge=False,
-    )
-    table.add_column("method", overflow="fold")
-    for name, _ in picks:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("seconds", justify="right")
-    if reasons:
-        table.add_column("diverged", justify="right", no_wrap=True)
+    numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
+    table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons)))
     choose = max if accuracy else min
     best = {name: choose((pick(row)["mean"] for row in tested.values()), default=0.0) for name, pick in picks}
     for label, row in rows.items():
@@ -76,36 +64,24 @@ def comparison(results: Mapping[str, Any]) -> Group:
 
 def _generalization(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
     """By method and share of attacked clients: training, test and unseen data, and the gaps between them."""
-    table = Table(
-        title="unseen clients",
-        title_justify="left",
-        caption=escape(
-            "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval "
-            "(bootstrap over clients) and the worst tenth of them. The gaps are positive where the model does worse."
-        ),
-        caption_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        padding=0,
-        pad_edge=False,
-    )
     shares = any(share for _, share in rows)
-    table.add_column("method", overflow="fold")
     gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
     if shares:  # no room for both
         del gaps["out_of_sample_gap"]
     headers = (*(["attacked"] if shares else []), *PARTS, "95%\ninterval", "worst\n10%", *gaps.values())
-    for name in headers:
-        table.add_column(name, justify="right", no_wrap=True)
+    caption = (
+        "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval (bootstrap "
+        "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
+    )
+    table = dense_table("method", headers, title="unseen clients", caption=caption)
     show = _Shown(accuracy, percent=True)
     before = ""
     for (label, share), row in rows.items():
-        low, high = row["unseen"]["interval"]
         table.add_row(
             _Name(label) if label != before else "",
             *([share] if shares else []),
             *(show.spread(row[part]["seeds"]) for part in PARTS),
-            f"{show(low)}-{show(high)}",
+            show.interval(row["unseen"]["interval"]),
             show(row["unseen"]["worst_tenth"]["mean"]),
             *(show(row[gap]["mean"]) for gap in gaps),
         )
@@ -128,10 +104,9 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
 
 def tuned_settings(tuning: Tuning) -> Table:
     """One row per method: the setting that was chosen, and why."""
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    table.add_column("chosen", no_wrap=True)
-    table.add_column("why")
+    table = plain_table("method", "chosen", "why")
+    for column in table.columns[:2]:
+        column.no_wrap = True
     for name in tuning.trials:
         best = tuning.best.get(name)
         if best is None:
@@ -144,9 +119,8 @@ def tuned_settings(tuning: Tuning) -> Table:
 def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
     """A mean and its deviation: percents with one digit after the point, losses with three significant digits."""
     digits = ".1f" if accuracy else ".3g"
-    text = f"{value['mean']:{digits}}" + (
-        f"±{value['std']:{'.1f' if accuracy else '.2g'}}" if len(value["seeds"]) > 1 else ""
-    )
+    spread = f"±{value['std']:{'.1f' if accuracy else '.2g'}}" if len(value["seeds"]) > 1 else ""
+    text = f"{value['mean']:{digits}}{spread}"
     level = abs(value["mean"] - best) <= (0.05 if accuracy else 5e-4 * abs(best))
     return f"[bold green]{text}[/]" if level else text
 
@@ -180,11 +154,9 @@ def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]
 
 
 def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> Table:
-    title = "clean data" if attack == "none" else escape(attack)
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=0, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    for name in ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss"):
-        table.add_column(name, justify="right", no_wrap=True)
+    """One row per run and share of attacked clients: what all clients score together, one by one and at worst."""
+    numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
+    table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
     for run, shares in runs.items():
         for place, (share, found) in enumerate(shares.items()):
             mean = averaged(found)
@@ -194,7 +166,7 @@ def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]
                 _Name(run) if place == 0 else "",
                 f"{share:.0%}",
                 show.spread([score.value for score in found]),
-                show.interval(mean),
+                show.interval(mean.interval()),
                 f"{show(middle)}±{show(mean.std)}",
                 *(show(fmean(score.worst(part) for score in found)) for part in (1e-9, 0.1)),
                 f"{mean.loss:.3g}",
@@ -239,17 +211,15 @@ class _Shown:
     def spread(self, values: Sequence[float]) -> str:
         return self(fmean(values)) + (f"±{self(stdev(values))}" if len(values) > 1 else "")
 
-    def interval(self, score: Score) -> str:
-        low, high = score.interval()
-        return f"{self(low)}-{self(high)}"
+    def interval(self, ends: Sequence[float]) -> str:
+        return "-".join(map(self, ends))
 
 
 def verification(file: Path, found: Verification) -> Table:
     """One row per line of a certificate: recomputed, attested or wrong."""
     signed = "signed by the owner of the key" if found.signed else "no signature was checked"
-    table = plain_table(f"{file}: {signed}", "attested: on the word of whoever issued the file.")
-    table.add_column("found")
-    table.add_column("")
+    caption = "attested: on the word of whoever issued the file."
+    table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
     colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
     for line in found.lines:
         table.add_row(line.name, f"[{colors[line.status]}]{line.status}[/]", escape(line.why))
@@ -259,12 +229,11 @@ def verification(file: Path, found: Verification) -> Table:
 def audited(file: Path, found: Audit) -> Table:
     """One row per label of a site: its distance next to that of a resample, what is certified and what is measured."""
     table = plain_table(
-        f"{file}: {found.norm} distance from the federation, {found.unit}",
-        "resample: the farthest of 19 draws of about as many of the federation's own examples; certified: at least the "
-        "expected loss; measured: the mean loss of these examples.",
+        *("", ">share", ">examples", ">distance", ">resample", ">", ">certified", ">measured"),
+        title=f"{file}: {found.norm} distance from the federation, {found.unit}",
+        caption="resample: the farthest of 19 draws of about as many of the federation's own examples; certified: at "
+        "least the expected loss; measured: the mean loss of these examples.",
     )
-    for column in ("share", "examples", "distance", "resample", "", "certified", "measured"):
-        table.add_column(column, justify="right")
     words = {True: "[green]inside[/]", False: "[yellow]outside[/]", None: "too few"}
     for each in found.labels:
         near = "" if each.resample is None else f"{each.resample:.4g}"
@@ -275,7 +244,8 @@ def audited(file: Path, found: Audit) -> Table:
     return table
 
 
-def plain_table(title: str, caption: str) -> Table:
+def plain_table(*columns: str, title: str = "", caption: str = "", padding: tuple[int, ...] = (0, 1, 0, 0)) -> Table:
+    """An empty table with these columns; those whose names begin with ``>`` are aligned to the right."""
     table = Table(
         title=escape(title),
         title_justify="left",
@@ -283,18 +253,26 @@ def plain_table(title: str, caption: str) -> Table:
         caption_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=padding,  # pyright: ignore[reportArgumentType]
         pad_edge=False,
     )
-    table.add_column("")
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    return table
+
+
+def dense_table(first: str, numbers: Sequence[str], *, title: str = "", caption: str = "") -> Table:
+    """An empty table of names and numbers that takes little room: names may be folded, numbers never are."""
+    table = plain_table(first, *(f">{name}" for name in numbers), title=title, caption=caption, padding=(0, 0))
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.no_wrap = True
     return table
 
 
 def studies(folders: Sequence[StudyFolder]) -> Table:
     """One row per study: status, methods done, and the best of them on the hardest data it was tested on."""
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("study", "status", "started", "methods", "best"):
-        table.add_column(name)
+    table = plain_table("study", "status", "started", "methods", "best")
     colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
     for folder in folders:
         name = escape(folder.path.name)
@@ -334,13 +312,10 @@ def transport_weights(clients: Federation, found: Sequence[TransportWeights], ta
     """One row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
     aim = f"to {target}" if target else "of the mixture to it"
     table = plain_table(
-        f"Client weights: W_2 in {clients.unit}",
-        f"W_2 {aim} on {sample} points each, ± its standard error over draws; fewer points make it larger.",
+        *("", ">examples", ">W_2", *(f">{result.rule}" for result in found)),
+        title=f"Client weights: W_2 in {clients.unit}",
+        caption=f"W_2 {aim} on {sample} points each, ± its standard error over draws; fewer points make it larger.",
     )
-    table.add_column("examples", justify="right")
-    table.add_column("W_2", justify="right")
-    for result in found:
-        table.add_column(result.rule, justify="right")
     sizes = clients.train.num_examples.tolist()
     for place, (name, count) in enumerate(zip(clients.names, sizes, strict=True)):
         square, error = found[0].distances[place], found[0].standard_errors[place]

@@ -23,6 +23,11 @@ def make_console(**options: Any) -> Console:
     return _Shown(**options)
 
 
+def tell(text: str) -> None:
+    """Print a line to stdout as it is: no markup, no line breaks."""
+    make_console(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
 def say(text: str, color: str | None = None) -> None:
     """Print a line to stderr."""
     typer.secho(visible(text), fg=color, err=True)

@@ -19,12 +19,10 @@ def promises(name: str, certificates: Certificates, radius: float, found: Sequen
     """One row per promise: to whom, with which probability, and how loose it is."""
     what = "error rate" if certificates.metric == "error" else "expected loss"
     table = plain_table(
-        f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
-        f"at most: the {what}; probability: over the draw of examples and clients.",
+        *("", ">at most", ">probability", "how loose, or why there is no promise"),
+        title=f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
+        caption=f"at most: the {what}; probability: over the draw of examples and clients.",
     )
-    table.add_column("at most", justify="right")
-    table.add_column("probability", justify="right")
-    table.add_column("how loose, or why there is no promise")
     for each in found:
         why = escape(each.why) if each.value is not None else f"[yellow]{escape(each.why)}[/]"
         value = "-" if each.value is None else f"{each.value:.4f}"
@@ -45,10 +43,8 @@ def _constants(name: str, summary: Summary) -> Table:
         if ball is None
         else f"parameters with norm at most {ball.params_radius:.4g}"
     )
-    table = plain_table(f"{name}: Lipschitz constants, {norm_name(here.norm)} ball", caption)
-    for column in ("here", "in the ball"):
-        table.add_column(column, justify="right")
-    table.add_column("")
+    title = f"{name}: Lipschitz constants, {norm_name(here.norm)} ball"
+    table = plain_table("", ">here", ">in the ball", "", title=title, caption=caption)
     for label in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
         value = getattr(here, label)
         widest = "" if ball is None else f"{getattr(ball, label):.4g}"
@@ -70,12 +66,10 @@ def _consequences(run: Run, summary: Summary) -> str:
 
 def _bounds(summary: Summary) -> Table:
     table = plain_table(
-        f"Bounds at gamma {summary.gamma:.4g}, radius {summary.radius:.4g}",
-        "paper: the paper's own statement, if it differs (wafl.theory says why).",
+        *("", ">value", ">paper", "terms, or the precondition that fails"),
+        title=f"Bounds at gamma {summary.gamma:.4g}, radius {summary.radius:.4g}",
+        caption="paper: the paper's own statement, if it differs (wafl.theory says why).",
     )
-    for column in ("value", "paper"):
-        table.add_column(column, justify="right")
-    table.add_column("terms, or the precondition that fails")
     for bound in summary.bounds:
         if isinstance(bound, Bound):
             paper = "" if bound.paper is None else f"{bound.paper:.4g}"
@@ -95,12 +89,11 @@ def certificates(name: str, certificates: Certificates) -> Table:
     errors = certificates.metric == "error"
     cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
     table = plain_table(
-        f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
+        *("", ">reached", ">certified", ">at gamma", ">simple", ">gap"),
+        title=f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
         f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
+        caption=f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
     )
-    for column in ("reached", "certified", "at gamma", "simple", "gap"):
-        table.add_column(column, justify="right")
     for row in certificates.rows:
         reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))
         table.add_row(f"{row.radius:g}", reached, f"{row.value:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)

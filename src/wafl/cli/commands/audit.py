@@ -9,14 +9,14 @@ import typer
 from typer import Argument, Option
 
 from wafl.cli.commands.verify import UNSIGNED, read_data
-from wafl.cli.shared import Trust, only_run, reading
+from wafl.cli.shared import PublicKey, Trust, only_run, reading
 
 
 def audit(
     certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify --points wrote.")],
     data: Annotated[Path, Option(metavar="FOLDER", help="Your own data: a folder with .npz files that hold x and y.")],
     model: Annotated[Path, Option(metavar="RUN", help="The run that the certificate is about.")],
-    key: Annotated[Path | None, Option(help="An Ed25519 public key: what its owner did not sign is refused.")] = None,
+    key: PublicKey = None,
     trust: Trust = False,
 ) -> None:
     """See how far your own data are from those of a certificate, label by label, and what it certifies for them.

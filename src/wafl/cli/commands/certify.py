@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
+from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
 
 
 def certify(
@@ -22,8 +22,8 @@ def certify(
     radii: Annotated[
         str, Option(help="Radii of the ball, with commas, in the unit of the data.")
     ] = "0,0.1,0.25,0.5,1,2",
-    norm: Annotated[str, Option(help="The ground norm, 1, 2 or inf.")] = "2",
-    metric: Annotated[str, Option(help="What is certified: loss, or error, the error rate.")] = "loss",
+    norm: GroundNorm = "2",
+    metric: Metric = "loss",
     part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
     confidence: Annotated[
         float | None,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from wafl.cli.shared import Trust, one_line_errors, reading
+from wafl.cli.shared import Changes, Trust, one_line_errors, reading
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
@@ -31,10 +31,7 @@ def init(
 @config_app.command()
 def check(
     path: Annotated[Path, Argument(metavar="FILE", help="An experiment file.")],
-    changes: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
-    ] = None,
+    changes: Changes = None,
     trust: Trust = False,
 ) -> None:
     """Check that an experiment can be run, and say what it would train; nothing is trained or written."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
-from wafl.cli.shared import DataDir, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
@@ -20,12 +20,7 @@ SHIFTS = (
 
 
 def evaluate(
-    run: Annotated[
-        Path,
-        Argument(
-            metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
-        ),
-    ],
+    run: StudyOrRun,
     attack: Annotated[str, Option(help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}.")] = "pgd",
     epsilon: Annotated[
         str, Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import Changes, one_line_errors
+from wafl.cli.terminal import make_console, say, tell
 
 flower_app = typer.Typer(
     help="Flower: an experiment as a Flower app, and what a deployment needs.",
@@ -21,16 +22,12 @@ flower_app = typer.Typer(
 def app(
     folder: Annotated[Path, Argument(metavar="DIR", help="The folder of the app, new or empty.")],
     experiment: Annotated[Path | None, Argument(help="An experiment file. Default: FedAvg and WAFL on digits.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
-    ] = None,
+    changes: Changes = None,
 ) -> None:
     """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it.
 
     The data stay on the nodes: each SuperNode says in its --node-config where its data are.
     """
-    from wafl.cli.terminal import make_console
     from wafl.config.read import read_experiment
 
     with one_line_errors():
@@ -43,12 +40,8 @@ def app(
                 raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
             described, source = trial_experiment(), None
         files = write_app(folder, described, source)
-    console = make_console()
-    for file in files:
-        console.print(f"Wrote {file}", markup=False, highlight=False)
-    console.print(
-        f"Start it with: flwr run {folder} SUPERLINK --stream (docs/flower.md)", markup=False, highlight=False
-    )
+    tell("\n".join(f"Wrote {file}" for file in files))
+    tell(f"Start it with: flwr run {folder} SUPERLINK --stream (docs/flower.md)")
 
 
 @flower_app.command()
@@ -66,13 +59,10 @@ def run(
 
     `flwr run` does the same and ends with status 0 whatever becomes of the Flower run.
     """
-    from wafl.cli.terminal import make_console, say
-
     with one_line_errors():
         from wafl.flower.ops.submit import submit
 
-        console = make_console(highlight=False)
-        status = submit(app, superlink, config or [], lambda line: console.print(line, markup=False, soft_wrap=True))
+        status = submit(app, superlink, config or [], tell)
     if status != "completed":
         say(f"The Flower run ended as {status}.", typer.colors.RED)
         raise typer.Exit(1)
@@ -95,8 +85,6 @@ def certificates(
 
     Run it again with other --node names to add nodes; without --renew nothing is overwritten.
     """
-    from wafl.cli.terminal import make_console
-
     with one_line_errors():
         from wafl.flower.ops.tls import make_certificates
 
@@ -105,15 +93,13 @@ def certificates(
         else:
             hosts = {"hosts": host} if host else {}
             made = make_certificates(folder, nodes=node or [], days=days, **hosts)
-            said = [f"{name}: flwr supernode register {made.node_pub(name)} SUPERLINK" for name in node or []]
-            said += [
+            said = [
+                *(f"{name}: flwr supernode register {made.node_pub(name)} SUPERLINK" for name in node or []),
                 f"Keep {made.ca_key} where no other machine can read it. The server needs {made.ca.name}, "
                 f"{made.server_cert.name} and {made.server_key.name}; a node needs {made.ca.name} and its own key.",
                 f"`wafl flower deploy DIR {folder}` writes the files of the server and of each node.",
             ]
-    console = make_console(highlight=False)
-    for line in said:
-        console.print(line, markup=False, soft_wrap=True)
+    tell("\n".join(said))
 
 
 def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int) -> list[str]:
@@ -159,8 +145,6 @@ def deploy(
 
     The SuperLink listens on loopback. Nodes reach it through the proxy, which refuses everything that is not theirs.
     """
-    from wafl.cli.terminal import make_console
-
     with one_line_errors():
         from wafl.flower.ops.deployment import Deployment, write_deployment
         from wafl.flower.ops.tls import Certificates
@@ -171,9 +155,8 @@ def deploy(
             raise ValueError(f"host {host!r} is not in the server's certificate, which is for {', '.join(known)}")
         deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()))
         places = write_deployment(folder, deployment, node or files.nodes())
-    console = make_console(highlight=False)
     for machine in places:
-        console.print(f"Wrote {machine}, to be copied to {place} there", markup=False, soft_wrap=True)
+        tell(f"Wrote {machine}, to be copied to {place} there")
 
 
 @flower_app.command()
@@ -214,8 +197,6 @@ def status(
 
     The server writes all of it to nodes.json in the study's folder while it works.
     """
-    from wafl.cli.terminal import make_console
-
     with one_line_errors():
         from wafl.cli.commands.status import status_table
         from wafl.flower.server.bulletin import read_status

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, only_run, parse_norm, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
@@ -24,8 +24,8 @@ def next_client(
     population_radius: Annotated[
         float, Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
     ] = 0.0,
-    norm: Annotated[str, Option(help="The ground norm, 1, 2 or inf.")] = "2",
-    metric: Annotated[str, Option(help="What is certified: loss, or error, the error rate.")] = "loss",
+    norm: GroundNorm = "2",
+    metric: Metric = "loss",
     confidence: Annotated[float, Option(help="The probability with which each statement holds.")] = 0.95,
     data_dir: DataDir = None,
     trust: Trust = False,

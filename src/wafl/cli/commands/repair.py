@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-from typer import Argument
-
-from wafl.cli.shared import Trust, reading
+from wafl.cli.shared import OneStudy, Trust, reading
 
 WHY = (
     "The runs of a method are computed together, and how many they are decides how sums are rounded: trained alone, "
@@ -16,7 +11,7 @@ WHY = (
 
 
 def repair(
-    folder: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    folder: OneStudy,
     trust: Trust = False,
 ) -> None:
     """Keep what is sound of a damaged study, and say what is dropped.
@@ -25,7 +20,7 @@ def repair(
     sound checkpoint, is trained again by `wafl resume`, to the same numbers. Nodes of Flower are not needed; a study on
     them goes on with `flwr run`.
     """
-    from wafl.cli.terminal import make_console
+    from wafl.cli.terminal import tell
     from wafl.studies.folder import StudyFolder
     from wafl.studies.repair import repair as repair_study
     from wafl.studies.roster import clients_by_name
@@ -34,17 +29,16 @@ def repair(
     with reading(trust):
         study = Study.resume(folder, clients_by_name(StudyFolder.existing(folder)))
         done = repair_study(study)
-    console = make_console()
     for title, lines in (("Dropped", done.dropped), ("Made again", done.made)):
         for line in lines:
-            console.print(f"{title}: {line}", markup=False, soft_wrap=True)
+            tell(f"{title}: {line}")
     if not done.dropped and not done.made:
-        console.print(f"{folder} is sound: nothing was changed.", markup=False, soft_wrap=True)
+        tell(f"{folder} is sound: nothing was changed.")
     again = f"wafl resume {folder}"
     if study.plan.experiment.engine == "flower":
         again = f"flwr run APP -c 'folder=\"{folder}\"'"
     if done.together:
-        console.print(f"All runs again: {', '.join(done.together)}. {WHY}", markup=False, soft_wrap=True)
+        tell(f"All runs again: {', '.join(done.together)}. {WHY}")
     for what, names in (("test", done.untested), ("train", done.pending)):
         if names:
-            console.print(f"Still to {what}: {', '.join(names)}. To do so: {again}", markup=False, soft_wrap=True)
+            tell(f"Still to {what}: {', '.join(names)}. To do so: {again}")

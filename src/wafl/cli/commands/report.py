@@ -35,7 +35,7 @@ def report(
     does by radius, what the ball moves, client weights, distances, and the partition. What cannot be had is left out,
     and the page says why.
     """
-    from wafl.cli.terminal import make_console
+    from wafl.cli.terminal import tell
     from wafl.report import Page, write_page
     from wafl.studies.folder import StudyFolder
     from wafl.studies.pages.shown import together
@@ -48,7 +48,7 @@ def report(
         common = together({path.name: path for path in studies}) if len(studies) > 1 else []
         target = output or (Path("report.html") if len(studies) > 1 else studies[0] / "report.html")
         write_page(Page("WAFL report", shown, common), target)
-    make_console().print(f"Report: {target}", markup=False, soft_wrap=True)
+    tell(f"Report: {target}")
 
 
 def _study(path: Path, quick: bool, data_dir: Path | None) -> Study:

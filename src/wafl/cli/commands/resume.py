@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from wafl.cli.progress import Json, Quiet, Serve, exit_if_diverged, train_and_show
-from wafl.cli.shared import Trust, reading
+from wafl.cli.shared import OneStudy, Trust, reading
 
 
 def resume(
-    folder: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")],
+    folder: OneStudy,
     changes: Annotated[
         list[str] | None,
         Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),

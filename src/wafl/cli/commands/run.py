@@ -10,15 +10,10 @@ from typer import Argument, Option
 
 from wafl.cli.method_options import read_options, with_method_options
 from wafl.cli.progress import Json, Quiet, Serve, train_and_show
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import Changes, one_line_errors
 
 if TYPE_CHECKING:
     from wafl.config.experiment import Experiment
-
-Changes = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
-]
 
 
 @with_method_options

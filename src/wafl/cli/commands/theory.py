@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from wafl.cli.shared import DataDir, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.theory import Certificates, Concentration
 
 
 def theory(
-    run: Annotated[
-        Path,
-        Argument(
-            metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."
-        ),
-    ],
+    run: StudyOrRun,
     radii: Annotated[str, Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")] = (
         "0,0.1,0.25,0.5,1,2"
     ),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.commands.run import Changes
-from wafl.cli.shared import one_line_errors
+from wafl.cli.shared import Changes, one_line_errors
 
 if TYPE_CHECKING:
     from wafl.studies.tune import TunedExperiment
@@ -50,15 +49,14 @@ def _search(tuned: TunedExperiment) -> Tuning:
 
     from rich.markup import escape
 
-    from wafl.cli.terminal import make_console
+    from wafl.cli.terminal import make_console, tell
     from wafl.cli.trial_bars import TrialBars
     from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
 
     console, search = make_console(), tuned.search
-    measure = search.words()
-    console.print(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {measure}\n", markup=False)
+    tell(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {search.words()}\n")
     if tuned.known:
-        console.print(f"Done before: {', '.join(tuned.known)}.", markup=False)
+        tell(f"Done before: {', '.join(tuned.known)}.")
     bars = TrialBars(search, tuned.known, console)
     with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -69,8 +67,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
             kept = (
                 f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
             )
-            none = "No method was done yet."
-            console.print(f"\nStopped. {kept if tuned.trials_file.exists() else none}", markup=False, soft_wrap=True)
+            tell(f"\nStopped. {kept if tuned.trials_file.exists() else 'No method was done yet.'}")
             raise typer.Exit(exit_status(stop)) from None
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         console.print(f"[yellow]Warning:[/] {escape(message)}")
@@ -84,7 +81,7 @@ def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
     from rich.markup import escape
 
     from wafl.cli.tables import tuned_settings
-    from wafl.cli.terminal import make_console
+    from wafl.cli.terminal import make_console, tell
 
     console = make_console()
     console.print(tuned_settings(tuning))
@@ -97,6 +94,5 @@ def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
         if name not in tuning.best:
             reason = escape(str(trials[0].diverged))
             console.print(f"[red]{name}:[/] every trial diverged, and its setting was left as it was: {reason}")
-    console.print(f"\nAll trials: {tuned.trials_file}", markup=False, soft_wrap=True)
     command = f"wafl run {shlex.quote(str(tuned.output))}"
-    console.print(f"To train and test what was chosen, once: {command}", markup=False, soft_wrap=True)
+    tell(f"\nAll trials: {tuned.trials_file}\nTo train and test what was chosen, once: {command}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
+from wafl.cli.shared import DataDir, PublicKey, Trust, clients_of, only_run, reading
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -32,7 +32,7 @@ def verify(
             help="Clients that it is about, all or some: a folder with one NAME.npz per client, or a study or run.",
         ),
     ] = None,
-    key: Annotated[Path | None, Option(help="An Ed25519 public key: what its owner did not sign is refused.")] = None,
+    key: PublicKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:

@@ -37,7 +37,7 @@ def weights(
     mixture of the sources that is nearest. Without one, `cover` is the smallest ball that holds every source.
     """
     from wafl.cli.tables import transport_weights
-    from wafl.cli.terminal import make_console
+    from wafl.cli.terminal import make_console, tell
     from wafl.data.named.domains import domains, federation_of
     from wafl.report.plotting import weights_and_distances
     from wafl.weights import barycenter, cover, mixture, nearest
@@ -64,6 +64,5 @@ def weights(
             clients.unit,
             output,
         )
-    console = make_console()
-    console.print(transport_weights(clients, found, target, sample))
-    console.print(f"Figure: {output}", markup=False)
+    make_console().print(transport_weights(clients, found, target, sample))
+    tell(f"Figure: {output}")
