@@ -70,6 +70,8 @@ TABLES = [
     ),
     Table("docs/theory.md", "| radius | 0.1 |", "python benchmarks/certificates.py --tight digits mnist"),
     Table("docs/theory.md", "| network, norm: certified / simple / reached |", "python benchmarks/networks.py"),
+    Table("docs/theory.md", "| data, clients x tests |", "python benchmarks/confidence.py"),
+    Table("docs/theory.md", "| errors of one client |", "python benchmarks/confidence.py"),
     Table("docs/theory.md", "| data | held-out clients |", "python benchmarks/audit.py"),
     Table("docs/theory.md", "| radius | W_1: optimum |", "python benchmarks/optimum.py"),
     Table("docs/theory.md", "| radius, label cost |", "python benchmarks/optimum.py"),

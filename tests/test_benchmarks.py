@@ -27,6 +27,7 @@ QUICK = {
     "natural": ["--smallest"],
     "optimum": ["--smallest"],
     "privacy": ["--smallest"],
+    "confidence": ["--smallest"],
     "radius": ["--smallest"],
     "rivals": ["--smallest"],
     "small_networks": ["--smallest"],

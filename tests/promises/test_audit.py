@@ -10,13 +10,15 @@ import numpy as np
 import ot
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.promises.test_issue_and_check import forge, status
-from wafl.promises.published_labels import Cell, quantize
+from wafl.promises.audit import _limit
+from wafl.promises.published_labels import Cell, centers, distance, halves, quantize, resample_distances
 
 MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0], [0.0, 3.0]]), np.array([2.0, -2.0, 0.0]))
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -113,6 +115,83 @@ def test_a_site_like_the_federation_is_inside_and_one_far_away_is_not(tmp_path):
     few = wafl.audit(file, MODEL, wafl.Federation.from_arrays(pairs(1, 4, 5), test_fraction=0.0, num_classes=3))
     assert all(each.inside is None for each in few.labels if each.examples < 4)
     assert "resample" in str(near)
+    assert "label 0: a shift of 1 would have been noticed with probability" in str(near)  # its largest radius
+
+
+def equally(x):
+    return Cell(x, torch.full((len(x),), 1.0 / len(x), dtype=torch.float64))
+
+
+def alarms(trials, size, examples=60, points=4, shift=0.0):
+    """How often a site of so many examples, all moved by the shift, is outside of a federation of one label."""
+    found = 0
+    for trial in range(trials):
+        normal = torch.Generator().manual_seed(trial)
+        cell = equally(torch.randn(examples, 2, generator=normal, dtype=torch.float64))
+        first, second = halves(cell, trial)
+        at = centers(first, points, trial)
+        weights, _ = quantize(cell, at, 2)
+        compared, bar = _limit(resample_distances(second, at, weights, 2, 19, trial), size)
+        here = equally(torch.randn(compared, 2, generator=normal, dtype=torch.float64) + shift)
+        found += distance(here.x, here.share, at, weights, 2) > bar
+    return found
+
+
+@pytest.mark.parametrize(
+    ("trials", "size"), [(60, 16), *(pytest.param(500, size, marks=pytest.mark.slow) for size in (4, 16, 30, 60))]
+)
+def test_a_site_like_the_federation_is_outside_no_more_often_than_the_level(trials, size):
+    assert alarms(trials, size) <= stats.binom.ppf(0.99, trials, 0.05)
+
+
+@pytest.mark.slow
+def test_more_examples_notice_a_shift_of_half_a_deviation_more_often():
+    found = [alarms(60, size, examples=400, points=16, shift=0.5) for size in (8, 30, 120)]
+    assert found[0] < found[1] < found[2]
+    assert found[2] > 30
+
+
+def one_label_each(num_labels, size, rng):
+    y = np.repeat(np.arange(num_labels), size)
+    return [(rng.normal(size=(len(y), 2)) + 3.0 * y[:, None], y)]
+
+
+@pytest.mark.slow
+def test_ten_labels_give_no_more_false_alarms_than_one(tmp_path):
+    rng, model = np.random.default_rng(0), oracles.linear_model(np.ones((10, 2)), np.arange(10.0))
+    outside = 0
+    for trial in range(10):
+        clients = wafl.Federation.from_arrays(one_label_each(10, 60, rng), test_fraction=0.0)
+        file = tmp_path / f"{trial}.json"
+        wafl.issue(model, clients, radii=[0.1], points=4).save(file)
+        for _ in range(10):
+            mine = wafl.Federation.from_arrays(one_label_each(10, 16, rng), test_fraction=0.0)
+            outside += any(each.inside is False for each in wafl.audit(file, model, mine).labels)
+    assert outside <= stats.binom.ppf(0.99, 100, 0.05)
+
+
+def test_the_power_grows_with_the_examples_and_with_the_shift(tmp_path):
+    file = tmp_path / "certificate.json"
+    clients = wafl.Federation.from_arrays(pairs(1, 360, 0), test_fraction=0.0)
+    wafl.issue(MODEL, clients, radii=[0.1], points=4).save(file)
+
+    def powers(size, shift):
+        mine = wafl.Federation.from_arrays(pairs(1, 3 * size, 7), test_fraction=0.0)
+        return np.mean([each.power for each in wafl.audit(file, MODEL, mine, shift=shift).labels])
+
+    few, more, many = (powers(size, 0.15) for size in (8, 30, 64))
+    assert few < more < many
+    assert powers(30, 0.0) < 0.1
+    assert powers(30, 2.0) == 1.0
+    with pytest.raises(ValueError, match=r"shift=-1\.0 must be finite and at least 0"):
+        powers(8, -1.0)
+
+
+def test_between_published_sizes_the_limit_is_between_theirs():
+    said = {"4": 3.0, "16": 2.0}
+    assert _limit(said, 3) is None
+    assert [_limit(said, size) for size in (4, 16, 99)] == [(4, 3.0), (16, 2.0), (16, 2.0)]
+    assert _limit(said, 9) == (9, pytest.approx(math.sqrt(9.0 - 5.0 * (1 / 2 - 1 / 3) / (1 / 2 - 1 / 4))))
 
 
 def test_a_label_that_the_federation_lacks_has_no_certificate(tmp_path):

@@ -146,7 +146,8 @@ def test_a_thousand_clients_of_a_known_world_are_covered_with_their_own_sampling
         counts = rng.binomial(200, shares[:held]) / 200
         sample = Sample([200] * held, counts.tolist(), counts.tolist(), 1.0)
         names = tuple(map(str, range(held)))
-        found = replace(template, names=names, sample=sample, offset=0.0, center=0.2)
+        trained = Sample([200], [0.2], [0.2], 1.0)
+        found = replace(template, names=names, sample=sample, offset=0.0, seen=trained)
         hits["share"] += stats.beta.cdf(found.share(0.8), 2.0, 8.0) >= 0.8
         hits["next"] += shares[held] <= found.next()
     assert hits["share"] >= 886

@@ -10,8 +10,8 @@ from scipy import stats
 from torch import nn
 
 import wafl
+from tests.oracles import betting, theory
 from tests.oracles import objective as oracles
-from tests.oracles import theory
 from tests.theory.test_certificates import NORMS, a_case
 from wafl.objectives import ObjectiveState
 from wafl.tasks.problem import Problem
@@ -21,14 +21,14 @@ from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_s
 from wafl.theory.constants.assumptions import data_free_constants
 
 
-def exact_coverage(sizes, weights, probabilities, most, centers, delta):
+def exact_coverage(sizes, weights, probabilities, most, bets, delta):
     """The probability that the bound covers the mean of coins that show ``most`` or 0, by the binomial distribution."""
     truth = most * np.dot(weights, probabilities)
     covered = 0.0
     for heads in itertools.product(*(range(size + 1) for size in sizes)):
         means = [most * count / size for count, size in zip(heads, sizes, strict=True)]
         sample = Sample(sizes, means, [most * mean for mean in means], most)
-        if sample.upper_mean(weights, centers, delta) >= truth:
+        if sample.upper_mean(weights, bets, delta) >= truth:
             covered += math.prod(
                 stats.binom.pmf(count, size, p) for count, size, p in zip(heads, sizes, probabilities, strict=True)
             )
@@ -38,22 +38,78 @@ def exact_coverage(sizes, weights, probabilities, most, centers, delta):
 @pytest.mark.parametrize("probabilities", [(0.5, 0.5), (0.02, 0.1), (0.9, 0.3), (0.99, 0.99)])
 @pytest.mark.parametrize("delta", [0.05, 0.4])
 def test_the_upper_mean_covers_the_mean_of_coins_as_often_as_it_says(probabilities, delta):
-    for centers in ((0.5, 0.5), (2.0, 0.0)):
-        assert exact_coverage((12, 25), (0.3, 0.7), probabilities, 2.0, centers, delta) >= 1.0 - delta
+    for bets in ((0.2, 0.2), (0.45, 0.05)):
+        assert exact_coverage((12, 25), (0.3, 0.7), probabilities, 2.0, bets, delta) >= 1.0 - delta
+
+
+def moments_of(xs, most):
+    return Sample([len(x) for x in xs], [x.mean() for x in xs], [(x**2).mean() for x in xs], most)
+
+
+@pytest.mark.parametrize("bet", [0.05, 0.3, 0.48])
+@pytest.mark.parametrize("heads", [0, 1, 9, 30])
+def test_of_coins_the_moments_tell_all_that_the_plain_capital_does(bet, heads):
+    x = np.where(np.arange(30) < heads, 2.0, 0.5)  # some are the largest and the others the same
+    found = moments_of([x], 2.0).upper_mean([1.0], [bet], 0.05)
+    plain = betting.upper_mean(x, 2.0, bet, 0.05, 4000)
+    assert plain - 2.0 / 4000 <= found * (1.0 + 1e-9)
+    assert found <= plain * (1.0 + 1e-9)
+
+
+def test_of_two_clients_the_bound_is_the_smallest_product_of_their_capitals():
+    rng = np.random.default_rng(0)
+    for weights in ([0.5, 0.5], [0.2, 0.8], [0.7, 0.3]):
+        xs, trained = ([np.where(rng.uniform(size=n) < 0.1, 2.0, 0.3) for n in (15, 40)] for _ in range(2))
+        bets = moments_of(trained, 2.0).bets(weights, [15, 40], 0.05)
+        found = moments_of(xs, 2.0).upper_mean(weights, bets, 0.05)
+        plain = betting.upper_mixture(xs, weights, 2.0, bets, 0.05, 150)
+        assert plain <= found * (1.0 + 1e-9)
+        assert found <= plain + 0.02  # a step of the grid is 0.013; and each share of the capital has its own least
+
+
+def test_whatever_the_numbers_are_the_moments_promise_no_less_than_the_plain_capital():
+    rng = np.random.default_rng(1)
+    for shape in (0.2, 1.0, 5.0):
+        x = np.minimum(rng.gamma(shape, 0.7 / shape, size=63), 8.0)
+        for bet in (0.02, 0.06, 0.11):
+            found = moments_of([x], 8.0).upper_mean([1.0], [bet], 0.05)
+            plain = betting.upper_mean(x, 8.0, bet, 0.05, 2000)
+            assert plain - 8.0 / 2000 <= found <= 1.35 * plain
 
 
 def test_the_upper_mean_comes_down_to_the_mean_as_fast_as_the_deviation_over_the_root_of_the_size():
     size, deviation = 10**6, 0.1
     sample = Sample([size], [0.5], [0.25 + deviation**2], 1.0)
-    margin = sample.upper_mean([1.0], [0.5], 0.05) - 0.5
-    assert margin == pytest.approx(deviation * math.sqrt(2.0 * math.log(40.0) / size), rel=0.05)
+    margin = sample.upper_mean([1.0], sample.bets([1.0], [size], 0.05), 0.05) - 0.5
+    # Most of the capital makes these bets: 1 / 0.85 in place of 1.
+    assert margin == pytest.approx(deviation * math.sqrt(2.0 * math.log(20.0 / 0.85) / size), rel=0.05)
+
+
+def test_bets_from_examples_that_spread_too_little_still_pay():
+    """Training examples that are learned by heart say nothing about the spread of others: smaller bets are hedged."""
+    x = np.random.default_rng(0).gamma(0.5, 1.5, size=5000).clip(0.0, 20.0)
+    sample, learned = moments_of([x], 20.0), Sample([5000], [0.01], [0.0001], 20.0)
+    own, other = (sample.upper_mean([1.0], each.bets([1.0], [5000], 0.05), 0.05) for each in (sample, learned))
+    assert x.mean() < own < other <= x.mean() + 2.0 * (own - x.mean())
 
 
 def test_the_upper_mean_of_strata_is_never_below_that_of_more_examples():
     means, seconds = [0.2, 0.4], [0.1, 0.3]
-    few = Sample([50, 100], means, seconds, 1.0).upper_mean([0.4, 0.6], means, 0.05)
-    many = Sample([500, 1000], means, seconds, 1.0).upper_mean([0.4, 0.6], means, 0.05)
+    few, many = (Sample(sizes, means, seconds, 1.0) for sizes in ([50, 100], [500, 1000]))
+    few, many = (each.upper_mean([0.4, 0.6], each.bets([0.4, 0.6], each.sizes, 0.05), 0.05) for each in (few, many))
     assert 0.4 * 0.2 + 0.6 * 0.4 < many < few
+
+
+def test_what_says_nothing_is_bounded_by_the_largest_number():
+    assert Sample([5], [2.0], [4.0], 2.0).upper_mean([1.0], [0.4], 0.05) == 2.0
+    assert Sample([5], [0.1], [0.1], 2.0).upper_mean([1.0], [0.0], 0.05) == 2.0
+    assert Sample([5], [2.0], [4.0], 2.0).bets([1.0], [5], 0.05) == [0.0]
+    sample = Sample([50, 10**6], [0.1, 2.0], [0.1, 4.0], 2.0)
+    assert sample.upper_mean([1.0, 0.0], [0.4, 0.4], 0.05) == Sample([50], [0.1], [0.1], 2.0).upper_mean(
+        [1.0], [0.4], 0.05
+    )
+    with pytest.raises(ValueError, match=r"every bet must lie in \[0, 1 / 2\)"):
+        sample.upper_mean([0.5, 0.5], [0.4, 0.5], 0.05)
 
 
 def corners(dimension, low, high):
@@ -122,19 +178,16 @@ def test_the_bound_of_the_loss_is_that_of_its_mean_and_second_moment():
     clients = world(3, 20, 1)
     model = a_model()
     found = certify(model, clients, radii=[0.0], part="test", achieved=False, confidence=0.9)
-    losses, centers = (
+    losses, trained = (
         [theory.plain_losses(model, part.of(client)[0].numpy(), part.of(client)[1].numpy()) for client in range(3)]
         for part in (clients.test, clients.train)
     )
-    log, share = math.log(2.0 / 0.1), 1.0 / 60.0
-    gap = 6.0 * 0.5  # s_1 - s_0 = 6 x_0 - 3, at most 3 in either direction
-    most = math.log(1.0 + math.exp(gap))
-    middle = [each.mean() for each in centers]
-    spread = sum(((each - center) ** 2).sum() for each, center in zip(losses, middle, strict=True)) * share**2
-    far = max((share * max(center, most - center)) ** 2 for center in middle) * log / 2.0
-    margin = math.sqrt(2.0 * log) * (math.sqrt(spread + far) + math.sqrt(far)) + log * share * most / 3.0
-    assert found[0].value == pytest.approx(np.mean(losses) + margin, rel=1e-12)
-    assert found[0].margin == pytest.approx(margin, rel=1e-9)
+    most = math.log(1.0 + math.exp(3.0))  # s_1 - s_0 = 6 x_0 - 3, at most 3 in either direction
+    weights = [1.0 / 3.0] * 3
+    bets = moments_of(trained, most).bets(weights, [20] * 3, 0.1)
+    upper = moments_of(losses, most).upper_mean(weights, bets, 0.1)
+    assert found[0].value == pytest.approx(upper, rel=1e-9)
+    assert found[0].margin == pytest.approx(upper - np.mean(losses), rel=1e-9)
 
 
 def test_what_cannot_be_said_beyond_the_sample_is_refused():
@@ -154,8 +207,8 @@ def test_what_cannot_be_said_beyond_the_sample_is_refused():
         certify(line, targets, radii=[0.1], part="test", confidence=0.95, loss="squared_error")
 
 
-@pytest.mark.slow
-def test_a_thousand_draws_from_a_known_truth_are_covered():
+@pytest.mark.parametrize("draws", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_draws_from_a_known_truth_are_covered(draws):
     """Finite populations, so that the truth is the certificate of all of them; labels that the model finds hard."""
     rng = np.random.default_rng(0)
     populations = [(rng.uniform(size=(60, 2)), rng.integers(0, 2, 60)) for _ in range(3)]
@@ -164,7 +217,7 @@ def test_a_thousand_draws_from_a_known_truth_are_covered():
     fixed = wafl.weights.fixed(weights)
     truth = certify(model, everyone, radii=[radius], client_weights=fixed, achieved=False)[0].value
     covered = plain = 0
-    for _ in range(1000):
+    for _ in range(draws):
         rows = [rng.integers(0, 60, 40) for _ in populations]
         drawn = [(x[:10], y[:10], x[row], y[row]) for (x, y), row in zip(populations, rows, strict=True)]
         clients = wafl.Federation.from_arrays(drawn, bounds=(0.0, 1.0), num_classes=2)
@@ -173,8 +226,52 @@ def test_a_thousand_draws_from_a_known_truth_are_covered():
         ).rows
         covered += row.value >= truth
         plain += row.value - row.margin >= truth
-    assert covered >= 950
-    assert plain < 900  # without the margin it would not have been
+    assert covered >= stats.binom.ppf(0.01, draws, 0.95)
+    assert plain < 0.9 * draws  # without the margin it would not have been
+
+
+def empirical_bernstein(sizes, means, seconds, most, weights, centers, delta):
+    """The bound that betting replaced (Maurer and Pontil, COLT 2009), as it was."""
+    log, share = math.log(2.0 / delta), np.array(weights) / np.array(sizes)
+    means, seconds, centers = (np.array(each) for each in (means, seconds, centers))
+    spread = (share**2 * sizes * (seconds - 2.0 * centers * means + centers**2)).sum()
+    far = ((share * np.maximum(centers, most - centers)) ** 2).max() * log / 2.0
+    margin = math.sqrt(2.0 * log) * (math.sqrt(spread + far) + math.sqrt(far)) + log * share.max() * most / 3.0
+    return weights @ means + margin
+
+
+def losses_of(clients, size, rng):
+    """Losses of clients that differ, the few largest far above the mean, as those of classifiers are."""
+    return [np.minimum(rng.gamma(1.0, 0.4 + 0.6 * client / clients, size=size), 16.0) for client in range(clients)]
+
+
+@pytest.mark.parametrize(
+    ("clients", "size", "draws"),
+    [(1, 63, 100), *(pytest.param(*each, 1000, marks=pytest.mark.slow) for each in ((1, 63), (10, 30)))],
+)
+def test_the_bound_is_at_most_three_fifths_as_far_from_the_truth_as_bernsteins(clients, size, draws):
+    rng, weights = np.random.default_rng(0), np.full(clients, 1.0 / clients)
+    truth = float(np.mean([each.mean() for each in losses_of(clients, 10**6, rng)]))
+    far, covered = [], 0
+    for _ in range(draws):
+        trained, sample = (moments_of(losses_of(clients, size, rng), 16.0) for _ in range(2))
+        upper = sample.upper_mean(weights.tolist(), trained.bets(weights.tolist(), sample.sizes, 0.05), 0.05)
+        before = empirical_bernstein(sample.sizes, sample.means, sample.seconds, 16.0, weights, trained.means, 0.05)
+        far.append((upper - truth, before - truth))
+        covered += upper >= truth
+    now, then = np.mean(far, axis=0)
+    assert now <= 0.6 * then
+    assert covered >= stats.binom.ppf(0.01, draws, 0.95)
+
+
+@pytest.mark.parametrize("size", [50, 200, 1000])
+def test_one_clients_errors_cost_at_most_twice_the_margin_of_clopper_and_pearson(size):
+    """Clopper and Pearson invert the binomial distribution, which only numbers that are 0 or 1 have."""
+    rate, sample = 0.1, Sample([size], [0.1], [0.1], 1.0)
+    upper = sample.upper_mean([1.0], sample.bets([1.0], [size], 0.05), 0.05)
+    heads = round(rate * size)
+    exact = stats.beta.ppf(0.95, heads + 1, size - heads)
+    assert rate < exact < upper <= rate + 2.0 * (exact - rate)
 
 
 def test_each_lane_of_moments_is_cut_at_its_own_most():

@@ -229,18 +229,20 @@ def verification(file: Path, found: Verification) -> Table:
 def audited(file: Path, found: Audit) -> Table:
     """One row per label of a site: its distance next to that of a resample, what is certified and what is measured."""
     table = plain_table(
-        *("", ">share", ">examples", ">distance", ">resample", ">", ">certified", ">measured"),
+        *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
         title=f"{file}: {found.norm} distance from the federation, {found.unit}",
-        caption="resample: the farthest of 19 draws of about as many of the federation's own examples; certified: at "
-        "least the expected loss; measured: the mean loss of these examples.",
+        caption="resample: how far as many new examples of the federation are; a site like it has a label outside with "
+        f"probability 0.05 at most (Bonferroni); power: how probably a shift of {found.shift:g} would have been "
+        "noticed; certified: at least the expected loss; measured: the mean loss of these examples.",
     )
     words = {True: "[green]inside[/]", False: "[yellow]outside[/]", None: "too few"}
     for each in found.labels:
         near = "" if each.resample is None else f"{each.resample:.4g}"
         counts = (f"label {each.label}", f"{each.share:.3f}", f"{each.examples:,}", f"{each.distance:.4g}", near)
-        table.add_row(*counts, words[each.inside], f"{each.certified:.4f}", f"{each.measured:.4f}")
+        power = "" if each.power is None else f"{each.power:.2f}"
+        table.add_row(*counts, words[each.inside], power, f"{each.certified:.4f}", f"{each.measured:.4f}")
     examples = sum(each.examples for each in found.labels)
-    table.add_row("all", "1", f"{examples:,}", "", "", "", f"{found.certified:.4f}", f"{found.measured:.4f}")
+    table.add_row("all", "1", f"{examples:,}", "", "", "", "", f"{found.certified:.4f}", f"{found.measured:.4f}")
     return table
 
 

@@ -12,53 +12,65 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from wafl.base.norms import NORMS, norm_name
+from wafl.base.norms import NORMS, norm_name, power_norm
+from wafl.base.random import Purpose, choose
 from wafl.data.federation import Federation
 from wafl.promises.issue import digest_of
-from wafl.promises.published_labels import by_label, cells_of, certified_loss, distance, label_means
+from wafl.promises.published_labels import Cell, by_label, cells_of, certified_loss, distance, label_means
 from wafl.promises.read import read_file
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.mixture import Mixture
 from wafl.weights import by_examples
 
+POWER_DRAWS = 100
+"""How many moved draws of a site's own examples say how often a shift is noticed."""
+
 
 @dataclass(frozen=True)
 class LabelAudit:
     """One label of a site: its share and number of examples, its distance, and what is certified and measured.
 
-    ``resample`` is the farthest of 19 draws of about as many examples of the federation itself: sampling alone makes
-    distances large in many dimensions. ``inside`` is whether the site is no farther; another such draw of the
-    federation's examples is inside with probability 0.95. None: the site has too few examples of the label to tell.
+    ``resample`` is how far as many new examples of the federation itself are with probability ``1 - 0.05 / labels``
+    (Bonferroni): sampling alone makes distances large in many dimensions. ``inside`` is whether the site is no farther,
+    so a site like the federation has a label outside with probability 0.05 at most, however many it has. ``power`` is
+    how often a shift of the audit's size would have been noticed. None: there are too few examples of the label to
+    tell. If the site has more examples than any resample, ``compared`` is the distance of as many of them.
     """
 
     label: int
     share: float
     examples: int
     distance: float
+    compared: float
     resample: float | None
+    power: float | None
     certified: float
     measured: float
 
     @property
     def inside(self) -> bool | None:
-        return None if self.resample is None else self.distance <= self.resample
+        return None if self.resample is None else self.compared <= self.resample
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What a certificate says about a site: ``certified`` is at least its expected loss, ``measured`` its mean loss."""
+    """What a certificate says about a site: ``certified`` is at least its expected loss, ``measured`` its mean loss.
+
+    ``shift`` is the size of the shift that each label's ``power`` is about.
+    """
 
     labels: tuple[LabelAudit, ...]
     norm: str
     unit: str
+    shift: float
 
     @property
     def certified(self) -> float:
@@ -68,31 +80,53 @@ class Audit:
     def measured(self) -> float:
         return math.fsum(each.share * each.measured for each in self.labels)
 
+    @property
+    def noticed(self) -> list[str]:
+        """Per label, how probable it was that a shift would be noticed, in words."""
+        return [
+            f"label {each.label}: a shift of {self.shift:g} would have been noticed with probability {each.power:.2f}"
+            for each in self.labels
+            if each.power is not None
+        ]
+
     def __str__(self) -> str:
-        heads = ("label", "share", "examples", "distance", "resample", "certified", "measured")
+        heads = ("label", "share", "examples", "distance", "resample", "inside", "certified", "measured")
         rows = [heads, *(self._cells(each) for each in self.labels)]
-        rows.append(("all", "1", str(sum(each.examples for each in self.labels)), "", "", *self._totals()))
-        return "\n".join(" ".join(f"{cell:>10}" for cell in row) for row in rows)
+        rows.append(("all", "1", str(sum(each.examples for each in self.labels)), "", "", "", *self._totals()))
+        return "\n".join([*(" ".join(f"{cell:>10}" for cell in row) for row in rows), *self.noticed])
 
     def _cells(self, each: LabelAudit) -> tuple[str, ...]:
         near = "-" if each.resample is None else f"{each.resample:.4g}"
         counts = (str(each.label), f"{each.share:.3f}", str(each.examples), f"{each.distance:.4g}", near)
-        return (*counts, f"{each.certified:.4f}", f"{each.measured:.4f}")
+        inside = {True: "yes", False: "no", None: "-"}[each.inside]
+        return (*counts, inside, f"{each.certified:.4f}", f"{each.measured:.4f}")
 
     def _totals(self) -> tuple[str, str]:
         return f"{self.certified:.4f}", f"{self.measured:.4f}"
 
 
-def audit(file: str | os.PathLike[str], model: Run | nn.Module, data: Federation, *, loss: Loss | None = None) -> Audit:
+def audit(
+    file: str | os.PathLike[str],
+    model: Run | nn.Module,
+    data: Federation,
+    *,
+    shift: float | None = None,
+    loss: Loss | None = None,
+    seed: int = 0,
+) -> Audit:
     """How far a site's data are from those of a certificate, label by label, and what it certifies for the site.
 
+    Whether a label is inside is a test, with false alarms in 5% of the sites that are like the federation at most.
     Check the certificate itself with :func:`wafl.verify` first.
 
     Args:
         file: a certificate that was issued with ``points``, so that it says where each label's examples are.
         model: the model that it is about.
         data: the site's own examples, with labels; all clients in it together are the site.
+        shift: the size of a shift of all examples of a label, of which the audit says how probably it would have been
+            noticed; by default the largest radius of the certificate.
         loss: the loss, if it is your own.
+        seed: of the draws behind that probability.
     """
     path = Path(file)
     content = read_file(path)[0].content
@@ -110,21 +144,62 @@ def audit(file: str | os.PathLike[str], model: Run | nn.Module, data: Federation
     measured = label_means(split, split.answers(None, [{}]).value, labels)
     published = {each["label"]: each for each in content["labels"]["labels"]}
     slope = content["constants"].get("L_z", {"value": math.inf})["value"]
+    moved = max(row["radius"] for row in content["certificates"]) if shift is None else shift
+    if not (moved >= 0.0 and math.isfinite(moved)):
+        raise ValueError(f"shift={moved} must be finite and at least 0, in the unit of the data")
     found: list[LabelAudit] = []
     for label, cell in cells_of(mixture).items():
         about = (label, float(split.weights[labels == label].sum()), len(cell.x))
         if label not in published:
-            found.append(LabelAudit(*about, math.inf, None, math.inf, measured[label][0]))
+            found.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured[label][0]))
             continue
         said = published[label]
         points, weights = (torch.tensor(said[name], dtype=torch.float64) for name in ("points", "weights"))
-        far = distance(cell.x, cell.share, points, weights, norm) + said["spread"]
-        certified = certified_loss(said, content["labels"]["gammas"], slope, far)
-        found.append(LabelAudit(*about, far, _resample(said, len(cell.x)), certified, measured[label][0]))
-    return Audit(tuple(found), claim["norm"], claim["unit"])
+        far, compared, power = distance(cell.x, cell.share, points, weights, norm), math.inf, None
+        limit = _limit(said["resamples"], len(cell.x))
+        if limit is not None:
+            size, bar = limit
+            some = cell.part(torch.tensor(choose(seed, Purpose.BOOTSTRAP, len(cell.x), size)))
+            compared = far if size == len(cell.x) else distance(some.x, some.share, points, weights, norm)
+            power = _power(cell, points, weights, norm, size, bar, moved, seed)
+        spread = said["spread"]
+        certified = certified_loss(said, content["labels"]["gammas"], slope, far + spread)
+        resample = None if limit is None else limit[1] + spread
+        tested = (far + spread, compared + spread, resample, power)
+        found.append(LabelAudit(*about, *tested, certified, measured[label][0]))
+    return Audit(tuple(found), claim["norm"], claim["unit"], moved)
 
 
-def _resample(said: dict[str, Any], size: int) -> float | None:
-    """The distance of the largest published resample that is no larger than the site."""
-    sizes = [int(each) for each in said["resamples"] if int(each) <= size]
-    return said["resamples"][str(max(sizes))] + said["spread"] if sizes else None
+def _limit(resamples: Mapping[str, float], size: int) -> tuple[int, float] | None:
+    """How many of the site's examples to compare, and how far so many of the federation's are; None for too few.
+
+    Between two published sizes n, the square goes along a line in ``1 / sqrt(n)``, as means of n examples vary.
+    """
+    sizes = sorted(int(each) for each in resamples)
+    if not sizes or size < sizes[0]:
+        return None
+    size = min(size, sizes[-1])
+    above = next(each for each in sizes if each >= size)
+    below = max(each for each in sizes if each <= size)
+    if above == below:
+        return size, resamples[str(size)]
+    share = (below**-0.5 - size**-0.5) / (below**-0.5 - above**-0.5)
+    return size, math.sqrt((1.0 - share) * resamples[str(below)] ** 2 + share * resamples[str(above)] ** 2)
+
+
+def _power(
+    cell: Cell, points: Tensor, weights: Tensor, norm: float, size: int, bar: float, shift: float, seed: int
+) -> float:
+    """How often draws of the site's examples are beyond the bar if all are moved, in any direction, by the shift.
+
+    They are first moved to the mean of the federation, so that a shift that is there already does not count.
+    """
+    random = torch.Generator().manual_seed(seed)
+    home, noticed = cell.x - cell.share @ cell.x + weights @ points, 0
+    for _ in range(POWER_DRAWS):
+        rows = torch.multinomial(cell.share, size, replacement=True, generator=random)
+        step = torch.randn(home.shape[1], generator=random, dtype=home.dtype)
+        step *= shift / float(power_norm(step, norm, 1))
+        drawn = distance(home[rows] + step, torch.full((size,), 1.0 / size, dtype=home.dtype), points, weights, norm)
+        noticed += drawn > bar
+    return noticed / POWER_DRAWS

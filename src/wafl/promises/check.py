@@ -38,7 +38,7 @@ FINER = (4.0, 16.0)
 
 UNKNOWN = {"value": math.inf}
 COMPUTED = "from what was computed"
-DRAWS = "the examples are independent draws that model, weights, gammas and centers do not depend on"
+DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
 
 Pairs = list[tuple[float, float]]
 Status = Literal["recomputed", "attested", "wrong"]

@@ -205,7 +205,7 @@ def _ask(found: Certificates, mixture: Mixture, training: Mixture, domain: Domai
         drawn = Drawn.ask(training, mixture, domain, found.L_z, found.norm, setting)
         level = (1.0 - float(found.confidence or 0.0)) / len(found)
         told = {"level": level, "most": drawn.sample.most, "seconds": list(drawn.sample.seconds)}
-        return {"clients": list(drawn.sample.means), "sampling": {**told, "centers": list(drawn.centers)}}
+        return {"clients": list(drawn.sample.means), "sampling": {**told, "bets": drawn.bets(level)}}
 
     return sample if found.confidence is None else beyond
 
@@ -250,7 +250,7 @@ def _error_row(
         drawn = Drawn.of_errors(training, mixture, found.norm, gamma, slack=slack)
         level = (1.0 - found.confidence) / len(found)
         told = {"level": level, "most": drawn.sample.most, "seconds": list(drawn.sample.seconds)}
-        written |= {"clients": list(drawn.sample.means), "sampling": {**told, "centers": list(drawn.centers)}}
+        written |= {"clients": list(drawn.sample.means), "sampling": {**told, "bets": drawn.bets(level)}}
     extra = allowance_of_errors(sizes)
     value = min(math.nextafter(bound_of(written, weights, sizes, 0.0) + extra, math.inf), 1.0)
     return {**written, "rounding": extra, "value": value}
@@ -271,7 +271,7 @@ def bound_of(row: Mapping[str, Any], weights: Sequence[float], sizes: Sequence[i
     mean = math.fsum(weight * value for weight, value in zip(weights, row["clients"], strict=True))
     if drawn := row.get("sampling"):
         sample = Sample(sizes, row["clients"], drawn["seconds"], drawn["most"])
-        mean = sample.upper_mean(weights, drawn["centers"], drawn["level"])
+        mean = sample.upper_mean(weights, drawn["bets"], drawn["level"])
     if row["proof"] == "duality":
         return row["gamma"] * row["radius"] ** 2 + mean
     return mean + slope * row["radius"] if row["radius"] > 0 else mean

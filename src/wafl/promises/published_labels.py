@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +26,8 @@ from wafl.weights.transport.costs import network_simplex
 
 SIZES = (4, 16, 64, 256, 1024)
 """How many examples resamples have whose distance is published."""
-RESAMPLES = 19
-"""One more resample is no farther than the farthest of these with probability 19/20."""
+RESAMPLES = 20
+"""Times the number of labels, less 1, are drawn: one more is the farthest with probability 1/20 over that number."""
 GAMMAS = 16
 """At how many gammas the surrogate of each label is published."""
 FARTHEST = 20.0
@@ -52,6 +53,9 @@ class Cell:
 
     x: Tensor
     share: Tensor
+
+    def part(self, rows: Tensor) -> Cell:
+        return Cell(self.x[rows], self.share[rows] / self.share[rows].sum())
 
 
 def by_label(mixture: Mixture) -> tuple[Mixture, Tensor]:
@@ -90,8 +94,11 @@ def label_means(mixture: Mixture, values: Tensor, labels: Tensor) -> dict[int, l
 
 def distance(a: Tensor, a_share: Tensor, b: Tensor, b_share: Tensor, norm: float) -> float:
     """The exact W_2 between weighted points."""
-    cost = torch.cat([power_norm(part[:, None] - b[None], norm, 2) for part in a.split(256)])
-    return math.sqrt(max(network_simplex(a_share, b_share, cost.numpy())[1], 0.0))
+    return math.sqrt(max(network_simplex(a_share, b_share, _costs(a, b, norm).numpy())[1], 0.0))
+
+
+def _costs(a: Tensor, b: Tensor, norm: float) -> Tensor:
+    return torch.cat([power_norm(part[:, None] - b[None], norm, 2) for part in a.split(256)])
 
 
 def quantize(cell: Cell, points: Tensor, norm: float) -> tuple[Tensor, float]:
@@ -115,23 +122,34 @@ def centers(cell: Cell, count: int, seed: int) -> Tensor:
     return torch.from_numpy(grouped.cluster_centers_)
 
 
-def resample_distances(cell: Cell, points: Tensor, weights: Tensor, norm: float, seed: int) -> dict[str, float]:
-    """The largest distance to the points of some examples of the federation, by how many they are."""
-    found: dict[str, float] = {}
+def resample_distances(
+    cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: int, seed: int
+) -> dict[str, float]:
+    """The largest distance to the points of new examples like these, of so many draws, by how many they are.
+
+    New examples come from the distribution behind these, which is not known either: each draw first weighs these at
+    random (the Bayesian bootstrap, Rubin 1981), so that the mean of n draws varies as ``1 / n + 1 / len(cell)``.
+    """
+    cost, found = _costs(cell.x, points, norm), dict[str, float]()
+    random = np.random.default_rng(seed)
     for size in SIZES:
-        if size > len(cell.x) // 2:
+        if size > 2 * len(cell.x):
             break
-        lengths = [
-            _subset_distance(cell, choose(seed, Purpose.BOOTSTRAP, len(cell.x), size, draw), points, weights, norm)
-            for draw in range(RESAMPLES)
-        ]
-        found[str(size)] = max(lengths)
+        squares: list[float] = []
+        for _ in range(draws):
+            counts = random.multinomial(size, random.dirichlet(len(cell.x) * cell.share.numpy()))
+            rows = counts.nonzero()[0]
+            squares.append(network_simplex(torch.from_numpy(counts[rows] / size), weights, cost[rows].numpy())[1])
+        found[str(size)] = math.sqrt(max(*squares, 0.0))
     return found
 
 
-def _subset_distance(cell: Cell, rows: list[int], points: Tensor, weights: Tensor, norm: float) -> float:
-    share = cell.share[rows]
-    return distance(cell.x[rows], share / share.sum(), points, weights, norm)
+def halves(cell: Cell, seed: int) -> tuple[Cell, Cell]:
+    """Points are means of one half of the examples, and resamples come from the other, to which no point was fitted."""
+    cell = cell.part(cell.share > 0)
+    first = torch.zeros(len(cell.x), dtype=torch.bool)
+    first[choose(seed, Purpose.BOOTSTRAP, len(cell.x), (len(cell.x) + 1) // 2)] = True
+    return cell.part(first), cell.part(~first)
 
 
 def gammas_for(slope: float, limit: float, radii: Sequence[float]) -> list[float]:
@@ -153,12 +171,13 @@ def publish(
 ) -> dict[str, Any]:
     """Everything above, as plain values; ``rounding`` is added upwards to what is certified."""
     gammas, cells = gammas_for(slope, proof.limit, radii), cells_of(mixture)
-    chosen = {label: centers(cell, points, seed) for label, cell in cells.items()}
+    split = {label: halves(cell, seed) for label, cell in cells.items()}
+    chosen = {label: centers(first, points, seed) for label, (first, _) in split.items()}
     found = described(mixture, proof, gammas, chosen, rounding)
     for each in found:
-        cell, at = cells[each["label"]], chosen[each["label"]]
-        weights = torch.tensor(each["weights"], dtype=torch.float64)
-        each["resamples"] = resample_distances(cell, at, weights, proof.norm, seed)
+        label, weights = each["label"], torch.tensor(each["weights"], dtype=torch.float64)
+        about = (split[label][1], chosen[label], weights, proof.norm)
+        each["resamples"] = resample_distances(*about, RESAMPLES * len(cells) - 1, seed)
     return {"gammas": gammas, "labels": found}
 
 

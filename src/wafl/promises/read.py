@@ -15,7 +15,7 @@ LARGEST_FILE = 2**28
 """The most bytes of a file that is read: about a hundred thousand clients at ten radii."""
 LARGEST_NUMBER = 1e50
 """Products and squares of such numbers are finite, so no line of a check overflows."""
-MOMENTS = ("seconds", "centers")
+MOMENTS = ("seconds", "bets")
 
 NUMBERS: dict[str, Any] = {
     "format": int,
@@ -57,7 +57,7 @@ ROW: dict[str, Any] = {
     "clients": list[float],
     "rounding": float,
     "value": float,
-    "sampling?": {"level": float, "most": float, "seconds": list[float], "centers": list[float]},
+    "sampling?": {"level": float, "most": float, "seconds": list[float], "bets": list[float]},
 }
 DOMAIN: dict[str, Any] = {"shape": list[int], "box": tuple[float, float], "num_classes": int}
 
@@ -128,6 +128,8 @@ def _check_ranges(content: Mapping[str, Any]) -> None:
             raise ValueError(f"its tolerance {row['tolerance']:g} must not be negative")
         if "sampling" in row and not 0.0 < row["sampling"]["level"] < 1.0:
             raise ValueError(f"its level {row['sampling']['level']:g} must lie between 0 and 1")
+        if "sampling" in row and not all(0.0 <= bet * row["sampling"]["most"] < 1.0 for bet in row["sampling"]["bets"]):
+            raise ValueError("its bets must lie between 0 and 1 over the largest possible number")
 
 
 def _check_size(value: Any) -> None:

@@ -1,21 +1,30 @@
 """From examples to the distributions they come from: an upper bound on the mean of phi_gamma, with a probability.
 
-Examples ``X_ik`` of client i, ``n_i`` of them, are independent draws in ``[0, B]`` with mean ``mu_i``, and the clients'
-weights are ``lambda_i``; write ``a_i = lambda_i / n_i``, ``S = sum_i lambda_i mean_i``, ``mu = sum_i lambda_i mu_i``.
-Clients send the mean and the second moment of what they hold.
+Examples ``X_ik`` of client i, ``n_i`` of them and N in all, are independent draws in ``[0, B]`` with mean ``mu_i``, and
+the clients' weights are ``lambda_i > 0``; write ``mu = sum_i lambda_i mu_i``. A gambler bets that the means are small
+(Waudby-Smith and Ramdas, JRSSB 2024): with ``b_i`` in ``(0, 1/B)``, chosen without these examples, each of them
+multiplies the capital by ``(1 - b_i X_ik) / (1 - b_i mu_i)``, which is 1 in the mean.
 
-**Theorem.** Let the centers ``c_i`` in ``[0, B]`` be chosen without these examples. With ``L = log(2 / delta)``,
-``w = sum_i a_i^2 sum_k (X_ik - c_i)^2`` and ``M = max_i a_i^2 max(c_i, B - c_i)^2``, with probability ``1 - delta``
+**Theorem.** With probability ``1 - delta``, ``mu`` is less than every m at which
 
-    mu <= S + sqrt(2 L) (sqrt(w + L M / 2) + sqrt(L M / 2)) + L max_i a_i B / 3.
+    sum_ik log(1 - b_i X_ik)  -  sum_i n_i log(n_i b_i / lambda_i)  -  N log((sum_i lambda_i / b_i - m) / N)
 
-*Proof.* ``mu - S`` is a sum of independent centered variables ``a_i (mu_i - X_ik) <= a_i B`` with total variance
-``v <= E w``. Bernstein's inequality gives ``mu - S <= sqrt(2 L v) + L max_i a_i B / 3`` but for probability
-``delta / 2``. The terms W of w are not negative and at most M. For such variables ``e^-x <= 1 - x + x^2 / 2`` gives
-``E w - w <= sqrt(2 L sum E W^2) <= sqrt(2 L M E w)`` but for probability ``delta / 2``, which is a quadratic inequality
-in ``sqrt(E w)``: ``sqrt(E w) <= sqrt(L M / 2) + sqrt(w + L M / 2)``. ∎
+is at least ``log(1 / delta)``.
 
-This is the empirical Bernstein bound (Maurer and Pontil, COLT 2009) for strata with weights.
+*Proof.* Let ``r_i = n_i b_i / lambda_i``. A geometric mean is at most the arithmetic one, so
+``prod_i ((1 - b_i mu_i) / r_i)^n_i <= (sum_i n_i (1 - b_i mu_i) / (r_i N))^N``, which is
+``((sum_i lambda_i / b_i - mu) / N)^N``. So at ``m = mu`` the expression is at most the logarithm of the capital, which
+is positive with mean 1, and so is ``1 / delta`` or more with probability ``delta`` at most (Markov). It grows with m. ∎
+
+It is the product of the clients' capitals, at the client means with the mixture's mean at which it is smallest
+(Spertus, Sridhar and Stark, arXiv 2409.06680): there ``1 - b_i mu_i`` is proportional to ``r_i``. The same holds for
+shares of capital that make bets of different sizes, here also 4, 16 and 64 times smaller ones, in case the examples
+spread more than those from which the bets come.
+
+Clients send the mean and the second moment of what they hold. **Among numbers in** ``[0, B]`` **with these,**
+``sum_k log(1 - b X_k)`` **is smallest if some are B and all others the same**: the quadratic in x that meets
+``log(1 - b x)`` at B and touches it at that other value is nowhere above it, because the third derivative of the
+logarithm has one sign, and its mean depends on the two moments alone.
 """
 
 from __future__ import annotations
@@ -40,6 +49,11 @@ from wafl.theory.certificates.upper import ErrorSurrogate, Report, report_for
 from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
 
+STAKES = ((0.85, 1.0), (0.05, 1.0 / 4.0), (0.05, 1.0 / 16.0), (0.05, 1.0 / 64.0))
+"""Shares of the capital, and what each multiplies the bets by."""
+ODDS = tuple(math.exp(step / 2.0) for step in range(-18, 9))
+"""How boldly one may bet: theta is its largest value times ``odds / (1 + odds)``."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -50,18 +64,66 @@ class Sample:
     seconds: Sequence[float]
     most: float
 
-    def upper_mean(self, weights: Sequence[float], centers: Sequence[float], delta: float) -> float:
+    @classmethod
+    def pooled(cls, values: Sequence[float], most: float) -> Sample:
+        """Numbers of one client, all of them known."""
+        count = len(values)
+        return cls([count], [math.fsum(values) / count], [math.fsum(v * v for v in values) / count], most)
+
+    def upper_mean(self, weights: Sequence[float], bets: Sequence[float], delta: float) -> float:
         """At least ``sum_i lambda_i mu_i``, but for probability ``delta``: the theorem above."""
-        log = math.log(2.0 / delta)
-        share = [weight / size for weight, size in zip(weights, self.sizes, strict=True)]
-        spread = math.fsum(
-            a * a * size * max(second - 2.0 * center * mean + center * center, 0.0)
-            for a, size, mean, second, center in zip(share, self.sizes, self.means, self.seconds, centers, strict=True)
-        )
-        far = max((a * max(c, self.most - c)) ** 2 for a, c in zip(share, centers, strict=True)) * log / 2.0
-        mean = math.fsum(weight * value for weight, value in zip(weights, self.means, strict=True))
-        deviation = math.sqrt(spread + far) + math.sqrt(far)
-        return mean + math.sqrt(2.0 * log) * deviation + log * max(share) * self.most / 3.0
+        if not all(0.0 <= bet * self.most < 1.0 for bet in bets):
+            raise ValueError(f"every bet must lie in [0, 1 / {self.most:g}), under 1 over the largest possible number")
+        share, size, bet = (torch.tensor(each, dtype=torch.float64) for each in (weights, self.sizes, bets))
+        here = share > 0
+        share, size, bet = share[here], size[here], bet[here]
+        if not bool((bet > 0).all()):
+            return self.most
+        count, level, stakes = float(size.sum()), math.log(1.0 / delta), list[tuple[float, float]]()
+        for part, smaller in STAKES:
+            reach = share / (smaller * bet)
+            wealth = size * (self._least_logs(here, smaller * bet) - (size / reach).log())
+            stakes.append((math.log(part) + math.fsum(wealth.tolist()), math.fsum(reach.tolist())))
+
+        def refuted(mean: float) -> bool:
+            if min(reach for _, reach in stakes) <= mean:  # no numbers below ``most`` have such a mean
+                return True
+            logs = [wealth - count * math.log((reach - mean) / count) for wealth, reach in stakes]
+            return max(logs) + math.log(math.fsum(math.exp(each - max(logs)) for each in logs)) >= level
+
+        low, high = 0.0, self.most
+        if not refuted(high):
+            return high
+        while low < (middle := (low + high) / 2.0) < high:
+            low, high = (low, middle) if refuted(middle) else (middle, high)
+        return high
+
+    def _least_logs(self, here: Tensor, bet: Tensor) -> Tensor:
+        """The least mean of ``log(1 - b x)`` that the mean and the second moment of each client allow."""
+        mean, second = (torch.tensor(each, dtype=torch.float64)[here] for each in (self.means, self.seconds))
+        room, variance = (self.most - mean).clamp_min(1e-12 * self.most), (second - mean.square()).clamp_min(0.0)
+        largest, other = variance / (variance + room.square()), mean - variance / room
+        return largest * torch.log1p(-bet * self.most) + (1.0 - largest) * torch.log1p(-bet * other)
+
+    def bets(self, weights: Sequence[float], sizes: Sequence[int], delta: float) -> list[float]:
+        """What would be best for so many examples if they spread as these do, and half of one more were the largest.
+
+        Client i bets ``l_i = theta lambda_i / n_i`` on being below its mean ``c_i`` here: ``1 + l (c - x)`` is a
+        multiple of ``1 - b x`` with ``b = l / (1 + l c)``, and then what is won depends little on how the mixture's
+        mean is made up of the clients'.
+        """
+        share = [weight / size for weight, size in zip(weights, sizes, strict=True)]
+        farthest = max(a * (self.most - mean) for a, mean in zip(share, self.means, strict=True))
+        if not farthest > 0.0:
+            return [0.0] * len(sizes)  # all examples were the largest possible
+        moments, count = zip(self.means, self.seconds, strict=True), sum(self.sizes)
+        seconds = [second + (self.most - mean) ** 2 / (2 * count) for mean, second in moments]
+        like, tried = Sample(sizes, self.means, seconds, self.most), list[tuple[float, list[float]]]()
+        for odds in ODDS:
+            theta = odds / (1.0 + odds) / farthest
+            found = [theta * a / (1.0 + theta * a * mean) for a, mean in zip(share, self.means, strict=True)]
+            tried.append((like.upper_mean(weights, found, delta), found))
+        return min(tried)[1]
 
 
 @dataclass(frozen=True)
@@ -110,10 +172,10 @@ class Domain:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The test examples of all clients as a sample, with centers from their training examples."""
+    """The test examples of all clients as a sample, with their training examples, from which the bets come."""
 
     sample: Sample
-    centers: Sequence[float]
+    training: Sample
     weights: Sequence[float]
 
     @classmethod
@@ -131,24 +193,26 @@ class Drawn:
         gamma = math.inf if setting is None else setting["gamma"]
         most = largest_surrogate(test.task, test.params, domain, steep, gamma, norm)
         moments = Moments(None if setting is None else report_for(setting, norm))
-        centers = moments.ask(training, setting or {}, most, seed).means
-        return cls(moments.ask(test, setting or {}, most, seed), centers, test.weights.tolist())
+        asked = (setting or {}, most, seed)
+        return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
 
     @classmethod
     def of_errors(
         cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0, slack: float = 0.0
     ) -> Drawn:
         """Of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
-        moments, setting = Moments(ErrorSurrogate(norm, slack=slack)), {"gamma": gamma}
-        centers = moments.ask(training, setting, 1.0, seed).means
-        return cls(moments.ask(test, setting, 1.0, seed), centers, test.weights.tolist())
+        moments, asked = Moments(ErrorSurrogate(norm, slack=slack)), ({"gamma": gamma}, 1.0, seed)
+        return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
 
     @property
     def mean(self) -> float:
         return math.fsum(weight * mean for weight, mean in zip(self.weights, self.sample.means, strict=True))
 
+    def bets(self, level: float) -> list[float]:
+        return self.training.bets(self.weights, self.sample.sizes, level)
+
     def upper_mean(self, level: float) -> float:
-        return self.sample.upper_mean(self.weights, self.centers, level)
+        return self.sample.upper_mean(self.weights, self.bets(level), level)
 
 
 def largest_surrogate(task: Task, params: Tensor, domain: Domain, steep: Constant, gamma: float, norm: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 
 from torch import nn
 
@@ -38,7 +39,7 @@ class NextClient:
         names: of the held-out clients.
         sample: their examples' phi_gamma.
         offset: ``gamma radius^2``, or ``L_z radius``.
-        center: what phi_gamma is about, from the clients that trained.
+        seen: phi_gamma of the clients that trained, from which the bets come.
         radius: by which each client's data may move, plus that by which the population of clients may.
         norm: the ground norm.
         unit: of the data.
@@ -50,7 +51,7 @@ class NextClient:
     names: tuple[str, ...]
     sample: Sample
     offset: float
-    center: float
+    seen: Sample
     radius: float
     norm: float
     unit: str
@@ -83,10 +84,14 @@ class NextClient:
                 "the mean over all clients needs bounds of the data, from which the largest possible loss follows: "
                 "declare them (bounds=(low, high), or preprocess='unit')"
             )
-        some = Population(self.sample.means, self.sample.most, 1.0 - self.confidence)
+        delta, most = 1.0 - self.confidence, self.sample.most
+        some = Population(self.sample.means, most, delta)
         if kl is not None:
             return self._certified(some.upper_mean_within_kl(kl))
-        return self._certified(some.upper_mean() if chi2 is None else some.upper_mean_within_chi2(chi2))
+        if chi2 is None:
+            bets = Sample.pooled(self.seen.means, most).bets([1.0], [len(self.names)], delta)
+            return self._certified(Sample.pooled(self.sample.means, most).upper_mean([1.0], bets, delta))
+        return self._certified(some.upper_mean_within_chi2(chi2))
 
     def share(self, share: float, *, own_sampling: bool = True) -> float:
         """At least this share of all clients has a certified loss that is no larger.
@@ -119,9 +124,11 @@ class NextClient:
                 "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
             )
         level, most = delta / len(self.names), self.sample.most
+        like = Sample([sum(self.seen.sizes)], [fmean(self.seen.means)], [fmean(self.seen.seconds)], most)
         numbers = zip(self.sample.sizes, self.sample.means, self.sample.seconds, strict=True)
         singles = [Sample([size], [mean], [second], most) for size, mean, second in numbers]
-        return [self._certified(min(single.upper_mean([1.0], [self.center], level), most)) for single in singles]
+        bets = {size: like.bets([1.0], [size], level) for size in set(self.sample.sizes)}
+        return [self._certified(each.upper_mean([1.0], bets[each.sizes[0]], level)) for each in singles]
 
     def __str__(self) -> str:
         about = f"{len(self.names)} clients that never trained, moved by {self.radius:g} ({norm_name(self.norm)}"
@@ -221,12 +228,10 @@ def next_client(
         domain, most = Domain.of(seen), math.inf
         if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
             most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
-    means = moments.ask(ours, setting, most, seed).means
-    center = math.fsum(weight * mean for weight, mean in zip(ours.weights.tolist(), means, strict=True))
-    sample = moments.ask(theirs, setting, most, seed)
+    sample, trained = (moments.ask(each, setting, most, seed) for each in (theirs, ours))
     if proven and setting and metric == "loss":
         _hold(theirs, unseen.names, sample, float(offset), gamma, reach, chosen, seed)
-    return NextClient(unseen.names, sample, float(offset), center, reach, norm, seen.unit, confidence, proven, metric)
+    return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
 
 
 def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
