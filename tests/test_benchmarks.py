@@ -22,6 +22,7 @@ QUICK = {
     "flower": ["--smallest", "--only", "traffic"],
     "garbage": ["--smallest"],
     "liars": ["--smallest"],
+    "lipschitz": ["--smallest"],
     "memory": ["--smallest"],
     "million": ["--smallest"],
     "natural": ["--smallest"],

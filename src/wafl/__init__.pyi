@@ -76,6 +76,7 @@ from .results.run import load_run as load_run
 from .rounds.admission import Tolerance as Tolerance
 from .rounds.caps import Caps as Caps
 from .studies.pages.write import write_report as write_report
+from .tasks.losses import MarginLoss as MarginLoss
 from .tasks.losses import OutputLoss as OutputLoss
 from .theory.calibration import calibrate as calibrate
 from .theory.certificates.certify import certify as certify

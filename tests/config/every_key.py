@@ -133,7 +133,7 @@ def tried(schema: Any) -> list[Any]:
     words = [
         word
         for each in inside(schema)
-        for word in (*each.get("enum", ()), *([each["const"]] if "const" in each else ()))
+        for word in (*each.get("enum", ()), *each.get("examples", ()), *([each["const"]] if "const" in each else ()))
     ]
     near = [limit + change for limit in limits for change in (-1, -1e-3, 0, 1e-3, 1)]
     wrong = [word.upper() for word in words if isinstance(word, str)]

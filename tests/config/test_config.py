@@ -112,7 +112,8 @@ def test_the_schema_of_an_option_has_its_declared_limits(name: str, key: str) ->
 
 
 LOOSE = {
-    "seeds", "norm", "client_weights", "center", "shape", "bounds", "space", "model.kind", "sizes", "radius", "power",
+    "seeds", "norm", "client_weights", "center", "shape", "bounds", "space", "model.kind", "model.loss", "sizes",
+    "radius", "power",
 }  # fmt: skip
 """Keys of which the schema says less than the reader checks, so that a value may fit the schema alone."""
 TYPES = {"number": "number", "integer": "integer", "string": "string", "boolean": "boolean", "array": "list"}
@@ -206,7 +207,9 @@ KINDS_OF_SERVERS = ", ".join(SLOTS["server"])
         *((key, [0, 0], "must differ") for key in ("seeds", "tune.seeds")),
         *((key, [0, 2**32], "less than 4294967296") for key in ("seeds", "tune.seeds")),
         *((key, [], "at least 1") for key in ("seeds", "tune.seeds")),
-        *(("model.kind", value, "must be 'mlr' or 'cnn', or 'module:function'") for value in ("clr", 3, ["mlr"])),
+        *(("model.kind", value, "'cnn' or 'lipschitz', or 'module:function'") for value in ("clr", 3, ["mlr"])),
+        *(("model.loss", value, "unknown loss") for value in ("crossentropy", "margin(1)")),
+        ("model.loss", "margin(1, 0)", "temperature=0.0 must be"),
         ("data.sizes", [-1.0, 2.0], "greater than or equal to 0"),
         ("tune.space", {"gamma": 3}, "dictionary"),
         ("tune.space", {"gamma": {"low": 1.0}}, "gamma.high is missing"),

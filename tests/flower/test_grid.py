@@ -390,6 +390,18 @@ def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_pat
         (assert_same if exact and methods == attacked else assert_close)(folder / "study", reference)
 
 
+def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
+    clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
+    experiment = only(
+        {"method": "WAFL", "gamma": 2.0, "steps": 3},
+        {"method": "FedAvgM"},
+        model={"kind": "lipschitz", "width": 4, "depth": 2, "loss": "margin(0.5, 0.25)"},
+        schedule={**only()["schedule"], "shift": 1, "flip": 0.5},
+    )
+    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
+    assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+
+
 @pytest.mark.parametrize("rule", ["by_examples", "uniform"])
 def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, clock: Clock, tmp_path: Path) -> None:
     """Even if the server does not know how large clients are."""

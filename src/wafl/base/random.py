@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     HELD_OUT = 16
     TRIALS = 17
     LEFT_OUT = 18
+    AUGMENTATION = 19
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from wafl.config.keys import (
     IMPORT,
@@ -36,8 +36,18 @@ else:
 
 
 def _known_model(value: Any) -> Any:
-    if not isinstance(value, str) or (value not in ("mlr", "cnn") and not re.fullmatch(IMPORT, value)):
-        raise ValueError("must be 'mlr' or 'cnn', or 'module:function'")
+    if not isinstance(value, str) or (value not in ("mlr", "cnn", "lipschitz") and not re.fullmatch(IMPORT, value)):
+        raise ValueError("must be 'mlr', 'cnn' or 'lipschitz', or 'module:function'")
+    return value
+
+
+LOSS_NAMES = ["cross_entropy", "squared_error", "margin(1, 0.25)"]
+
+
+def _known_loss(value: str) -> str:
+    from wafl.tasks.losses import output_loss
+
+    output_loss(value)
     return value
 
 
@@ -80,13 +90,17 @@ class Model(Section):
     """The model, sized for the data."""
 
     kind: Annotated[str, BeforeValidator(_known_model)] = "mlr"
-    """mlr, cnn, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
+    """mlr, cnn, lipschitz, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
     channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """cnn: the channels of its two convolutions."""
+    width: Count | None = None
+    """lipschitz: the channels of its first convolutions, or the units of its hidden layers."""
+    depth: Count | None = None
+    """lipschitz: its convolutions at each size of the images, or its hidden layers."""
     seed: Seed = 0
     """The seed of its starting parameters."""
-    loss: Literal["cross_entropy", "squared_error"] = "cross_entropy"
-    """What clients minimize."""
+    loss: Annotated[str, AfterValidator(_known_loss), Field(examples=LOSS_NAMES)] = "cross_entropy"
+    """What clients minimize: cross_entropy, squared_error, or margin(offset, temperature)."""
 
 
 class Attack(Section):

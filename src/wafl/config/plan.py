@@ -255,6 +255,8 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
     if model.kind == "cnn":
         first, second = model.channels or (32, 64)
         return models.cnn(clients, channels=(first, second), seed=model.seed)
+    if model.kind == "lipschitz":
+        return models.lipschitz(clients, width=model.width or 32, depth=model.depth or 3, seed=model.seed)
     with torch.random.fork_rng(devices=[]):  # a resume needs the same start
         torch.manual_seed(model.seed)
         made = imported("model.kind", model.kind)(clients)

@@ -37,8 +37,8 @@ class Training(Schedule):
     client_weights: Annotated[ClientWeights | None, "Replaces the method's client weights."] = None
     loss: Annotated[
         Loss,
-        '"cross_entropy", "squared_error", a function of (outputs, y) that returns one loss per example, or a '
-        ":class:`wafl.OutputLoss`.",
+        '"cross_entropy", "squared_error", "margin(1, 0.25)" (:class:`wafl.MarginLoss`), a function of (outputs, y) '
+        "that returns one loss per example, or a :class:`wafl.OutputLoss`.",
     ] = "cross_entropy"
     init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
     device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"

@@ -24,6 +24,8 @@ class LocalWork:
     batch_size: int | None
     statistics: str = FROZEN
     precision: str = FLOAT32
+    shift: int = 0
+    flip: float = 0.0
 
     def num_steps(self, num_examples: Sequence[int]) -> list[int]:
         """The number of local steps of each client."""
@@ -74,6 +76,8 @@ class Schedule:
         "What the layers of a network are computed with: float32, or, to be faster on a GPU, tf32 or bfloat16; "
         "everything else stays float32.",
     ] = FLOAT32
+    shift: Annotated[int, Count(0), "Images are moved by up to so many pixels in every step."] = 0
+    flip: Annotated[float, Range(0, 1), "The probability that an image is mirrored in a step."] = 0.0
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -85,7 +89,8 @@ class Schedule:
 
     @property
     def local_work(self) -> LocalWork:
-        return LocalWork(self.local_steps, self.local_epochs, self.batch_size, self.statistics, self.precision)
+        work = self.local_steps, self.local_epochs, self.batch_size, self.statistics, self.precision
+        return LocalWork(*work, self.shift, self.flip)
 
     def scalars(self, round: int) -> dict[str, float]:
         """The numbers that clients are sent for a round."""

@@ -146,6 +146,11 @@ def issue(
     options: dict[str, Any] = {"part": part, "client_weights": client_weights, "loss": loss}
     proofs: dict[str, Any] = {"curvature": curvature, "confidence": confidence, "achieved": False}
     found = certify(model, clients, radii=radii, norm=norm, metric=metric, **proofs, **options)
+    if metric == "error" and not found.proven:
+        raise PreconditionError(
+            "the model only says which Lipschitz constant it has, and what is issued must be proven: make it an "
+            "nn.Sequential of known layers (wafl.models.layers)"
+        )
     mixture = Mixture.of(model, clients, **options)
     plain = mixture.answers(None, [{}]).value[0].tolist()
     examples, weights = mixture.examples, mixture.weights.tolist()

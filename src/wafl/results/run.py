@@ -25,6 +25,7 @@ from wafl.results.frames import to_frame, to_html
 from wafl.results.history import History, plot_histories
 from wafl.tasks.fitness import takes_integers
 from wafl.tasks.layout import Layout
+from wafl.tasks.losses import spelled
 from wafl.tasks.task import Loss, sharing_tensors
 
 FORMAT = 1
@@ -54,6 +55,8 @@ SAVED: dict[str, Any] = {
             "clip_norm?": float | None,
             "statistics?": str,
             "precision?": str,
+            "shift?": int,
+            "flip?": float,
         },
         "sweep?": dict[str, Any] | None,
         "data?": dict[str, Any] | None,
@@ -166,7 +169,7 @@ class Run:
             "trained": list(self.params),
             "statistics": list(self.layout.statistics),
             "buffers": list(kept),
-            "loss": self.loss if isinstance(self.loss, str) else None,
+            "loss": spelled(self.loss),
             "settings": self.settings,
             "client_weights": self.client_weights.tolist(),
             "history": self.history.to_json(),

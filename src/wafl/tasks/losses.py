@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,6 +120,52 @@ class CrossEntropy(OutputLoss):
 
 
 @dataclass(frozen=True)
+class MarginLoss(OutputLoss):
+    """``t CE((s - u e_y) / t)``: cross-entropy that asks for a lead of about u, which moves then need to take away.
+
+    Args:
+        offset: u, how far the label's output is to be above all others; in the unit of the data, for a network that is
+            1-Lipschitz.
+        temperature: t, how soft the margin is.
+
+    >>> MarginLoss(1.0, 0.5).value(torch.tensor([[3.0, 1.0]]), torch.tensor([0]))
+    tensor([0.0635])
+    """
+
+    offset: float = 1.0
+    temperature: float = 0.25
+    labels = "classes"
+    convex = True
+
+    def __post_init__(self) -> None:
+        if not (self.offset >= 0 and math.isfinite(self.offset)):
+            raise ValueError(f"offset={self.offset} must be finite and at least 0")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ValueError(f"temperature={self.temperature} must be finite and positive")
+
+    @property
+    def name(self) -> str:
+        return f"margin({self.offset!r}, {self.temperature!r})"
+
+    def logits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """What the cross-entropy is taken of, times t."""
+        taken = torch.zeros_like(outputs).scatter(-1, y[..., None], self.offset)
+        return (outputs - taken) / self.temperature
+
+    def value(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.temperature * CrossEntropy().value(self.logits(outputs, y), y)
+
+    def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return CrossEntropy().gradient(self.logits(outputs, y), y)
+
+    def slopes(self, weight: Tensor, norm: float = 2) -> Tensor:
+        return CrossEntropy().slopes(weight, norm)
+
+    def curvature(self, weight: Tensor, norm: float = 2) -> Tensor:
+        return CrossEntropy().curvature(weight, norm) / self.temperature
+
+
+@dataclass(frozen=True)
 class SquaredError(OutputLoss):
     """``||s - y||^2``, summed over outputs."""
 
@@ -193,10 +241,28 @@ class CustomLoss(OutputLoss):
         return losses.view(lead)
 
 
-def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
-    """``"cross_entropy"``, ``"squared_error"``, your own :class:`OutputLoss`, or a function of ``(outputs, y)``."""
-    named: dict[str, OutputLoss] = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
+def spelled(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> str | None:
+    """The words from which :func:`output_loss` makes the same loss again; None for your own."""
     if isinstance(loss, str):
+        return loss
+    return loss.name if isinstance(loss, CrossEntropy | MarginLoss | SquaredError) else None
+
+
+def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
+    """A loss by its name, your own :class:`OutputLoss`, or a function of ``(outputs, y)``.
+
+    >>> output_loss("margin(2, 0.5)")
+    MarginLoss(offset=2.0, temperature=0.5)
+    """
+    named: dict[str, OutputLoss] = {
+        "cross_entropy": CrossEntropy(),
+        "squared_error": SquaredError(),
+        "margin": MarginLoss(),
+    }
+    if isinstance(loss, str):
+        numbers = re.fullmatch(r"margin\(\s*([\d.e+-]+)\s*,\s*([\d.e+-]+)\s*\)", loss)
+        if numbers is not None:
+            return MarginLoss(*map(float, numbers.groups()))
         if loss not in named:
             raise ValueError(f"unknown loss {loss!r}: use one of {', '.join(named)}, or a function of (outputs, y)")
         return named[loss]

@@ -196,14 +196,14 @@ class FusedTask(Task):
         self._fused = fused
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
-        if self._read is None or not self._fuses(x):
+        if not isinstance(self._read, tuple) or not self._fuses(x):
             return super().outputs(params, x, masks)
         return self._fused.outputs(self._read, dense(x))
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Shifted) or self._read is None or not self._fuses(x):
+        if isinstance(x, Shifted) or not isinstance(self._read, tuple) or not self._fuses(x):
             return super().input_gradient(params, x, y, masks)
         return self._fused.input_gradient(self._read, x, y, self.loss)
 

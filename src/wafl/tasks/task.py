@@ -29,6 +29,7 @@ from wafl.tasks.modes.dropout import Site, draw_masks, masked, recorded
 from wafl.tasks.modes.layers import changed_output, output_of
 from wafl.tasks.modes.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
 from wafl.tasks.modes.statistics import affine_of, followed, layers_with, rest
+from wafl.tasks.rescaling import Ready, Rescaling, make_plain
 from wafl.tasks.structure.convolutions import convolution_products
 
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
@@ -79,8 +80,10 @@ class Task:
         self.tracking = layers_with(module, layout.statistics)
         rest(module)
         self._at_rest = sharing_tensors(module).eval()
-        self._read: tuple[Tensor, ...] | None = None  # the parameters [L, *shape] that are read instead of any others
+        self._read: Params | None = None  # the parameters of all lanes that are read instead of any others
+        self._ready: Ready | None = None  # where they come from, if they are rescaled
         self._shapes = layout.shapes
+        self._rescaling = Rescaling.of(module, list(self._shapes))
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
         everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
@@ -93,6 +96,11 @@ class Task:
     def steady(self) -> bool:
         """Whether a lane rounds the same alone as next to others; a batched convolution of one lane does not."""
         return not self.traits.batched
+
+    @property
+    def rescales(self) -> bool:
+        """Whether layers rescale their weights."""
+        return self._rescaling is not None
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
@@ -168,13 +176,31 @@ class Task:
         """The model in training and at rest, as a captured step calls it."""
         return {True: with_pooling(self.module), False: with_pooling(self._at_rest)}
 
+    @cached_property
+    def _plain(self) -> Task:
+        """The same model, which reads its weights rescaled."""
+        return Task(make_plain(sharing_tensors(self.module)), self.loss, self.layout)
+
     def reading(self, params: Tensor) -> Self:
-        """This task for many calls with these parameters: lanes side by side cast them and lay them out only once."""
-        if not (self.in_streams and are_side_by_side()):
+        """This task for many calls with these parameters.
+
+        Weights that layers rescale are rescaled only once, and lanes side by side cast and lay out theirs only once.
+        """
+        in_streams = self.in_streams and are_side_by_side()
+        if self._rescaling is None and not in_streams:
             return self
-        other, cast = copy.copy(self), self._casts.params
-        values = zip(self._shapes, self._values(params), strict=True)
-        other._read = tuple(precision.prepared(value) if name in cast else value for name, value in values)
+        other, values = copy.copy(self), self._values(params)
+        if self._rescaling is not None:
+            for name in ("module", "_at_rest", "_casts", "_side_by_side"):
+                setattr(other, name, getattr(self._plain, name))
+            other._ready = self._rescaling(values)
+            values = other._ready.values
+        if in_streams:
+            cast = other._casts.params
+            named = zip(self._shapes, values, strict=True)
+            other._read = tuple(precision.prepared(value) if name in cast else value for name, value in named)
+        else:
+            other._read = torch.cat([value.flatten(1) for value in values], dim=1)
         return other
 
     def _values(self, params: Tensor) -> list[Tensor]:
@@ -189,7 +215,7 @@ class Task:
         """The examples and, if they are moved at a layer, how far."""
         if isinstance(x, Shifted):
             return x.x, x.delta
-        once = self._read is not None and self._casts.inputs
+        once = isinstance(self._read, tuple) and self._casts.inputs
         return (precision.prepared(dense(x)) if once else dense(x),)
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
@@ -216,10 +242,14 @@ class Task:
             losses = self.loss.value(call(flat, *inputs), y)
             return (weight * losses).sum(), losses
 
-        if self._read is not None:
+        lanes, given = self._lanes(params), (y, weight, *self._inputs(x), masks or ())
+        if isinstance(lanes, tuple):
             learns = [name not in self.layout.statistics for name in self._shapes]
-            return written_gradient(total, learns)(self._read, y, weight, *self._inputs(x), masks or ())
-        gradients, losses = self._each_lane(self._gradient_of(total))(params, y, weight, *self._inputs(x), masks or ())
+            losses, gradients = written_gradient(total, learns)(lanes, *given)
+        else:
+            gradients, losses = self._each_lane(self._gradient_of(total))(lanes, *given)
+        if self._ready is not None:
+            self._ready.pull_back(self._values(gradients))
         return losses, gradients
 
     def input_gradient(

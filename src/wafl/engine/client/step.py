@@ -104,13 +104,16 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     """
     key, share = replace(lanes.key, step=batch.step), batch.share
     x, y = client.fetch(batch.rows, lanes)
+    x = client.varied(x, lanes, key)
     masks = client.task.draw_masks(key, carry.params, x)
     counts = None if client.objective is None else client.label_counts(lanes.clients)
     state = ObjectiveState(lanes.scalars, key, share, carry.memory, counts, watched=False)
 
     def descent(params: Tensor, first: bool = False) -> tuple[Tensor, Tensor | None, Move | None]:
         """The gradient at these parameters, where the batch's examples are moved; if ``first``, also the losses."""
-        problem = Problem(client.task, params, masks)
+        # In a first step lanes may share their parameters, which are then rescaled once for all.
+        shared = first and client.task.rescales
+        problem = Problem(client.task, lanes.params if shared else params, masks)
         move = None if client.objective is None else client.objective(problem, x, y, state)
         if move is not None:
             losses, gradient = move.value, move.descent(problem, share)

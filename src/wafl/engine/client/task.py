@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -18,6 +18,7 @@ from wafl.local import LocalStep, sgd
 from wafl.objectives import Objective
 from wafl.parts.messages import Vectors
 from wafl.parts.schedule import LocalWork
+from wafl.tasks.augmentation import augmented
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.modes.statistics import FEDBN, PER_CLIENT
 from wafl.tasks.problem import Problem
@@ -100,6 +101,14 @@ class ClientTask:
         if self.work.statistics not in (PER_CLIENT, FEDBN):
             return []
         return self.task.batch_norm_places(affine=self.work.statistics == FEDBN)
+
+    def varied(self, x: Inputs, lanes: LaneInput, key: Key) -> Inputs:
+        """The examples of a step, moved and mirrored at random if the schedule says so."""
+        if not (self.work.shift or self.work.flip):
+            return x
+        each = len(lanes.params) // len(x.base)
+        own = Key(*(part[::each] for part in (key.seed, key.round, key.client, key.step)))
+        return replace(x, base=augmented(x.base, own, self.work.shift, self.work.flip))
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """The examples in these rows ``[G, B]``, one row of rows per group of lanes that share them.

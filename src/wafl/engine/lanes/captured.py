@@ -86,11 +86,12 @@ class Captured:
     def _recording(self, lanes: LaneInput, carry: Carry, batch: Batch) -> _Recording:
         if self._last is not None and self._last.goes_on(lanes, carry, batch):
             return self._last
-        shape = _shape(lanes, carry, batch)
+        shape = _shape(lanes, carry, batch), tuple(map(_is_shared, tensors_of(lanes)))
         if shape not in self._recordings:
             if len(self._recordings) == MOST_SHAPES:
                 self._recordings.clear()
-            self._recordings[shape] = _Recording(_cloned(lanes), _cloned(carry), _cloned(batch), {})
+            lanes = mapped(lambda tensor: _cloned(_one(tensor)).expand_as(tensor), lanes)
+            self._recordings[shape] = _Recording(lanes, _cloned(carry), _cloned(batch), {})
         self._last = self._recordings[shape]
         return self._last
 
@@ -105,7 +106,16 @@ class Captured:
 
 
 def _copy(places: T, values: T) -> None:
-    mapped(lambda place, value: place if place is value else place.copy_(value), places, values)
+    mapped(lambda place, value: place if place is value else _one(place).copy_(_one(value)), places, values)
+
+
+def _one(tensor: torch.Tensor) -> torch.Tensor:
+    """The first of lanes that share their numbers, as those do that begin a round of one run; otherwise all."""
+    return tensor[:1] if _is_shared(tensor) else tensor
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    return tensor.ndim > 1 and len(tensor) > 1 and tensor.stride(0) == 0
 
 
 def _cloned(value: T) -> T:

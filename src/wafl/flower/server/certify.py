@@ -31,6 +31,7 @@ from wafl.results.run import has_own_model, load_run
 from wafl.studies.roster import read_roster
 from wafl.tasks.task import Task
 from wafl.theory.certificates.certify import (
+    ERRORS,
     Question,
     beyond,
     certificates_of,
@@ -40,7 +41,7 @@ from wafl.theory.certificates.certify import (
     finite_above,
 )
 from wafl.theory.certificates.mixture import Means
-from wafl.theory.certificates.network_bound import knows_margins
+from wafl.theory.certificates.network_bound import knows_errors, knows_margins
 from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import room_elsewhere
 from wafl.theory.certificates.upper import Report
@@ -66,9 +67,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     experiment, known_clients = from_run_config(values), read_roster(folder) or read_roster(folder.parent)
     run = load_run(folder, _own_model(folder, experiment, known_clients))
     task, params = task_of(run)
-    linear = task.linear(params[None]) is not None
-    if question.metric == "error" and not (linear and run.num_classes is not None):
-        raise ConfigError("metric = 'error' needs a linear classifier: certify the loss of this model")
+    if question.metric == "error" and (run.num_classes is None or not knows_errors(task)):
+        raise ConfigError(f"metric = 'error' {ERRORS}")
     clients = Finder(post, experiment, folder, known=known_clients)([])
     weights = run.client_weights.double() / run.client_weights.double().sum()
     if len(weights) != clients.roster.num_clients:
@@ -88,7 +88,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
-    asked = replace(question, finite_above=finite_above(task, bent), by_margins=knows_margins(task))
+    by_margins = knows_margins(task) or (question.metric == "error" and task.linear(params[None]) is None)
+    asked = replace(question, finite_above=finite_above(task, bent), by_margins=by_margins)
     found = certificates_of(means, radii, asked, roster.unit, steep, bent, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)

@@ -68,6 +68,8 @@ class Certificates:
 
     @property
     def proven(self) -> bool:
+        if self.L_z.kind == "attested":
+            return False
         if self.metric == "error":
             return True
         if self.power == 1:
@@ -76,7 +78,7 @@ class Certificates:
 
     @property
     def simple_proven(self) -> bool:
-        return self.metric == "error" or self.L_z.proven
+        return self.L_z.proven or (self.metric == "error" and self.L_z.kind != "attested")
 
     def __getitem__(self, place: int) -> Certificate:
         return self.rows[place]
@@ -163,6 +165,8 @@ class Certificates:
             numbers = (f"{row.radius:.4g}", achieved, f"{best:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
             lines.append(" ".join(f"{number:>10}" for number in numbers))
         label = "proven" if self.proven or self.simple_proven else "an estimate: neither L_z nor L_zz is proven"
+        if self.L_z.kind == "attested":
+            label = "attested: it rests on the Lipschitz constant that the model declares"
         what = "error rate" if self.metric == "error" else "loss"
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
         about = f"{what} in the {ball}; certified is {label}"

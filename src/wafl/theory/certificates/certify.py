@@ -32,18 +32,23 @@ from wafl.theory.certificates import other_spaces as elsewhere
 from wafl.theory.certificates.certificate import Certificate, Certificates, Metric
 from wafl.theory.certificates.dual import CLOSE, Surrogate, search_dual
 from wafl.theory.certificates.mixture import Asked, Mixture
-from wafl.theory.certificates.network_bound import AskMeans, knows_margins, prove_network, surrogates_of
+from wafl.theory.certificates.network_bound import AskMeans, knows_errors, knows_margins, prove_network, surrogates_of
 from wafl.theory.certificates.sampling import Domain, Drawn
 from wafl.theory.certificates.soundness import Room, hold_moved, hold_rows, room_of
 from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, setting_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
+from wafl.theory.constants.layer_by_layer import last_layer
 from wafl.theory.phi.linear_model import is_known
 from wafl.weights import ClientWeights, fixed
 
 LEAST_SHARE = 0.1
 LARGEST = 1e300
 """A gamma at which nothing moves."""
+ERRORS = (
+    "needs a linear classifier or one of known layers, such as wafl.models.lipschitz(clients); a module of your own "
+    "may say which Lipschitz constant it has: model.lipschitz = 1.0"
+)
 UNNEEDED = Constant(math.inf, "bound", "not known by layers, and not needed along the margins")
 
 
@@ -82,7 +87,8 @@ def certify(
         power: the order of the ball, 1 or 2. For 1, the worst loss of a linear model with cross-entropy is exactly
             ``E[loss] + L_z radius``, approached by a little mass that goes ever farther.
         metric: ``"loss"``, or ``"error"``: the share of examples for which some other class has at least the label's
-            output, exactly; of linear classifiers.
+            output; exactly for linear classifiers, from above for networks whose layers are known (for one of
+            :func:`wafl.models.lipschitz` it is worth having) or that say ``lipschitz = ...`` about themselves.
         gap: how far a linear model's certificate may be above what is reached, relative to it. A smaller gap takes
             longer; the search stops at some point for models whose classes all compete.
         part: ``"train"`` or ``"test"`` examples.
@@ -125,9 +131,9 @@ def certify(
         if power != 2:
             raise PreconditionError("a confidence is for power=2: leave out power")
     linear = mixture.task.linear(mixture.params[None]) is not None
-    if metric == "error" and not (linear and clients.num_classes is not None):
-        raise PreconditionError("metric='error' needs a linear classifier: certify the loss of this model")
-    by_margins = not linear and knows_margins(mixture.task)
+    if metric == "error" and (clients.num_classes is None or not knows_errors(mixture.task)):
+        raise PreconditionError(f"metric='error' {ERRORS}")
+    by_margins = not linear and (metric == "error" or knows_margins(mixture.task))
     known = _constants(mixture, clients, norm, by_margins)
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
 
@@ -166,8 +172,9 @@ def beyond(
 def _constants(mixture: Mixture, clients: Federation, norm: float, by_margins: bool) -> dict[str, Constant]:
     """L_z and L_zz: they are searched for only if they are not known and something rests on them."""
     known = data_free_constants(mixture.task, mixture.params, math.prod(clients.input_shape), norm)
-    if "L_z" in known and by_margins:
-        return {"L_zz": UNNEEDED, **known}
+    if by_margins:
+        kind = "attested" if last_layer(mixture.task.module) is None else "bound"
+        return {"L_z": Constant(math.inf, kind, "not known of this loss"), "L_zz": UNNEEDED, **known}
     return known if len(known) == 2 else input_constants(mixture.task, mixture.params, clients, norm)
 
 
@@ -323,7 +330,7 @@ def _tight(
 
 
 def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
-    """Exact for every gamma; the mean cost jumps, so the search goes on until gamma is known."""
+    """Exact for every gamma, of linear models; the mean cost jumps, so the search goes on until gamma is known."""
     report, power = ErrorSurrogate(question.norm, question.power), question.power
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
@@ -336,7 +343,8 @@ def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> t
     for radius, budget in zip(radii, budgets, strict=True):
         value, gamma = dual.least(budget) if radius > 0 else (clean, math.inf)
         reached = dual.reached(budget) if radius > 0 else clean
-        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, min(reached, 1.0)))
+        achieved = None if question.by_margins and radius > 0 else min(reached, 1.0)
+        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, achieved))
     return clean, rows
 
 

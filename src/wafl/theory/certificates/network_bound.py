@@ -11,7 +11,7 @@ from wafl.theory.certificates.dual import Surrogate, minimize_dual, search_dual
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.upper import Report, SearchedSurrogate, UpperBound, setting_of
 from wafl.theory.constants.constant import Constant
-from wafl.theory.networks.margins import margins_of
+from wafl.theory.networks.margins import leads_of, margins_of
 
 AskMeans = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
 Proven = tuple[float, float, float | None]
@@ -23,8 +23,13 @@ SMALL_LOSS = 1e-3
 
 
 def knows_margins(task: Task) -> bool:
-    """Whether the margins of a network have known slopes."""
+    """Whether the margins of a network have known slopes, and its loss is one of margins."""
     return task.linear(task.initial()[None]) is None and margins_of(task, task.initial(), 1) is not None
+
+
+def knows_errors(task: Task) -> bool:
+    """Whether it is known how far examples are from errors: of linear models, and where margins have known slopes."""
+    return task.linear(task.initial()[None]) is not None or leads_of(task, task.initial(), 1) is not None
 
 
 def prove_network(

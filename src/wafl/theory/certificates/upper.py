@@ -12,8 +12,10 @@ from wafl.base.norms import dual, power_norm, steepest
 from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
 from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
+from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.theory.networks.margins import margins_of
+from wafl.theory.certificates.remembered import outputs_of, remembered
+from wafl.theory.networks.margins import leads_of, margins_of
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
 
@@ -39,7 +41,7 @@ class SearchedSurrogate(Objective):
         cost = torch.zeros_like(value)
         real = torch.ones_like(value, dtype=torch.bool) if state.weight is None else state.weight > 0
         if problem.linear is None:
-            value, cost = self._along_margins(problem, dense(x), y, real, numbers[0], numbers[2])
+            value, cost = self._along_margins(problem, x, y, real, numbers[0], numbers[2])
             return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
         outputs = problem.outputs(x)
         for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
@@ -54,10 +56,10 @@ class SearchedSurrogate(Objective):
         return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
 
     def _along_margins(
-        self, problem: Problem, x: Tensor, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
+        self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
-        outputs = problem.outputs(x)
+        outputs, x = outputs_of(problem, x, y), dense(x)
         found = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
             here = torch.zeros_like(real)
@@ -66,14 +68,22 @@ class SearchedSurrogate(Objective):
             if margins is None:
                 raise ValueError("this network has a layer of which no Lipschitz constant is known")
             prices, allowed = (each[:, None].expand_as(real)[here] for each in (gamma, tolerance))
-            parts = margins.along(x[here].flatten(1), outputs[here], y[here], self.norm, prices, allowed)
-            found[here] = torch.stack(parts, dim=-1)
+            s, unit, loss = outputs[here], 1.0, problem.output_loss
+            if isinstance(loss, MarginLoss):  # t times the cross-entropy of other outputs
+                s, unit = loss.logits(s, y[here]), loss.temperature
+                margins, prices, allowed = margins.scaled(1.0 / unit), prices / unit, allowed / unit
+            upper, cost = margins.along(x[here].flatten(1), s, y[here], self.norm, prices, allowed)
+            found[here] = torch.stack([unit * upper, cost], dim=-1)
         return found[..., 0], found[..., 1]
 
 
 @dataclass(frozen=True)
 class ErrorSurrogate(Objective):
-    """phi_gamma of the 0/1 loss of a linear classifier, exactly (``distance_to_error``)."""
+    """phi_gamma of the 0/1 loss, from an example's distance to the nearest error.
+
+    For a linear classifier the distance is exact. For a network whose margins have known slopes it is a lower bound, so
+    phi_gamma is an upper one.
+    """
 
     norm: float = 2
     power: int = 2
@@ -84,18 +94,27 @@ class ErrorSurrogate(Objective):
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         state = state or ObjectiveState()
-        assert problem.linear is not None
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
-        outputs = problem.outputs(x)
-        distance = torch.stack(
-            [
-                distance_to_error(problem.linear[0][lane], outputs[lane], y[lane], self.norm, self.slack)
-                for lane in range(len(problem.params))
-            ]
-        )
+        if problem.linear is None:
+            distance = remembered(problem, x, y, f"distances {self.norm} {self.slack}", self._distances)
+        else:
+            weight, outputs = problem.linear[0], problem.outputs(x)
+            distance = torch.stack(
+                [
+                    distance_to_error(weight[lane], outputs[lane], y[lane], self.norm, self.slack)
+                    for lane in range(len(problem.params))
+                ]
+            )
         cost = distance.pow(self.power)
         value = (1.0 - gamma * cost).clamp_min(0.0)
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
+
+    def _distances(self, problem: Problem, x: Tensor, y: Tensor) -> Tensor:
+        leads = leads_of(problem.task, problem.params[0], x[0].numel())
+        if leads is None:
+            raise ValueError("this network has a layer of which no Lipschitz constant is known")
+        outputs = problem.outputs(x[None])[0].detach()
+        return leads.distance_to_error(x.flatten(1), outputs, y, self.norm, self.slack)
 
 
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,13 +20,14 @@ from wafl.data.labels import count_classes
 from wafl.engine.embedded import first_example
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
+from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants import estimates
 from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
-from wafl.theory.constants.layer_by_layer import loss_steepness
+from wafl.theory.constants.layer_by_layer import declared, loss_steepness
 
 SEARCHED = 64
 """How many examples a network's constants are searched on."""
@@ -223,10 +224,14 @@ def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float)
     if layer is not None and linear.known(task.loss):
         return linear.in_inputs(task.loss, layer[0][0], norm)
     layered = loss_steepness(task.module, task.loss)
-    if layered is None:
-        return {}
     # ||g||_* is at most sqrt(d) ||g||_2 for the l_inf ball, and ||g||_2 for l1 and l2.
     stretch = math.sqrt(input_dim) if dual(norm) == 1 else 1.0
+    if layered is None:
+        own = declared(task.module)
+        if own is None or not (task.loss.logistic or isinstance(task.loss, MarginLoss)):
+            return {}
+        # The slopes in the outputs are p - e_y, of norm at most sqrt(2).
+        return {"L_z": Constant(math.sqrt(2.0) * own * stretch, "attested", "the model says so")}
     found = {"L_z": Constant(layered.slope * stretch, "bound", "by layers, at these parameters")}
     if math.isfinite(layered.bend):
         found["L_zz"] = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-Kind = Literal["exact", "bound", "estimate"]
+Kind = Literal["exact", "bound", "attested", "estimate"]
 
 
 class Constant(float):
     """A float with a ``kind`` and a reason.
 
-    ``exact``: no smaller number would do. ``bound``: proven, perhaps larger than needed. ``estimate``: found by search,
-    so the true value may be larger. ``why`` says how it was found; ``estimate`` is what a search found, in addition to
-    a bound.
+    ``exact``: no smaller number would do. ``bound``: proven, perhaps larger than needed. ``attested``: somebody says
+    that it is a bound. ``estimate``: found by search, so the true value may be larger. ``why`` says how it was found;
+    ``estimate`` is what a search found, in addition to a bound.
 
     >>> steep = Constant(2.0, "bound", "product over the layers", estimate=1.5)
     >>> steep, steep / 2, steep.proven
@@ -32,7 +32,7 @@ class Constant(float):
     @property
     def proven(self) -> bool:
         """Whether the true value is certainly no larger; infinity proves nothing."""
-        return self.kind != "estimate" and math.isfinite(self)
+        return self.kind in ("exact", "bound") and math.isfinite(self)
 
     def __repr__(self) -> str:
         return f"{float(self):.4g} ({self.kind}: {self.why})"

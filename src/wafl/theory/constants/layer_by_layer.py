@@ -12,28 +12,41 @@ The last layer is taken together with the loss, whose slope and curvature as a f
     L_z <= max ||w_j - w_k|| slope,    L_zz <= (max ||w_j - w_k||^2 / 4) slope^2 + max ||w_j - w_k|| bend,
 
 with ``slope`` and ``bend`` those of the last layer's input.
+
+Layers that rescale their weights (:mod:`wafl.models.layers`) count with the weights that they use, in float64.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
 from wafl.tasks.losses import OutputLoss
+from wafl.tasks.rescaling import Rescaled
 from wafl.tasks.structure.sequence import is_plain, members
+
+UNIT = 2.0**-53
 
 # |a'| and |a''| of activations, rounded up; infinity if a' jumps.
 ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
     nn.Identity: (1.0, 0.0),
     nn.Flatten: (1.0, 0.0),
+    nn.PixelUnshuffle: (1.0, 0.0),
+    MaxMin: (1.0, math.inf),
     nn.ReLU: (1.0, math.inf),
     nn.Tanh: (1.0, 0.7699),
     nn.Sigmoid: (0.25, 0.09623),
     nn.SiLU: (1.0999, 0.5),
 }
+
+
+LAST = (nn.Linear, NormalizedLinear, LipschitzLinear)
+"""What a network may end with."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
     """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
     layers = plain_layers(model)
     last = layers[-1] if layers else None
-    if layers is None or not isinstance(last, nn.Linear) or type(last) is not nn.Linear:
+    if layers is None or not isinstance(last, nn.Linear) or type(last) not in LAST:
         return None
     if not all(is_plain(layer, type(layer)) for layer in layers):
         return None
@@ -81,7 +94,17 @@ def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
         first, second = step
         kink = 0.0 if slope == 0.0 else second * slope**2
         slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
-    return last.weight.detach().double(), Steepness(slope, bend)
+    return _used(last), Steepness(slope, bend)
+
+
+def declared(model: nn.Module) -> float | None:
+    """The Lipschitz constant in l2 of the outputs that a module of one's own says it has, as ``lipschitz``, if any."""
+    bound: object = getattr(model, "lipschitz", None)
+    if bound is None or callable(bound):
+        return None
+    if isinstance(bound, bool) or not isinstance(bound, float | int) or not 0.0 <= bound < math.inf:
+        raise ValueError(f"{type(model).__name__}.lipschitz = {bound!r} must be a finite number of at least 0")
+    return float(bound)
 
 
 def plain_layers(model: nn.Module) -> list[nn.Module] | None:
@@ -93,12 +116,20 @@ def plain_layers(model: nn.Module) -> list[nn.Module] | None:
     return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
 
 
+def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
+    weight = layer.weight.detach().double()
+    return layer.rescale(weight) if isinstance(layer, Rescaled) else weight
+
+
 def _step(layer: nn.Module) -> tuple[float, float] | None:
     """Slope and bend of one layer."""
     if type(layer) in ACTIVATIONS:
         return ACTIVATIONS[type(layer)]
-    if type(layer) is nn.Linear:
-        return float(torch.linalg.matrix_norm(layer.weight.detach().double(), ord=2)), 0.0
+    if type(layer) in (LipschitzLinear, LipschitzConv2d):
+        return _rescaled_norm(layer), 0.0
+    if type(layer) in (nn.Linear, NormalizedLinear):
+        layer = cast(nn.Linear, layer)
+        return float(torch.linalg.matrix_norm(_used(layer), ord=2)), 0.0
     if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
         return _convolution_norm(layer), 0.0
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
@@ -108,6 +139,29 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
         size = math.prod(_pair(layer.kernel_size))
         return math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size), 0.0
     return None
+
+
+def _rescaled_norm(layer: Any) -> float:
+    """At most the norm of a layer with the weights V that it uses, about 1.
+
+    ``||V||^2``, the largest eigenvalue of ``R = V^T V``, is at most ``max_i sum_j |R_ij| v_j / v_i`` for any positive
+    v, and 1 for the one that V was rescaled by. An entry of R that is a sum of n products is off by at most n units of
+    the sum of their sizes.
+    """
+    if isinstance(layer, nn.Conv2d) and (layer.stride, layer.dilation, layer.groups) != ((1, 1), (1, 1), 1):
+        return math.inf
+    weight, used = (
+        value.view(*value.shape[:2], *(value.shape[2:] or (1, 1))) for value in (layer.weight, _used(layer))
+    )
+    weight = weight.detach().double()
+    if len(used) < used.shape[1]:
+        weight, used = weight.transpose(0, 1), used.transpose(0, 1)
+    terms = used[:, 0].numel() + 8
+    lengths, own = (value.transpose(0, 1).flatten(1).norm(dim=1) for value in (used, weight))
+    scale = (own / lengths).nan_to_num(1.0, 1.0, 1.0).clamp(1e-150, 1e150)
+    entries = entries_of_gram(used) + 2.0 * terms * UNIT * entries_of_gram(used.abs())
+    largest = float(((entries * scale).sum(1) / scale).max()) * (1.0 + 4.0 * len(scale) * UNIT)
+    return math.sqrt(largest) * (1.0 + 4.0 * UNIT)
 
 
 def _convolution_norm(layer: nn.Conv2d) -> float:

@@ -19,30 +19,39 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from wafl.base.norms import dual
+from wafl.tasks.losses import MarginLoss
 from wafl.tasks.task import Task
-from wafl.theory.constants.layer_by_layer import last_layer, plain_layers
+from wafl.theory.constants.layer_by_layer import declared, last_layer, plain_layers
 from wafl.theory.networks.margin_lines import Hidden, Nearby, hidden_layers
 from wafl.theory.phi.lines import CHUNK, along_lines
 
+UNIT = 2.0**-53
+FARTHER = 4.0
+"""How many times farther than the slopes say an example's boundary is looked for first; then the square root of it."""
 MOST_CUTS = 14
 """How often the first piece is halved at most."""
 
 
 @dataclass(frozen=True)
 class Margins:
-    """What is known of a network's margins: ``slopes [C (y), C (j)]`` in l2, and its layers, if all are known."""
+    """What is known of a network's margins: ``slopes [C (y), C (j)]`` in l2, and its layers, if all are known.
+
+    One number instead of the slopes holds for any two classes.
+    """
 
     slopes: Tensor
     rows: Tensor
     """Of the last layer, ``[C, H]``."""
     hidden: Sequence[Hidden] | None
+    terms: int
+    """How many numbers an output is made of, at most."""
 
     def along(
         self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, gamma: Tensor, tolerance: Tensor
@@ -51,7 +60,7 @@ class Margins:
 
         ``x [n, d]``, ``outputs [n, C]``; ``y``, ``gamma`` and ``tolerance [n]``.
         """
-        slopes = self.steepest(norm, x.shape[1])[y]
+        slopes = self.steepest(norm, x.shape[1], outputs.shape[1])[y]
         offsets = outputs - outputs.gather(-1, y[:, None])
         upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
         for each in gamma.unique():
@@ -71,9 +80,45 @@ class Margins:
             cost[here] = torch.where(better, place.square(), cost[here])
         return upper, cost
 
-    def steepest(self, norm: float, features: int) -> Tensor:
+    def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
         """``K [C (y), C (j)]``; ``||g||_*`` is at most ``sqrt(d) ||g||_2`` for the l_inf ball, else ``||g||_2``."""
-        return self.slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
+        slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
+        return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
+
+    def scaled(self, factor: float) -> Margins:
+        """The same of all outputs times a factor."""
+        return replace(self, slopes=factor * self.slopes, rows=factor * self.rows)
+
+    def distance_to_error(self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
+        """No example ``x [n, d]`` is nearer to where another class has at least the output of its own; 0 for errors.
+
+        ``(s_y - s_j) / K_yj``, or how far the lines around the example stay below zero, if that is farther. Leads are
+        taken to be smaller by ``slack`` and by what float64 may have lost of outputs of this size.
+        """
+        if not len(x):
+            return outputs.new_zeros(0)
+        slopes = self.steepest(norm, x.shape[1], outputs.shape[1])[y]
+        sizes = outputs.abs().amax(1) + slopes.amax(1) * x.norm(dim=1)
+        behind = outputs - outputs.gather(-1, y[:, None]) + (slack + 8.0 * (self.terms + 4) * UNIT * sizes)[:, None]
+        behind.scatter_(-1, y[:, None], -math.inf)
+        distance = torch.where(behind >= 0.0, 0.0, -behind / slopes).amin(-1) * (1.0 - 8.0 * UNIT)
+        if self.hidden is None:
+            return distance
+        widest = max(x.shape[1], *(len(layer.weight) for layer in self.hidden))
+        for here in torch.arange(len(x), device=x.device).split(max(1, CHUNK // (len(self.rows) * widest))):
+            near = Nearby(self.hidden, x[here], norm)
+            rows, owner = self.rows - self.rows[y[here]][:, None], torch.arange(len(here), device=x.device)
+            low, factor = distance[here], FARTHER
+            for _ in range(MOST_CUTS):
+                farther = low * factor
+                holds = torch.zeros_like(low, dtype=torch.bool)
+                for offset, slope in near.lines(rows, owner, farther):
+                    # What the lines' own arithmetic loses is far below a thousandth of a millionth of them.
+                    most = behind[here] + (offset + slope * farther[:, None]) * (1.0 + 1e-9)
+                    holds |= (most < 0.0).all(-1)
+                low, factor = torch.where(holds, farther, low), math.sqrt(factor)
+            distance[here] = low
+        return distance
 
 
 _KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDictionary()
@@ -81,12 +126,16 @@ _KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDic
 
 
 def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """What is known at the parameters ``[P]``; None if a layer is not known, or the loss is another.
+    """What is known at the parameters ``[P]``; None if a layer is not known, or the loss is not one of margins.
 
     ``features`` is the dimension of the inputs.
     """
-    if not task.loss.logistic:
-        return None
+    known = task.loss.logistic or isinstance(task.loss, MarginLoss)
+    return leads_of(task, params, features) if known else None
+
+
+def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
+    """The same for any loss; None if a layer is not known and the model declares no bound."""
     found = _KNOWN.get(task)
     if found is None or found[1] != features or not torch.equal(found[0], params):
         found = params.clone(), features, _margins(task, params, features)
@@ -101,10 +150,12 @@ def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
             module.get_parameter(name).copy_(value)
     found = last_layer(module)
     if found is None:
-        return None
+        bound = declared(module)
+        slope = params.new_tensor(math.inf if bound is None else math.sqrt(2.0) * bound)
+        return None if bound is None else Margins(slope, slope.view(1, 1), None, len(params))
     weight, before = found
     slopes = torch.stack([(weight - row).norm(dim=1) for row in weight]) * before.slope
-    return Margins(slopes, weight, hidden_layers(plain_layers(module) or [], features))
+    return Margins(slopes, weight, hidden_layers(plain_layers(module) or [], features), len(params))
 
 
 def _by_pieces(

@@ -1,4 +1,4 @@
-"""The paper's models, sized for a federation's data."""
+"""Models sized for a federation's data: the paper's, and networks that are 1-Lipschitz; their layers: ``layers``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from wafl.base.cost import check_memory
+from wafl.models.one_lipschitz import Lipschitz
 
 FEWER = "use a smaller model, or check the labels, which say how many classes there are"
 
@@ -94,6 +95,29 @@ def cnn(clients: Described, *, channels: tuple[int, int] = (32, 64), seed: int =
         return CNN(shape, clients.num_outputs, channels)
 
 
+def lipschitz(clients: Described, *, width: int = 32, depth: int = 3, seed: int = 0) -> Lipschitz:
+    """A network whose outputs change by no more than its inputs do, so that its certificates are worth having.
+
+    Train it with a loss that asks for a margin, ``loss=wafl.MarginLoss()``: under cross-entropy alone, a network that
+    cannot be steep leaves its margins small.
+
+    Args:
+        clients: the federation to size the model for: images ``(channels, height, width)``, or vectors.
+        width: the channels of the first convolutions (later ones have twice as many), or the units of hidden layers;
+            an even number.
+        depth: how many convolutions there are at each size of the images, or how many hidden layers.
+        seed: what the initial parameters are drawn from.
+    """
+    _check_described(clients)
+    if width < 2 or width % 2:
+        raise ValueError(f"width={width} must be an even number of at least 2: MaxMin takes channels in pairs")
+    if depth < 1:
+        raise ValueError(f"depth={depth} must be at least 1")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Lipschitz(clients.input_shape, clients.num_outputs, width, depth)
+
+
 def _check_described(clients: Any) -> None:
     if not hasattr(clients, "num_outputs"):
         raise TypeError(f"a model is sized for clients, not for {clients!r}: pass the federation, models.mlr(clients)")
@@ -108,7 +132,7 @@ def spec(model: nn.Module) -> dict[str, Any] | None:
     Returns:
         Plain values for :func:`build`, or None for a user's own model.
     """
-    return model.spec if isinstance(model, MLR | CNN) else None
+    return model.spec if isinstance(model, MLR | CNN | Lipschitz) else None
 
 
 def build(about: dict[str, Any]) -> nn.Module:
@@ -120,5 +144,7 @@ def build(about: dict[str, Any]) -> nn.Module:
     shape, outputs = tuple(about["input_shape"]), about["num_outputs"]
     if about["name"] == "mlr":
         return MLR(shape, outputs)
+    if about["name"] == "lipschitz":
+        return Lipschitz(shape, outputs, about["width"], about["depth"])
     first, second = about["channels"]
     return CNN(shape, outputs, (first, second))

@@ -1,0 +1,33 @@
+"""Random shifts and mirror images of a batch, drawn from keys: runs repeat, and padding changes no draw."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wafl.base.random import Key, Purpose, uniform
+
+
+def augmented(x: Tensor, key: Key, shift: int, flip: float) -> Tensor:
+    """Images ``[G, B, channels, height, width]``, each moved by up to ``shift`` pixels down and right, or up and left.
+
+    Zeros come in from the sides. With probability ``flip`` an image is mirrored first. There is one key per group.
+    """
+    if x.ndim != 5:
+        raise ValueError(
+            f"shift={shift} and flip={flip} are for images (channels, height, width), not for examples of shape "
+            f"{tuple(x.shape[2:])}: leave them out"
+        )
+    draws = uniform(key, Purpose.AUGMENTATION, 3 * x.shape[1]).view(*x.shape[:2], 3).to(x.device)
+    down, right = ((draws[..., place] * (2 * shift + 1)).long() - shift for place in (0, 1))
+    height, width = (torch.arange(size, device=x.device) for size in x.shape[3:])
+    columns = width - right[..., None]
+    across = torch.where(draws[..., 2:] < flip, x.shape[4] - 1 - columns, columns)
+    return _taken(_taken(x, height - down[..., None], 3), across, 4)
+
+
+def _taken(x: Tensor, places: Tensor, dim: int) -> Tensor:
+    """Rows or columns at these places ``[G, B, size]``; those outside are zeros."""
+    size, shape = x.shape[dim], (*x.shape[:2], 1, *(-1 if each == dim else 1 for each in (3, 4)))
+    inside = ((places >= 0) & (places < size)).view(shape)
+    return x.gather(dim, places.clamp(0, size - 1).view(shape).expand_as(x)) * inside

@@ -1,0 +1,83 @@
+"""Layers that rescale their weights: networks of them are plain networks of the rescaled weights.
+
+An ascent asks for many gradients at the same parameters. So a task rescales them once, asks the plain network, and
+takes gradients in the parameters back through the rescaling at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class Rescaled(nn.Module):
+    """A layer that computes what its ``plain`` kind computes with ``rescale(weight)``, and adds no other parameter."""
+
+    plain: ClassVar[type[nn.Module]]
+    weight: Tensor
+
+    def rescale(self, weight: Tensor) -> Tensor:
+        """The weights that are used, for weights ``[..., *shape]`` with any leading dimensions."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """Where the weights of such layers are among a model's parameters, which are listed in order."""
+
+    layers: Mapping[int, Rescaled]
+
+    @classmethod
+    def of(cls, module: nn.Module, names: Sequence[str]) -> Rescaling | None:
+        """None if there is no such layer, or if one shares its weights with another layer."""
+        uses = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
+        layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, Rescaled)}
+        places = {f"{name}.weight" if name else "weight": layer for name, layer in layers.items()}
+        if not layers or any(uses.count(id(layer.weight)) > 1 for layer in layers.values()):
+            return None
+        return cls({names.index(name): layer for name, layer in places.items() if name in names})
+
+    def __call__(self, values: Sequence[Tensor]) -> Ready:
+        """The parameters ``[L, *shape]`` of all lanes as the plain network reads them."""
+        whole, links = list(values), dict[int, tuple[Tensor, Tensor]]()
+        for place, layer in self.layers.items():
+            own = values[place]
+            lanes = own[:1] if own.stride(0) == 0 else own  # lanes that share their weights rescale them once
+            with torch.enable_grad():
+                leaf = lanes.detach().requires_grad_()
+                found = layer.rescale(leaf)
+            links[place] = leaf, found
+            whole[place] = found.detach().expand_as(own)
+        return Ready(whole, links)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Parameters of the plain network, and for those that were rescaled where they come from."""
+
+    values: Sequence[Tensor]
+    links: Mapping[int, tuple[Tensor, Tensor]]
+
+    def pull_back(self, slopes: Sequence[Tensor]) -> None:
+        """Turn slopes ``[L, *shape]`` at the plain network's parameters into those at the model's own, in place."""
+        for place, (leaf, found) in self.links.items():
+            slope = slopes[place]
+            if len(leaf) == len(slope):
+                back = torch.autograd.grad(found, leaf, slope.to(found.dtype), retain_graph=True)[0]
+            else:
+                each = slope[:, None].to(found.dtype)
+                back = torch.autograd.grad(found, leaf, each, retain_graph=True, is_grads_batched=True)[0][:, 0]
+            slope.copy_(back)
+
+
+def make_plain(module: nn.Module) -> nn.Module:
+    """The same module, whose layers from now on compute with their weights as they are."""
+    for layer in module.modules():
+        if isinstance(layer, Rescaled):
+            changed: Any = layer
+            changed.__class__ = layer.plain  # a plain layer has the same parameters and settings
+    return module
