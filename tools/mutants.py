@@ -13,15 +13,17 @@ runs, those that can see it are tried, until one fails. It ends with an error if
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from io import StringIO
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType
 
@@ -32,6 +34,11 @@ SOURCE = ROOT / "src" / "wafl"
 SMALL = "tests/methods/test_small_references.py"
 SELECTION = "not processes and not slow and not data"
 """What ``make test`` runs, without what starts processes; ``--one-case`` does the rest."""
+LIMIT = 300
+"""After so many seconds a mutant that never ends counts as killed."""
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Each mutant's process is a copy of one that has imported what takes long, but nothing of the package."""
+PROCESSES.set_forkserver_preload(["pytest", "scipy.optimize", "torch.distributed.tensor"])
 
 
 @dataclass(frozen=True)
@@ -58,30 +65,49 @@ class Mutant:
 
     def killer(self) -> str | None:
         """The first test that fails with it; None if it lives."""
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(SOURCE.parent), str(ROOT)])}
-        for tests in self.tests:
-            command = [sys.executable, __file__, "--inside", json.dumps(asdict(self)), *tests.split()]
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-            lines = done.stdout.splitlines()
-            if done.returncode == pytest.ExitCode.OK:
-                continue
-            if done.returncode not in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
-                raise SystemExit(f"{self.name}: {tests} did not run:\n{done.stdout}{done.stderr}")
-            return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1])
-        return None
+        found, answer = PROCESSES.Pipe(duplex=False)
+        process = PROCESSES.Process(target=run_inside, args=(self, answer))
+        process.start()
+        answer.close()
+        if not found.poll(LIMIT):
+            process.kill()
+            return f"a test takes longer than {LIMIT} s"
+        code, failed, output = found.recv()
+        process.join()
+        if code == pytest.ExitCode.OK:
+            return None
+        if code in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED) and failed:
+            return failed
+        raise SystemExit(f"{self.name}: {' '.join(self.tests)} did not run:\n{output}")
 
 
-def run_inside(mutant: Mutant, tests: Sequence[str]) -> int:
-    """Run tests in this process, which imports the file with the mistake."""
+class FirstFailure:
+    """A plugin for pytest that remembers which test failed first, or which file could not be imported."""
+
+    name: str | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.name = self.name or (report.nodeid if report.failed else None)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.name = self.name or (report.nodeid if report.failed else None)
+
+
+def run_inside(mutant: Mutant, answer: Connection) -> None:
+    """Run a mutant's tests in this process, which imports the file with the mistake; answer how that ended."""
     place, usual = str(SOURCE / mutant.path), SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
         return compile(mutant.source(), place, "exec") if self.path == place else usual(self, fullname)
 
     SourceFileLoader.get_code = get_code
-    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=no", "--one-case", "-m", SELECTION]
-    return pytest.main([*options, *tests])
+    sys.dont_write_bytecode = False  # or every process compiles the package anew
+    os.chdir(ROOT)
+    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short", "--one-case", "-m", SELECTION]
+    first = FirstFailure()
+    with redirect_stdout(StringIO()) as output:
+        code = pytest.main([*options, *mutant.tests], plugins=[first])
+    answer.send((code, first.name, output.getvalue()))
 
 
 def replaced(kind: type, methods: Mapping[str, str]) -> str:
@@ -154,7 +180,7 @@ def of_lists() -> Iterator[Mutant]:
         yield Mutant(f"attack {attack.__name__} is none", file_of(attack), "", new, tests)
 
 
-PHI = ("tests/theory/test_small_references.py", "tests/theory/test_phi.py", "tests/theory/test_certificates.py")
+PHI = ("tests/theory/test_small_proofs.py", "tests/theory/test_phi.py")
 NETWORKS = ("tests/theory/test_activations.py", "tests/theory/test_margins.py", "tests/theory/test_never_below.py")
 CERTIFICATES = ("tests/theory/test_small_references.py", "tests/theory/test_certificates.py")
 SAMPLING = ("tests/theory/test_sampling.py",)
@@ -249,13 +275,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Which mistakes make test would let live.")
     parser.add_argument("--list", action="store_true", help="print the names of the mutants")
     parser.add_argument("--only", default="", metavar="NAME", help="those whose name has this in it")
-    parser.add_argument("--jobs", type=int, default=2, help="how many are tried at a time")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    parser.add_argument("tests", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="how many are tried at a time")
     options = parser.parse_args()
-    if options.inside:
-        raise SystemExit(run_inside(Mutant(**json.loads(options.inside)), options.tests))
-    sys.path.insert(0, str(SOURCE.parent))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path[:0] = [str(SOURCE.parent), str(ROOT)]
     mutants = [mutant for mutant in (*of_lists(), *of_proofs()) if options.only in mutant.name]
     if options.list:
         print("\n".join(mutant.name for mutant in mutants))
