@@ -1,4 +1,4 @@
-"""Each inequality behind a bound on its own, where a wrong factor shows: small models, against a grid over all moves."""
+"""Each inequality behind a bound on its own, of models so small that a grid holds all moves or all mixes of classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from torch import Tensor
 from tests.oracles import phi as oracles
 from tests.oracles import theory
 from wafl.tasks.losses import CrossEntropy
+from wafl.theory.phi.branch_and_bound import branch
+from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.incumbents import settle, value_at
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
+from wafl.theory.phi.settled import above_tangent
 
 WEIGHT = np.array([[1.0, 0.5], [-0.4, 1.2], [0.3, -0.9]])
 OUTPUTS = np.array([[1.2, -1.3, 1.0], [0.8, 1.2, -0.9]])
@@ -54,7 +58,7 @@ def test_of_two_maxima_the_one_far_away_is_found() -> None:
 
 
 def test_the_bound_by_the_curvature_is_above_phi() -> None:
-    """``loss + ||g||_1^2 / (4 gamma - 2 L_zz)``: of rows that the Gram matrix cannot tell apart, no ellipsoid is known."""
+    """``loss + ||g||_1^2 / (4 gamma - 2 L_zz)``, for rows that are too close for an ellipsoid."""
     weight = WEIGHT[[0, 0, 2]] + 1e-5 * np.eye(3)[:, :2]
     gamma = 1.5 * curvature(math.inf, weight)
     model = LinearPhi(torch.from_numpy(weight), CrossEntropy(), math.inf)
@@ -68,3 +72,90 @@ def test_slack_takes_away_from_every_lead(norm: float) -> None:
     less = OUTPUTS - 0.1 * np.eye(3)[LABELS]
     wanted = [oracles.distance_to_error(WEIGHT, row, label, norm) for row, label in zip(less, LABELS, strict=True)]
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+# incumbents.py, settled.py, ellipsoids.py and branch_and_bound.py: the maximum over p on the simplex
+
+
+def simplex() -> np.ndarray:
+    """The points of a grid, of three classes."""
+    first, second = np.meshgrid(*[np.linspace(0.0, 1.0, 101)] * 2)
+    inside = first + second <= 1.0 + 1e-12
+    first, second = first[inside], second[inside]
+    return np.stack([first, second, (1.0 - first - second).clip(0.0)], axis=1)
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    return -np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0).sum(-1)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_no_point_of_the_simplex_is_above_the_tangent_by_more(share: float) -> None:
+    """``f(p) = H(p) + ||sum_j p_j w_j||^2 / (4 gamma)`` at a p0 where f is not concave, and Bennett's bound there."""
+    gamma, at, points = share * curvature(2) / 2.0, np.array([0.5, 0.3, 0.2]), simplex()
+    value, here = (entropy(p) + ((p @ WEIGHT) ** 2).sum(-1) / (4.0 * gamma) for p in (points, at))
+    slope = -np.log(at) - 1.0 + WEIGHT @ (at @ WEIGHT) / (2.0 * gamma)
+    above = (value - here - (points - at) @ slope).max()
+    x = WEIGHT - at @ WEIGHT
+    lengths = np.linalg.norm(x, axis=1)
+    bennett = 0.0
+    for t in np.linspace(1e-3, lengths.max() / gamma, 500):
+        h = (np.exp(t * lengths) - 1.0 - t * lengths) / (t * lengths) ** 2
+        bend = np.linalg.eigvalsh((at * h * x.T) @ x)[-1]
+        bennett = max(bennett, math.log1p(bend * t**2) - gamma * t**2)
+    assert bennett > above
+    gram, p0 = torch.from_numpy(WEIGHT @ WEIGHT.T)[None], torch.from_numpy(at)[None]
+    coarse, fine = (float(above_tangent(gram, p0, gamma, torch.tensor([e]).double())) for e in (math.inf, bennett))
+    assert bennett <= fine <= 1.1 * bennett
+    assert fine <= coarse
+
+
+def test_the_ascents_value_and_cost_are_those_of_its_move() -> None:
+    """``<p, A> + H(p) + ||g||_*^2 / (4 gamma)``, and the move of length ``||g||_* / (2 gamma)``."""
+    p = np.array([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]])
+    a = OUTPUTS - OUTPUTS[[0, 1], LABELS][:, None]
+    pulled = p @ WEIGHT - WEIGHT[LABELS]
+    for norm, order in ((2, 2), (math.inf, 1)):
+        size = np.linalg.norm(pulled, order, axis=1)
+        value, cost = value_at(Ball(torch.from_numpy(WEIGHT), norm), *tensors(a, LABELS, p), 0.3)
+        np.testing.assert_allclose(value.numpy(), (p * a).sum(1) + entropy(p) + size**2 / 1.2, rtol=1e-12)
+        np.testing.assert_allclose(cost.numpy(), (size / 0.6) ** 2, rtol=1e-12)
+
+
+def test_where_the_whole_is_concave_the_tangent_anywhere_is_above_the_maximum() -> None:
+    ball, gamma = Ball(torch.from_numpy(WEIGHT), 2), 1.1 * curvature(2) / 2.0
+    a, labels, p = tensors(OUTPUTS - OUTPUTS[[0, 1], LABELS][:, None], LABELS, np.array([[0.2, 0.5, 0.3]] * 2))
+    for tolerance, close in ((math.inf, math.inf), (1e-6, 1e-6)):
+        found = settle(ball, a, labels, p, gamma, torch.full_like(a[:, 0], tolerance))
+        assert ((found.value + found.missed).numpy() >= truth(gamma, 2) - 1e-9).all()
+        assert (found.missed.numpy() <= close).all()
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_branch_and_bound_alone_encloses_phi(norm: float) -> None:
+    """From the loss below and nothing above, at gammas where nothing, a part and all of the quadratic is kept."""
+    ball = Ball(torch.from_numpy(WEIGHT), norm)
+    a, labels = tensors(OUTPUTS - OUTPUTS[[0, 1], LABELS][:, None], LABELS)
+    for share in (0.1, 0.6, 1.5):
+        gamma = share * curvature(norm) / 2.0
+        nothing = torch.full_like(a[:, 0], math.inf)
+        lower, upper, _ = branch(ball, a, labels, gamma, a.logsumexp(-1), nothing, torch.full_like(nothing, 1e-2))
+        wanted = truth(gamma, norm)
+        assert (upper.numpy() >= wanted - 1e-9).all(), share
+        assert (lower.numpy() <= wanted + 1e-6).all(), share
+        assert (upper.numpy() <= wanted + 1e-2).all(), share
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_branch_and_bound_of_two_classes_misses_no_maximum(norm: float) -> None:
+    """``log(1 + exp(2 t - lead)) - gamma t^2`` has two maxima, at a gamma far below the concavity limit of 1/2."""
+    lead, gamma = np.linspace(1.0, 10.0, 46), 0.175
+    a = torch.from_numpy(np.stack([np.zeros(46), -lead], axis=1))
+    t = np.linspace(0.0, 1.0 / gamma, 10_001)
+    wanted = (np.logaddexp(0.0, 2.0 * t - lead[:, None]) - gamma * t**2).max(1)
+    ball, nothing = Ball(torch.tensor([[0.0], [2.0]]).double(), norm), torch.full_like(a[:, 0], math.inf)
+    labels, tolerance = torch.zeros(46, dtype=torch.long), torch.full_like(nothing, 0.05)
+    lower, upper, _ = branch(ball, a, labels, gamma, a.logsumexp(-1), nothing, tolerance)
+    assert (lower.numpy() <= wanted + 1e-6).all()
+    assert (upper.numpy() >= wanted - 1e-6).all()
+    assert (upper.numpy() <= wanted + 0.05 + 1e-6).all()
