@@ -197,14 +197,12 @@ ACTIVATIONS = of_file("activations", "secants_and_strips_hold_a_dense_grid")
 ALONG = of_file("margins", "the_bound_is_never_below_phi", "no_attack_in_many_dimensions_gets_above_the_bound")
 STEEPEST = of_file("margins", "margins_are_those_of_the_parameters_that_are_asked_about")
 REPORTS = ("tests/theory/test_small_references.py",)
-CONCAVE = (*REPORTS, *of_file("certificates", "the_upper_bound_is_never_below_phi"))
 DUAL = of_file("certificates", "the_dual_is_minimized_for_many_radii_with_few_queries")
 REACHED = of_file("certificates", "the_gap_is_kept_at_every_radius")
 NETWORK = of_file("margins", "certificates_of_networks_are_proven_and_never_above_the_simple_bound")
 QUADRATIC = of_file("certificates", "a_networks_certificate_for_norms_other_than_l2_is_at_most_quadratic_in_the_radius")
 LEAST = of_file("certificates", "the_certificate_is_the_minimum_of_the_dual")
 KNAPSACK = of_file("certificates", "the_certified_error_rate_is_the_best_use_of_the_budget")
-WEIGHTS = of_file("certificates", "every_rule_for_client_weights_centers_the_ball")
 LAYERS = of_file(
     "constants",
     "an_activation_used_twice_bends_twice",
@@ -262,15 +260,15 @@ PROOFS = (
     ("theory/networks/activations.py", "torch.minimum(down, up), torch", "torch.maximum(down, up), torch", ACTIVATIONS),
     ("theory/networks/activations.py", "return [place, -place]", "return [place]", ACTIVATIONS),
     ("theory/networks/activations.py", "self.rise * self.rate * (1.0 - ", "self.rise * (1.0 - ", ACTIVATIONS),
-    ("theory/networks/margin_lines.py", "(high - low) / 2.0)[:, None]\n", "(high - low) / 4.0)[:, None]\n", ALONG),
+    ("theory/networks/margin_lines.py", "high - low) / 2.0)[:, None]\n", "high - low) / 4.0)[:, None]\n", SMALL_PROOFS),
     ("theory/networks/margin_lines.py", "(strip.high - strip.low) / 2.0", "(strip.high - strip.low) / 4.0", ALONG),
     ("theory/networks/margin_lines.py", "(low + high) / 2.0)[:, None]", "(low - high) / 2.0)[:, None]", ALONG),
     ("theory/networks/margin_lines.py", "widths[-1] * t[:, None])[1]", "widths[-1] * t[:, None])[0]", ALONG),
     ("theory/networks/margins.py", "math.sqrt(features) if", "1.0 if", STEEPEST),
     ("theory/networks/margins.py", "self.rows - self.rows[y[here]]", "self.rows + self.rows[y[here]]", ALONG),
     ("theory/networks/margins.py", "(right - left).clamp_min", "(2.0 * right - left).clamp_min", ALONG),
-    ("theory/certificates/upper.py", "slope / (2.0 * modulus)", "slope / (4.0 * modulus)", CONCAVE),
-    ("theory/certificates/upper.py", "2.0 * gamma - curvature", "2.0 * gamma + curvature", CONCAVE),
+    ("theory/certificates/upper.py", "slope / (2.0 * modulus)", "slope / (4.0 * modulus)", REPORTS),
+    ("theory/certificates/upper.py", "2.0 * gamma - curvature", "2.0 * gamma + curvature", REPORTS),
     ("theory/certificates/upper.py", "cost = distance.pow(self.power)", "cost = distance", KNAPSACK),
     ("theory/certificates/upper.py", "moved = rest + (distance", "moved = rest - (distance", REPORTS),
     ("theory/certificates/dual.py", "excess) * radius**2", "excess) * radius", DUAL),
@@ -287,11 +285,11 @@ PROOFS = (
     ("theory/certificates/sampling.py", "reach + float(steep) ** 2", "reach - float(steep) ** 2", SAMPLING),
     ("theory/certificates/soundness.py", "reached <= bound + room()", "reached <= 2.0 * bound + room()", SOUND),
     ("theory/certificates/soundness.py", "budget / cost", "0.0", SOUND),
-    ("theory/certificates/mixture.py", "self.weights / self.examples.num_examples,", "self.weights,", WEIGHTS),
+    ("theory/certificates/mixture.py", "self.weights / self.examples.num_examples,", "self.weights,", SMALL_PROOFS),
     ("theory/certificates/other_spaces.py", "linear.weight @ matrix", "linear.weight @ matrix.T", ELSEWHERE),
     ("theory/certificates/rounding.py", "return 4.0 * (max(sizes)", "return 0.0 * (max(sizes)", ("tests/promises",)),
-    ("theory/constants/layer_by_layer.py", "else math.ceil(k / s)", "else k // s", LAYERS),
-    ("theory/constants/layer_by_layer.py", "else second * slope**2", "else second * slope", LAYERS),
+    ("theory/constants/layer_by_layer.py", "else math.ceil(k / s)", "else k // s", SMALL_PROOFS),
+    ("theory/constants/layer_by_layer.py", "else second * slope**2", "else second * slope", SMALL_PROOFS),
     ("theory/constants/layer_by_layer.py", "else curvature * slope**2", "else curvature * slope", LAYERS),
     ("theory/constants/layer_by_layer.py", "(0.25, 0.09623)", "(0.25, 0.048115)", LAYERS),
     ("theory/constants/linear_models.py", "box + self.reach * slope", "box - self.reach * slope", LINEAR),

@@ -7,11 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import wafl
 from tests.oracles import phi as oracles
 from tests.oracles import theory
 from wafl.tasks.losses import CrossEntropy
+from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.constants.layer_by_layer import last_layer
+from wafl.theory.networks.activations import KNOWN
+from wafl.theory.networks.margin_lines import Hidden, Nearby
 from wafl.theory.phi.branch_and_bound import branch
 from wafl.theory.phi.class_pull import Ball
 from wafl.theory.phi.incumbents import settle, value_at
@@ -159,3 +164,80 @@ def test_branch_and_bound_of_two_classes_misses_no_maximum(norm: float) -> None:
     assert (lower.numpy() <= wanted + 1e-6).all()
     assert (upper.numpy() >= wanted - 1e-6).all()
     assert (upper.numpy() <= wanted + 0.05 + 1e-6).all()
+
+
+# margin_lines.py
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_both_lines_of_a_single_unit_hold_up_to_their_distance(kind: type[nn.Module]) -> None:
+    """``f(1.5 x - 1.2)`` from x = 0 by up to 1.6, and minus that; ReLU's own secant is exact at the end."""
+    weight, bias, far, x, rows = (
+        torch.tensor(numbers, dtype=torch.float64)
+        for numbers in ([[1.5]], [-1.2], [1.6], np.linspace(-1.6, 1.6, 3201), [[[1.0], [-1.0]]])
+    )
+    near = Nearby([Hidden(weight, bias, KNOWN[kind], 1.5)], torch.zeros_like(weight), 2)
+    rise = (kind()(1.5 * x + bias) - kind()(bias)) * rows[0]
+    ends = []
+    for offset, slope in near.lines(rows, torch.tensor([0]), far):
+        assert bool((rise <= offset[0][:, None] + slope[0][:, None] * x.abs() + 1e-12).all())
+        ends.append(float(offset[0, 0] + 1.6 * slope[0, 0]))
+    if kind is nn.ReLU:
+        assert ends[0] == pytest.approx(1.5 * 1.6 - 1.2)
+
+
+# mixture.py
+
+
+def test_an_example_of_the_mixture_has_its_part_of_its_clients_weight() -> None:
+    pairs = [(np.zeros((1, 2)), np.array([0])), (np.zeros((3, 2)), np.array([0, 1, 1]))]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=2)
+    mixture = Mixture.of(nn.Linear(2, 2), clients, client_weights=wafl.weights.fixed([0.4, 0.6]))
+    assert mixture.population().shares().tolist() == pytest.approx([0.4, 0.2, 0.2, 0.2])
+
+
+# layer_by_layer.py
+
+
+def one_unit(*weights: float) -> nn.Sequential:
+    """``tanh(... tanh(weights[0] x))``, and a last layer of two outputs."""
+    layers: list[nn.Module] = []
+    for weight in weights:
+        layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        layer.weight.data.fill_(weight)
+        layers += [layer, nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(1, 2, dtype=torch.float64))
+
+
+def slope_and_bend(model: nn.Module) -> tuple[float, float]:
+    found = last_layer(model)
+    assert found is not None
+    return found[1].slope, found[1].bend
+
+
+def test_slope_and_bend_of_single_units_are_those_of_their_second_derivatives() -> None:
+    x = np.linspace(-3.0, 3.0, 60_001)
+    slope, bend = slope_and_bend(one_unit(3.0))
+    first = np.gradient(np.tanh(3.0 * x), x)
+    assert np.abs(first).max() <= slope <= 1.001 * np.abs(first).max()
+    assert np.abs(np.gradient(first, x)).max() <= bend <= 1.001 * np.abs(np.gradient(first, x)).max()
+    slope, bend = slope_and_bend(one_unit(0.5, 4.0))
+    assert slope == pytest.approx(2.0)
+    # |(f g)''| <= |f''| g'^2 + |f'| |g''|, with f = tanh(4 .) and g = tanh(x / 2)
+    assert bend == pytest.approx(0.7699 * 2.0**2 + 4.0 * 0.7699 * 0.5**2)
+    second = np.gradient(np.gradient(np.tanh(4.0 * np.tanh(0.5 * x)), x), x)
+    assert np.abs(second).max() <= bend
+
+
+def test_an_input_counts_in_every_window_that_it_is_in() -> None:
+    """Windows of three every second place: the middle of five is in four of them, and passes on to all."""
+    pool, image = nn.MaxPool2d(3, stride=2), torch.zeros(1, 1, 5, 5, dtype=torch.float64)
+    image[0, 0, 2, 2] = 1.0
+    slope, _ = slope_and_bend(nn.Sequential(pool, nn.Flatten(), nn.Linear(4, 2)))
+    assert slope == pytest.approx(float(pool(image).norm()))
+    conv = nn.Conv2d(1, 1, 3, stride=2, bias=False, dtype=torch.float64)
+    conv.weight.data.fill_(1.0)
+    images = torch.eye(25, dtype=torch.float64).view(25, 1, 5, 5)
+    slope, _ = slope_and_bend(nn.Sequential(conv, nn.Flatten(), nn.Linear(4, 2)))
+    matrix = conv(images).detach().view(25, 4)
+    assert 3.0 < float(torch.linalg.matrix_norm(matrix, ord=2)) <= slope == pytest.approx(6.0)
