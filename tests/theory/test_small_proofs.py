@@ -12,9 +12,10 @@ from torch import Tensor, nn
 import wafl
 from tests.oracles import phi as oracles
 from tests.oracles import theory
-from wafl.tasks.losses import CrossEntropy
+from wafl.tasks.losses import CrossEntropy, SquaredError
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.constants.layer_by_layer import last_layer
+from wafl.theory.constants.linear_models import Domain, at_parameters, over_ball
 from wafl.theory.networks.activations import KNOWN
 from wafl.theory.networks.margin_lines import Hidden, Nearby
 from wafl.theory.phi.branch_and_bound import branch
@@ -241,3 +242,44 @@ def test_an_input_counts_in_every_window_that_it_is_in() -> None:
     slope, _ = slope_and_bend(nn.Sequential(conv, nn.Flatten(), nn.Linear(4, 2)))
     matrix = conv(images).detach().view(25, 4)
     assert 3.0 < float(torch.linalg.matrix_norm(matrix, ord=2)) <= slope == pytest.approx(6.0)
+
+
+# linear_models.py
+
+
+def test_the_largest_output_is_at_a_corner_of_the_box_and_as_far_beyond_as_can_be_reached() -> None:
+    domain = Domain(-1.0, 2.0, input_dim=2, reach=0.5)
+    corners = np.array([[a, b] for a in (-1.0, 2.0) for b in (-1.0, 2.0)])
+    turn = np.linspace(0.0, 2.0 * math.pi, 20_001)
+    reached = corners[:, None] + 0.5 * np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    offset = np.array([0.1, 0.2, 0.3])
+    wanted = (reached.reshape(-1, 2) @ WEIGHT.T + offset).max(0)
+    np.testing.assert_allclose(domain.largest(*tensors(WEIGHT, offset)).numpy(), wanted, rtol=1e-6)
+
+
+def test_the_constants_of_a_squared_error_hold_at_every_point_of_a_box() -> None:
+    """``(w x + b - y)^2`` with ``w = 0.7`` and ``b = 0.2``, x between -1 and 2, and y between -0.5 and 1."""
+    targets = torch.tensor([[-0.5], [1.0]], dtype=torch.float64)
+    weight, bias = (torch.tensor(numbers, dtype=torch.float64) for numbers in ([[0.7]], [0.2]))
+    found = at_parameters(SquaredError(), weight, bias, True, Domain(-1.0, 2.0, 1, targets=targets), 2)
+    x, y = np.meshgrid(np.linspace(-1.0, 2.0, 31), np.linspace(-0.5, 1.0, 16))
+    r = 0.7 * x + 0.2 - y
+    sizes = {
+        "L_z": np.abs(2.0 * 0.7 * r),
+        "L_zz": 2.0 * 0.7**2 * np.ones_like(r),
+        "L_theta": 2.0 * np.abs(r) * np.hypot(x, 1.0),
+        "L_theta_theta": 2.0 * (x**2 + 1.0),
+        "L_theta_z": np.hypot(2.0 * 0.7 * x + 2.0 * r, 2.0 * 0.7),  # of the slope (2 r x, 2 r) in x
+        "max_loss": r**2,
+    }
+    for name, size in sizes.items():
+        assert size.max() <= found[name] * (1.0 + 1e-12) <= 1.5 * size.max(), name
+
+
+def test_two_opposite_rows_share_the_radius_of_the_parameters() -> None:
+    """Two classes and one input: the loss has the slope ``w_1 - w_2`` far out, and ``(w_1 - w_2)^2 / 4`` between."""
+    found = over_ball(CrossEntropy(), 1.5, 2, False, Domain(-1.0, 1.0, 1), 2)
+    turn = np.linspace(0.0, 2.0 * math.pi, 2_001)
+    apart = 1.5 * np.abs(np.cos(turn) - np.sin(turn)).max()
+    assert float(found["L_z"]) == pytest.approx(apart)
+    assert float(found["L_zz"]) == pytest.approx(apart**2 / 4.0)
