@@ -227,7 +227,11 @@ TAIL = of_file("paper_bounds", "the_tail_at_the_squared_distance_is_delta")
 RATE = of_file("convergence_rate", "the_terms_agree_with_a_calculation_by_hand")
 INSIDE = of_file("perturbations", "moves_inside_the_ball_are_within_the_radius_in_w_2")
 SAMPLING = ("tests/theory/test_sampling.py",)
-SOUND = ("tests/theory/test_soundness.py",)
+SOUND = of_file(
+    "soundness",
+    "a_small_ball_is_held_against_a_part_of_what_reaches_far",
+    "rounding_is_allowed_for_and_no_number_is_no_bound",
+)
 ELSEWHERE = ("tests/theory/test_certificates_elsewhere.py",)
 PROOFS = (
     ("theory/phi/linear_model.py", "2.0 * gamma >= self._curvature", "4.0 * gamma >= self._curvature", SMALL_PROOFS),
