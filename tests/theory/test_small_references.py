@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,12 @@ def smooth() -> None:
     curvature = max(float(((one - other) ** 2).sum()) / 2 for one in WEIGHT for other in WEIGHT)
     found = value(UpperBound(), gamma=0.8 * curvature, curvature=curvature)
     torch.testing.assert_close(found, by_brute_force(0.8 * curvature), rtol=0, atol=1e-6)
+    at = X.clone().requires_grad_()
+    loss = cross_entropy(model()(at), Y, reduction="none")
+    (slope,) = torch.autograd.grad(loss.sum(), at)
+    for norm, dual in ((1, math.inf), (math.inf, 1)):  # no ascent: loss + ||slope||_*^2 / (4 gamma - 2 L)
+        wanted = loss.detach() + torch.linalg.vector_norm(slope, dual, dim=1).square() / (4 * 5.0 - 2 * 3.0)
+        torch.testing.assert_close(value(UpperBound(norm), gamma=5.0, curvature=3.0), wanted)
 
 
 def linear() -> None:

@@ -82,6 +82,19 @@ def test_clients_elsewhere_are_asked_what_they_reach() -> None:
         certificates.certificates_of(means, [0.1], question, "", steep, bent, lambda _: room_elsewhere)
 
 
+def test_a_small_ball_is_held_against_a_part_of_what_reaches_far() -> None:
+    """A hundredth of the mass that moves by 10 has moved by 1: it reaches 2, where 1.5 was found."""
+
+    def means(report: object, settings: list[dict[str, float]]) -> Means:
+        far = [setting.get("distance") == 10.0 for setting in settings]
+        return Means([101.0 if each else 1.0 for each in far], [100.0 if each else 0.0 for each in far])
+
+    steep, bent = Constant(0.5, "bound", "by layers"), Constant(math.inf, "bound", "unknown")
+    asked = (means, [1.0, 10.0], certificates.Question(power=1), "", steep, bent, lambda _: room_elsewhere)
+    with pytest.raises(UnsoundError, match=r"radius 1 .* 1\.5 was found .* but 2 was reached"):
+        certificates.certificates_of(*asked)
+
+
 def test_rounding_is_allowed_for_and_no_number_is_no_bound() -> None:
     hold("here", 1.0, 1.0 + 1e-12, lambda: 1e-9)
     hold("here", 1.0, math.nan, lambda: 0.0)
