@@ -109,9 +109,11 @@ def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
     result.unlink(missing_ok=True)
     here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     allowed = sorted(here)[: threads or len(here)]
+    # Peers find nothing of ours but what they are handed.
+    own = os.environ.get("PYTHONPATH", "") if each.command[0] == sys.executable else ""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), _own_path(each)])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), own])),
         "OMP_NUM_THREADS": str(len(allowed) or threads or os.cpu_count() or 1),
         "WAFL_BENCH_BEGAN": str(time.time()),
     }
@@ -129,11 +131,6 @@ def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
     with np.load(result) as file:
         params = {name: file[name] for name in file.files}
     return {**json.loads(done.stdout.strip().splitlines()[-1]), "params": params}
-
-
-def _own_path(each: Contestant) -> str:
-    """The PYTHONPATH of a contestant: peers find nothing of ours but what they are handed."""
-    return os.environ.get("PYTHONPATH", "") if each.command[0] == sys.executable else ""
 
 
 def _row(

@@ -8,6 +8,7 @@ bit.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import warnings
@@ -92,18 +93,14 @@ def finished(data: Sequence[str], methods: Sequence[str], effort: Effort, work: 
     Nothing is trained, and the data sets need not be here; what is not done is listed under ``unfinished``.
     """
     _check_names(data, methods)
-    places = {name: {method: _place(DATA[name], method, effort, work) for method in methods} for name in data}
-    results = {
-        name: {method: unsealed(path.read_bytes()) for method, path in paths.items() if path.is_file()}
-        for name, paths in places.items()
-    }
-    unfinished = {name: [method for method in methods if method not in found] for name, found in results.items()}
-    return _numbers(
-        effort,
-        {name: found for name, found in results.items() if found},
-        {},
-        {name: missing for name, missing in unfinished.items() if missing},
-    )
+    results, unfinished = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    for name, method in itertools.product(data, methods):
+        path = _place(DATA[name], method, effort, work)
+        if path.is_file():
+            results.setdefault(name, {})[method] = unsealed(path.read_bytes())
+        else:
+            unfinished.setdefault(name, []).append(method)
+    return _numbers(effort, results, {}, unfinished)
 
 
 def _check_names(data: Sequence[str], methods: Sequence[str]) -> None:
@@ -140,16 +137,12 @@ def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[st
         return unsealed(path.read_bytes())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        made = _made(data, method, effort)
+        best = _tuned(data, method, effort)
+        rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
+    made = {"setting": describe(best.setting), "why": best.why, "splits": rows}
     work.mkdir(parents=True, exist_ok=True)
     write_whole(path, sealed(made))
     return made
-
-
-def _made(data: NaturalData, name: str, effort: Effort) -> dict[str, Any]:
-    best = _tuned(data, name, effort)
-    rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
-    return {"setting": describe(best.setting), "why": best.why, "splits": rows}
 
 
 def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:

@@ -89,8 +89,8 @@ def _attacked(numbers: Numbers, axes: Any) -> None:
         lines = {label: means(tested(numbers, first, label=label), "attacked", value) for label in labels}
         _lines(panel, lines, methods, scale=100.0)
         panel.set_xticks([100.0 * share for share in sorted({row["attacked"] for row in tested(numbers, first)})])
-        panel.set_xlabel(f"attacked clients (%), {first}, epsilon {numbers['tests'][first]['epsilon']:g}")
-        panel.set_ylabel(name)
+        size = numbers["tests"][first]["epsilon"]
+        panel.set(xlabel=f"attacked clients (%), {first}, epsilon {size:g}", ylabel=name)
 
 
 def _by_gamma(numbers: Numbers, axes: Any) -> None:
@@ -112,8 +112,7 @@ def _by_gamma(numbers: Numbers, axes: Any) -> None:
             panel.axvline(match, color="#888888", linestyle=":", label="radius closest\nto the attack's")
         if any("gamma" in row for row in numbers["rows"]):
             _logarithmic(panel.xaxis)
-        panel.set_xlabel("gamma")
-        panel.set_ylabel(name)
+        panel.set(xlabel="gamma", ylabel=name)
 
 
 def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None = None) -> None:
@@ -169,8 +168,7 @@ def _by_round(numbers: Numbers, axes: Any) -> None:
                     list(points), [m.value for m in points.values()], dash, color=color, marker=".",
                     label=f"{method}, {what}",
                 )  # fmt: skip
-        panel.set_xlabel("round")
-        panel.set_ylabel(name)
+        panel.set(xlabel="round", ylabel=name)
 
 
 FIGURES: dict[str, Callable[[Numbers, Any], None] | None] = {

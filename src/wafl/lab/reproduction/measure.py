@@ -41,9 +41,8 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
         assert clients is not None
         kept = study.run_folder(entry, point) / "tested.json"
         for name, test in tests.items():
-            if point["seed"] not in test.get("seeds", [point["seed"]]):
-                continue
-            rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
+            if point["seed"] in test.get("seeds", [point["seed"]]):
+                rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
     return rows
 
 

@@ -202,8 +202,8 @@ def _refuse_code(found: Experiment, part: Part, where: Path) -> None:
 def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:
     """The rows of a method of which no trial could be trained to the end."""
     method = next(method for method in part.experiment.methods if method.label == name)
-    kind = make_entry(method, part.experiment.schedule).method.name
-    about = {"label": kind if name == kind.lower() else name, "entry": name, "method": kind}
+    entry = make_entry(method, part.experiment.schedule)
+    about = {"label": entry.title, "entry": name, "method": entry.method.name}
     return [{**about, "seed": seed, "diverged": reason} for seed in part.experiment.seeds]
 
 
