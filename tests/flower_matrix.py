@@ -208,7 +208,7 @@ def link_restarted(base: Path) -> str:
         stage.start_all()
         run = stage.submit()
         stage.wait_for_rounds(2)
-        stage.loopback.kill_link()
+        stage.loopback.link.kill()
         done = stage.rounds_done()
         time.sleep(2.0)
         stage.loopback.restart_link()

@@ -73,7 +73,7 @@ def test_given_again_it_gives_the_same_bits_and_trains_nothing(tmp_path: Path, m
 
     first = make("one")
     assert make("two") == first
-    monkeypatch.setattr(board, "_made", lambda *_: 1 / 0)
+    monkeypatch.setattr(board, "_tuned", lambda *_: 1 / 0)
     assert make("one") == first
     kept = board.finished(["turned-digits", "pols"], ["FedAvg", "WAFL", "AFL"], LITTLE, tmp_path / "one")
     assert kept["results"] == json.loads(first)["results"]

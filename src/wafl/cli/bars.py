@@ -24,7 +24,7 @@ PAUSE = 10.0
 """Seconds between two lines, if the output goes to a file."""
 
 Mode = Literal["bars", "quiet", "json"]
-"""What is said during training: bars (or lines, in a file), nothing, or one JSON object per line."""
+"""What is printed during training: bars (or lines, in a file), nothing, or one JSON object per line."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pace:
 
     @property
     def numbers(self) -> str:
-        """In words, as far as they are known.
+        """The numbers in words, as far as they are known.
 
         >>> Pace("WAFL", 5, 10, 2.5, 2.0, 0.4312, 0.912, 0.25).numbers
         '2.5 rounds/s, 0:00:02 left, loss 0.4312, accuracy 91.2%, radius 0.25'
@@ -58,7 +58,7 @@ class Pace:
 
 
 def rounds_display(console: Console, *, disable: bool = False) -> Progress:
-    """Bars of rounds: how many of how many, for how long, and the numbers of the last round."""
+    """A display of bars of rounds: how many of how many, for how long, and the numbers of the last round."""
     return Progress(
         TextColumn("{task.description:<10}", markup=False),
         BarColumn(bar_width=20),
@@ -73,14 +73,9 @@ def rounds_display(console: Console, *, disable: bool = False) -> Progress:
 
 
 class Bars(Callback):
-    """One bar per method of a study that is not done yet: the rounds of one run, as the mean over its runs.
+    """A callback with one bar per method of a study that is not done yet: the mean number of rounds over its runs.
 
     If the console is no terminal, a line is printed now and then instead.
-
-    Args:
-        study: what is trained.
-        console: where to.
-        mode: what to say.
     """
 
     def __init__(self, study: Study, console: Console, mode: Mode = "bars") -> None:
@@ -90,13 +85,7 @@ class Bars(Callback):
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
         self._totals = {entry.name: study.plan.num_rounds(entry) // self._runs[entry.name] for entry in pending}
         self._bars = {
-            entry.name: self.display.add_task(
-                entry.method.name if entry.name == entry.method.name.lower() else entry.name,
-                total=None,
-                start=False,
-                numbers="",
-            )
-            for entry in pending
+            entry.name: self.display.add_task(entry.title, total=None, start=False, numbers="") for entry in pending
         }
         self._coming = iter(self._bars)
         self._training = ""

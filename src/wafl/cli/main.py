@@ -40,13 +40,13 @@ COMMANDS = {
     "leaderboard": "Rank methods on natural clients: people, places and domains that no training has seen.",
     "flower": "Flower: an experiment as a Flower app, and what a deployment needs.",
 }
-"""The first line of each command's help; ``wafl.cli.<command>`` holds the command, or the group ``<command>_app``."""
+"""The first line of each command's help; its file in ``commands/`` has the command, or the group ``<command>_app``."""
 
 LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
 
 
 class _Commands(TyperGroup):
-    """Loads a command when it is called; a list of commands shows their names and first lines alone."""
+    """A group that loads a command when it is called; a list of commands shows their names and first lines alone."""
 
     _listing = False
 

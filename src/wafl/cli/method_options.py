@@ -19,7 +19,7 @@ PANEL = "Options of the methods (without a file)"
 
 
 def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
-    """By name of an option: the methods that have it, each with its own description."""
+    """The methods that have an option, by the option's name, each with its own description of it."""
     found: dict[str, dict[str, Option]] = {}
     for method, preset in METHODS.items():
         for name, option in options_of(preset.options).items():
@@ -29,7 +29,7 @@ def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
 
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one flag per option of any method; those that are given reach it as ``options``.
+    """The command with one more flag per option of any method; those that are given reach it as ``options``.
 
     A flag that the command has itself keeps its meaning.
     """
@@ -55,25 +55,22 @@ def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
 def read_options(options: dict[str, Any]) -> dict[str, Any]:
     """The values of the flags as methods take them: a choice or a box is made of numbers instead of its text."""
     known = method_options(())
-    return {name: _read(name, value, known[name]) for name, value in options.items()}
+    texts = {name: _as_text(name, known[name]) for name in options}
+    return {name: value if (text := texts[name]) is None else text[1](value) for name, value in options.items()}
 
 
-def _read(name: str, value: Any, owners: Mapping[str, Option]) -> Any:
-    if any(isinstance(option.limits, Box) for option in owners.values()):
-        return read_bounds(value)
-    if any(isinstance(option.limits, Shaped) for option in owners.values()):
-        return read_shape(value)
-    choices = _choices(owners)
-    if choices:
-        return parse_choice(name, value, choices)
-    word = _word(owners)
-    return value if word is None else parse_number(name, value, word)
-
-
-def _choices(owners: Mapping[str, Option]) -> list[float]:
-    """The values that an option may have in any method, if they are a few."""
+def _as_text(name: str, owners: Mapping[str, Option]) -> tuple[str, Callable[[str], Any]] | None:
+    """How an option is given as text, for the help, and a function that reads it; None if its type says so already."""
     limits = [option.limits for option in owners.values()]
-    return list(dict.fromkeys(value for each in limits if isinstance(each, Choice) for value in each.values))
+    choices = list(dict.fromkeys(value for each in limits if isinstance(each, Choice) for value in each.values))
+    word = next((each.word for each in limits if isinstance(each, Range) and each.word is not None), None)
+    if choices:
+        return f"[{'|'.join(f'{value:g}' for value in choices)}]", lambda text: parse_choice(name, text, choices)
+    if word is not None:
+        return f"[NUMBER|{word}]", lambda text: parse_number(name, text, word)
+    if any(isinstance(each, Box) for each in limits):
+        return "[data|none|LOW,HIGH]", read_bounds
+    return ("[clients|NUMBER,NUMBER,...]", read_shape) if any(isinstance(each, Shaped) for each in limits) else None
 
 
 def parse_choice(name: str, text: str, values: Collection[float]) -> float:
@@ -82,12 +79,6 @@ def parse_choice(name: str, text: str, values: Collection[float]) -> float:
     if text not in names:
         raise ValueError(f"{name}={text} must be one of {', '.join(names)}")
     return names[text]
-
-
-def _word(owners: Mapping[str, Option]) -> str | None:
-    """What an option may be in some method instead of a number."""
-    limits = [option.limits for option in owners.values()]
-    return next((each.word for each in limits if isinstance(each, Range) and each.word is not None), None)
 
 
 def parse_number(name: str, text: str, word: str) -> float | str:
@@ -100,16 +91,8 @@ def parse_number(name: str, text: str, word: str) -> float | str:
 
 def _flag(name: str, owners: Mapping[str, Option]) -> Any:
     """The annotation of a flag: its type, and a help text that says which methods have it."""
-    first, choices = next(iter(owners.values())), _choices(owners)
-    kind, metavar = first.kind, None
-    if choices:
-        kind, metavar = str, f"[{'|'.join(f'{value:g}' for value in choices)}]"
-    elif (word := _word(owners)) is not None:
-        kind, metavar = str, f"[NUMBER|{word}]"
-    elif isinstance(first.limits, Box):
-        kind, metavar = str, "[data|none|LOW,HIGH]"
-    elif isinstance(first.limits, Shaped):
-        kind, metavar = str, "[clients|NUMBER,NUMBER,...]"
+    given = _as_text(name, owners)
+    kind, metavar = (next(iter(owners.values())).kind, None) if given is None else (str, given[0])
     methods: dict[str, list[str]] = {}
     for method, option in owners.items():
         methods.setdefault(option.doc, []).append(method)

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 GONE = {errno.EPIPE, errno.EIO, errno.ESHUTDOWN}
-"""The reader of a pipe has left, as ``head`` does, or the terminal was closed."""
+"""The errors of a pipe whose reader has left, as ``head`` does, or of a terminal that was closed."""
 
 
 @contextmanager
 def lasting_output() -> Generator[None, None, None]:
-    """Whatever is printed in the block goes nowhere once its reader is gone; what cannot be encoded becomes ``?``."""
+    """A block whose output goes nowhere once its reader is gone; what cannot be encoded becomes ``?``."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Lasting(stream)) for stream in before)
     try:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer import Option
 
+from wafl.base.errors import DivergedError, TrainingWarning
+from wafl.cli.terminal import make_console, say
+
 if TYPE_CHECKING:
-    from wafl.cli.bars import Bars
     from wafl.studies.study import Study
 
 
@@ -25,24 +32,9 @@ Serve = Annotated[bool, Option("--serve", help="Show the study in a browser whil
 
 
 def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
-    """Train what is not done yet and show what it gave; exits if it was interrupted or a run diverged.
-
-    Args:
-        study: what to train.
-        quiet: whether to print nothing but warnings and errors.
-        as_json: whether to print JSON, one object per line.
-        serve: whether to show the study in a browser meanwhile.
-    """
-    import json
-    import shlex
-    import warnings
-
-    from rich.markup import escape
-
-    from wafl.base.errors import DivergedError, TrainingWarning
+    """Train what is not done yet of a study, and show what it gave; exits if it was interrupted or a run diverged."""
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
-    from wafl.cli.terminal import make_console, say
     from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
     from wafl.studies.pages.figures import draw_figures
 
@@ -64,7 +56,12 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     ):
         warnings.simplefilter("default", TrainingWarning)
         try:
-            results = _run(study, bars)
+            if study.plan.experiment.engine == "flower-sim":
+                from wafl.flower.ops.simulation import simulate
+
+                results = simulate(study, bars.show)
+            else:
+                results = study.run([bars])
         except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
             command = f"wafl resume {shlex.quote(str(path))}"
@@ -98,13 +95,10 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
 
 @contextmanager
 def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
-    """The study as a live page while it trains, if that is wanted."""
+    """A block in which a study is also a live page, if that is wanted."""
     if not wanted:
         yield
         return
-    from threading import Thread
-
-    from wafl.cli.terminal import say
     from wafl.studies.pages.live import make_server
 
     with make_server(path) as server:
@@ -117,16 +111,8 @@ def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
 
 
 def exit_if_diverged(results: Mapping[str, Any]) -> None:
-    """Let scripts tell a study whose runs all finished from one in which some diverged."""
+    """Exit with a status of its own if some run diverged, so that scripts can tell."""
     from wafl.studies.study import diverged
 
     if diverged(results):
         raise typer.Exit(SOME_DIVERGED)
-
-
-def _run(study: Study, bars: Bars) -> dict[str, Any]:
-    if study.plan.experiment.engine != "flower-sim":
-        return study.run([bars])
-    from wafl.flower.ops.simulation import simulate
-
-    return simulate(study, bars.show)

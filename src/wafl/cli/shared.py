@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
+
+from wafl.base.errors import DivergedError, TooFewRepliesError, UnboundedError
+from wafl.base.visible import visible
+from wafl.cli.terminal import say
 
 if TYPE_CHECKING:
     from wafl.config.plan import Plan
@@ -23,10 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def one_line_errors() -> Generator[None, None, None]:
-    """Report bad input, or training that cannot go on, in one line instead of a traceback; the exit status is 2."""
-    from wafl.base.errors import DivergedError, TooFewRepliesError, UnboundedError
-    from wafl.cli.terminal import say
-
+    """A block that reports bad input, or training that cannot go on, in one line, and exits with status 2."""
     try:
         yield
     except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
@@ -61,11 +63,7 @@ Trust = Annotated[
 
 @contextmanager
 def reading(trust: bool) -> Generator[None, None, None]:
-    """Errors and warnings in one line; code that a study names runs only with ``--trust``, or if somebody says so."""
-    import warnings
-
-    from wafl.base.visible import visible
-    from wafl.cli.terminal import say
+    """A block with errors and warnings in one line; code that a study names runs only with ``trust``, or if allowed."""
     from wafl.config.own_code import asking
 
     def allow(what: str) -> bool:
@@ -81,7 +79,7 @@ def on_a_terminal() -> bool:
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
-    """A run, or of a study the first run of each method that did not diverge, by name.
+    """The runs that a folder is or holds, by name: of a study, the first run of each method that did not diverge.
 
     Your own model is built as its experiment says.
     """
@@ -114,9 +112,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
-    """``at_most`` so many runs of each method that did not diverge; the others are named on stderr."""
-    from wafl.cli.terminal import say
-
+    """The runs of each method that did not diverge, ``at_most`` so many; the others are named on stderr."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
     single = (folder / "run.json").exists()
@@ -143,12 +139,12 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
 
 
 def _seed_folders(method: Path) -> list[Path]:
-    """Where the runs of the other seeds are: the first seed's is in the method's own folder."""
+    """The folders of the other seeds' runs: the first seed's run is in the method's own folder."""
     return sorted((path.parent for path in method.glob("seed-*/run.json")), key=by_number)
 
 
 def by_number(path: Path) -> list[str | float]:
-    """Sorts names with numbers in them by the numbers: gamma=2 before gamma=10."""
+    """The key that sorts names with numbers in them by the numbers: gamma=2 before gamma=10."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", path.name)  # text and numbers in turn
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
@@ -218,9 +214,7 @@ def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
 
 
 def _say_what_is_unfinished(folder: Path) -> None:
-    """Whoever reads a study's table must know which methods are not in it yet, or not to the end."""
-    from wafl.cli.terminal import say
-
+    """Say which methods of a study are not in its table yet, or not to the end."""
     study = _study_of(folder)
     names = [] if study is None else study.unfinished()
     if names:

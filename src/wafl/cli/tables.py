@@ -30,7 +30,7 @@ from wafl.weights import TransportWeights
 
 
 def comparison(results: Mapping[str, Any]) -> Group:
-    """One row per method: on clean data and with ever more attacked clients, the worst client, the time.
+    """A table with one row per method: on clean data and with ever more attacked clients, the worst client, the time.
 
     Runs that diverged are counted in the table and explained below it.
     """
@@ -63,7 +63,7 @@ def comparison(results: Mapping[str, Any]) -> Group:
 
 
 def _generalization(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
-    """By method and share of attacked clients: training, test and unseen data, and the gaps between them."""
+    """A table by method and share of attacked clients: training, test and unseen data, and the gaps between them."""
     shares = any(share for _, share in rows)
     gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
     if shares:  # no room for both
@@ -90,7 +90,7 @@ def _generalization(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy:
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
-    """What the numbers are."""
+    """What a table says below about its numbers."""
     seeds = len(results["seeds"])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     if some_diverged:
@@ -103,7 +103,7 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
 
 
 def tuned_settings(tuning: Tuning) -> Table:
-    """One row per method: the setting that was chosen, and why."""
+    """A table with one row per method: the setting that was chosen, and why."""
     table = plain_table("method", "chosen", "why")
     for column in table.columns[:2]:
         column.no_wrap = True
@@ -117,7 +117,7 @@ def tuned_settings(tuning: Tuning) -> Table:
 
 
 def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
-    """A mean and its deviation: percents with one digit after the point, losses with three significant digits."""
+    """The text of a mean and its deviation: percents with one digit after the point, losses with three digits."""
     digits = ".1f" if accuracy else ".3g"
     spread = f"±{value['std']:{'.1f' if accuracy else '.2g'}}" if len(value["seeds"]) > 1 else ""
     text = f"{value['mean']:{digits}}{spread}"
@@ -143,7 +143,7 @@ def scores(comparison: Comparison, clients: Federation) -> Group:
 
 
 def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> list[Table]:
-    """The scores, and below them, if clients were held out of training, those of the unseen clients."""
+    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
     three: dict[tuple[str, str], Mapping[str, Any]] = {}
     for run, shares in runs.items():
         for share, found in shares.items():
@@ -154,7 +154,7 @@ def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]
 
 
 def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> Table:
-    """One row per run and share of attacked clients: what all clients score together, one by one and at worst."""
+    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
     numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
     table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
     for run, shares in runs.items():
@@ -198,7 +198,7 @@ class _Name:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Accuracies in percent, losses with three digits; ``percent`` if accuracies are given in percent already."""
+    """How numbers are shown: losses with three digits, accuracies in percent (``percent`` if they are given so)."""
 
     accuracy: bool
     percent: bool = False
@@ -216,7 +216,7 @@ class _Shown:
 
 
 def verification(file: Path, found: Verification) -> Table:
-    """One row per line of a certificate: recomputed, attested or wrong."""
+    """A table with one row per line of a certificate: recomputed, attested or wrong."""
     signed = "signed by the owner of the key" if found.signed else "no signature was checked"
     caption = "attested: on the word of whoever issued the file."
     table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
@@ -227,7 +227,7 @@ def verification(file: Path, found: Verification) -> Table:
 
 
 def audited(file: Path, found: Audit) -> Table:
-    """One row per label of a site: its distance next to that of a resample, what is certified and what is measured."""
+    """A table with one row per label of a site: its distance, that of a resample, what is certified and measured."""
     table = plain_table(
         *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
         title=f"{file}: {found.norm} distance from the federation, {found.unit}",
@@ -273,7 +273,7 @@ def dense_table(first: str, numbers: Sequence[str], *, title: str = "", caption:
 
 
 def studies(folders: Sequence[StudyFolder]) -> Table:
-    """One row per study: status, methods done, and the best of them on the hardest data it was tested on."""
+    """A table with one row per study: status, methods done, and the best on the hardest data it was tested on."""
     table = plain_table("study", "status", "started", "methods", "best")
     colors = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
     for folder in folders:
@@ -311,7 +311,7 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
-    """One row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
+    """A table with one row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
     aim = f"to {target}" if target else "of the mixture to it"
     table = plain_table(
         *("", ">examples", ">W_2", *(f">{result.rule}" for result in found)),

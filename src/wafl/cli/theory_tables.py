@@ -16,7 +16,7 @@ from wafl.theory.guarantees import Promised
 
 
 def promises(name: str, certificates: Certificates, radius: float, found: Sequence[Promised]) -> Table:
-    """One row per promise: to whom, with which probability, and how loose it is."""
+    """A table with one row per promise: to whom, with which probability, and how loose it is."""
     what = "error rate" if certificates.metric == "error" else "expected loss"
     table = plain_table(
         *("", ">at most", ">probability", "how loose, or why there is no promise"),
@@ -31,14 +31,14 @@ def promises(name: str, certificates: Certificates, radius: float, found: Sequen
 
 
 def theory_of(name: str, run: Run, summary: Summary) -> Group:
-    """A run's constants, what follows from them, and every bound with its terms."""
+    """Tables of a run's constants, of what follows from them, and of every bound with its terms."""
     return Group(_constants(name, summary), _consequences(run, summary), _bounds(summary))
 
 
 def _constants(name: str, summary: Summary) -> Table:
     here, ball = summary.here, summary.ball
     low, high = here.data_bounds
-    caption = f"Inputs in [{low:g}, {high:g}], which the objective may leave by {here.reach:.3g}; " + (
+    caption = f"Inputs in [{low:g}, {high:g}], which moved examples may leave by {here.reach:.3g}; " + (
         "no bounded set of parameters: this model is not linear"
         if ball is None
         else f"parameters with norm at most {ball.params_radius:.4g}"
@@ -82,7 +82,7 @@ def _bounds(summary: Summary) -> Table:
 
 
 def certificates(name: str, certificates: Certificates) -> Table:
-    """One row per radius: what is certified, what is reached, and the gap between them."""
+    """A table with one row per radius: what is certified, what is reached, and the gap between them."""
     needed = "L_z" if certificates.power == 1 else "L_zz"
     label = "proven" if certificates.proven else f"an estimate: no bound on {needed} is known for this model"
     simple = "proven" if certificates.simple_proven else "an estimate"

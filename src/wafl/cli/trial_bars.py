@@ -13,7 +13,7 @@ from wafl.tuning.tune import Search
 
 
 class TrialBars(Callback):
-    """One bar per method that is not done yet; the rounds of all its trials count."""
+    """A callback with one bar per method that is not done yet; the rounds of all its trials count."""
 
     def __init__(self, search: Search, known: Collection[str], console: Console) -> None:
         self.display = rounds_display(console)

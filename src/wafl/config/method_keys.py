@@ -84,7 +84,7 @@ Center = Annotated[
 
 
 def _tag(value: Any, key: str, known: Collection[str]) -> Any:
-    """Which of several tables is meant, by the value of one key."""
+    """The tag of the table that is meant, by the value of one key."""
     name = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
     return OWN if isinstance(name, str) and name not in known and ":" in name else name
 
@@ -112,25 +112,24 @@ def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
     return Annotated[reduce(or_, tagged), Discriminator(lambda value: _tag(value, key, tables))]
 
 
-_OPTIMIZER = _tables("optimizer", OPTIMIZERS)
-PART_TABLES = {
-    "client_weights": _tables("client_weights", RULES, {CENTER: Center}),
-    "server": _tables("server", {**OPTIMIZERS, **AGGREGATES}, {"optimizer": _chosen(_OPTIMIZER, "kind")}),
-    "optimizer": _OPTIMIZER,
-    "local": _tables("local", LOCAL_STEPS),
+KINDS: dict[str, Mapping[str, Any]] = {
+    "client_weights": RULES,
+    "server": {**OPTIMIZERS, **AGGREGATES},
+    "optimizer": OPTIMIZERS,
+    "local": LOCAL_STEPS,
 }
-"""The tables of each part of a method that has its own, by their ``kind``; the optimizer is a part of the server."""
-
-
-def _rule_branch(value: Any) -> str:
-    return "table" if isinstance(value, dict | Section) else value_or_list(value)
+"""The parts of a method that have tables of their own, by slot and kind; the optimizer is a part of the server."""
+_OPTIMIZER = _tables("optimizer", OPTIMIZERS)
+_INSIDE = {"client_weights": {CENTER: Center}, "server": {"optimizer": _chosen(_OPTIMIZER, "kind")}}
+PART_TABLES = {slot: _tables(slot, kinds, _INSIDE.get(slot)) for slot, kinds in KINDS.items()}
+"""The tables of each such part, by slot and kind."""
 
 
 Rule = Annotated[
     Annotated[str, BeforeValidator(_known_rule), Tag("value")]
     | Annotated[list[NotNegative], Tag("list")]
     | Annotated[_chosen(PART_TABLES["client_weights"], "kind"), Tag("table")],
-    Discriminator(_rule_branch),
+    Discriminator(lambda value: "table" if isinstance(value, dict | Section) else value_or_list(value)),
 ]
 """A rule for the client weights by name, its table, one weight per client, or your own function that returns a rule."""
 

@@ -89,7 +89,9 @@ def _load(name: str, folder: Path) -> None:
     known = sys.modules.get(name)
     if file is None or getattr(known, "__file__", None) == str(file):
         return
-    if (known is not None and name not in _loaded) or _is_library(name):
+    places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    library = name in sys.stdlib_module_names or PathFinder.find_spec(name, list(places)) is not None
+    if (known is not None and name not in _loaded) or library:
         raise ConfigError(f"{file} has the name of an installed library: rename your module")
     for other in [other for other in sys.modules if other.partition(".")[0] == name]:
         del sys.modules[other]
@@ -100,17 +102,11 @@ def _load(name: str, folder: Path) -> None:
     sys.modules[name] = module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except ImportError as error:
+    except BaseException as error:
         del sys.modules[name]
-        raise ConfigError(f"{file} cannot be imported: {error}") from error
-    except BaseException:
-        del sys.modules[name]
+        if isinstance(error, ImportError):
+            raise ConfigError(f"{file} cannot be imported: {error}") from error
         raise
-
-
-def _is_library(name: str) -> bool:
-    places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return name in sys.stdlib_module_names or PathFinder.find_spec(name, list(places)) is not None
 
 
 _ask: ContextVar[Callable[[str], bool]] = ContextVar("ask", default=lambda _: False)

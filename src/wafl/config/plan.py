@@ -22,7 +22,7 @@ from wafl.base.errors import ConfigError
 from wafl.base.extras import require
 from wafl.callbacks import EVALUATED
 from wafl.config import experiment as config
-from wafl.config.method_keys import CENTER, PARTS, MethodTable, OwnMethod
+from wafl.config.method_keys import CENTER, KINDS, PARTS, MethodTable, OwnMethod
 from wafl.config.own_code import imported, imports, own_code
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
@@ -35,13 +35,11 @@ from wafl.engine.privacy.mechanism import PrivateClients, check_private
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.evaluation.evaluate import present_clients
-from wafl.local import LOCAL_STEPS
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.objectives.surrogate import single_lane
 from wafl.results.history import NUMBERS
 from wafl.rounds.admission import Tolerance
-from wafl.servers import AGGREGATES, OPTIMIZERS
 from wafl.tasks.inputs import Inputs
 
 SCHEDULE = tuple(config.Schedule.model_fields)
@@ -63,6 +61,11 @@ class Entry:
     grid: dict[str, list[Any]]
     schedule: dict[str, Any]
     own: Callable[..., Method] | None = None
+
+    @property
+    def title(self) -> str:
+        """What tables call the method: its own name, unless the file gives it another."""
+        return self.method.name if self.name == self.method.name.lower() else self.name
 
     def specs(self, seeds: Sequence[int]) -> list[Spec]:
         """One run for every combination of what is swept, the seed varying fastest."""
@@ -233,7 +236,7 @@ def _check_stopping(experiment: config.Experiment) -> None:
 
 
 def make_clients(data: config.Data) -> Federation:
-    """All clients, those that never train included."""
+    """The federation of all clients of an experiment, those that never train included."""
     if data.source is not None:
         clients = imported("data.source", data.source)()
         if not isinstance(clients, Federation):
@@ -266,7 +269,7 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
 
 
 def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
-    """A method, what is swept of it, and its schedule."""
+    """The entry of a method's table: the method, what is swept of it, and its schedule."""
     own = _own(entry) if isinstance(entry, OwnMethod) else None
     method, swept = _make_method(entry) if own is None else (own(), _lists(cast("OwnMethod", entry).options))
     schedule = {**_common(entry, method, common), **_said(entry, SCHEDULE)}
@@ -317,7 +320,7 @@ def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
         options[CENTER] = _center(getattr(entry, CENTER))
     for slot in ("server", "local"):
         if (table := getattr(entry, slot, None)) is not None:
-            options[slot] = _part(f"{entry.label}.{slot}", KINDS[slot], table)
+            options[slot] = _part(f"{entry.label}.{slot}", slot, table)
     try:
         return METHODS[entry.method](**options), swept
     except TypeError as error:  # your own part is not one
@@ -336,24 +339,16 @@ def _firsts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[0] if isinstance(value, list) else value for name, value in options.items()}
 
 
-KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "server": {**OPTIMIZERS, **AGGREGATES},
-    "optimizer": OPTIMIZERS,
-    "local": LOCAL_STEPS,
-}
-"""The parts of a method that have tables of their own, by slot and kind."""
-
-
-def _part(key: str, kinds: Mapping[str, Callable[..., Any]], table: Any) -> Any:
+def _part(key: str, slot: str, table: Any) -> Any:
     """A part of a method from its table; your own is made by the function that it names."""
-    if table.kind not in kinds:
+    if table.kind not in KINDS[slot]:
         return imported(f"{key}.kind", table.kind)(**table.options)
     options = table.model_dump(exclude_none=True, exclude={"kind", "optimizer"})
     if (inner := getattr(table, "optimizer", None)) is not None:
-        options["optimizer"] = _part(f"{key}.optimizer", KINDS["optimizer"], inner)
+        options["optimizer"] = _part(f"{key}.optimizer", "optimizer", inner)
     if CENTER in options:
         options[CENTER] = _center(options[CENTER])
-    return kinds[table.kind](**options)
+    return KINDS[slot][table.kind](**options)
 
 
 def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict[str, Any]:
@@ -377,7 +372,7 @@ def _weights(rule: Any, step: float | None) -> dict[str, Any]:
     elif isinstance(rule, str):
         made = weights.RULES[rule]() if rule in weights.RULES else imported("client_weights", rule)()
     else:
-        made = _part("client_weights", weights.RULES, rule)
+        made = _part("client_weights", "client_weights", rule)
     if step is not None:
         if not isinstance(made, weights.ClientWeights) or not made.climbs:
             raise ConfigError("weights_step needs client_weights = 'agnostic' or 'snapshot', which learn the weights")

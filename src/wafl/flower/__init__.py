@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wafl.base.extras import require
@@ -20,12 +21,6 @@ require("flwr", extra="flower", what="wafl.flower")
 
 def __getattr__(name: str) -> Any:
     # Every message to a client starts a process, which must not wait for imports that it does not need.
-    if name == "WAFL":
-        from wafl.flower.app.strategy import WAFL
-
-        return WAFL
-    if name == "train":
-        from wafl.flower.app.training import train
-
-        return train
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"wafl.flower.app.{'strategy' if name == 'WAFL' else 'training'}"), name)

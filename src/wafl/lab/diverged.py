@@ -7,7 +7,7 @@ from typing import Any
 
 
 def diverged(numbers: Mapping[str, Any]) -> dict[str, str]:
-    """The reason by the line's label, which says how many of its seeds diverged if not all did."""
+    """Why runs diverged, by their label, which also says how many of its seeds diverged if not all did."""
     rows = [row for row in numbers["rows"] if "label" in row]
     reasons: dict[str, dict[int, str]] = {}
     for row in rows:

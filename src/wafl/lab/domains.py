@@ -6,7 +6,9 @@ domain has at most :data:`LIMIT` training examples: client weights by size are t
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, partial
+from pathlib import Path
 
 import torch
 
@@ -14,7 +16,9 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_clients
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
+from wafl.data.named.cache import locate
 from wafl.data.named.domains import Domains, domains
+from wafl.data.named.natural import NATURAL
 from wafl.shifts import rotation
 
 LIMIT = 6000
@@ -23,42 +27,24 @@ TASKS = {
     "to_svhn": ("mnist", "usps", "svhn"),
     "to_mnist": ("usps", "svhn", "mnist"),
 }
-"""By the name of the function that makes the clients: the two sources and the target."""
+"""The two sources and the target of each task, by the name of the function that makes its clients."""
+TURNED = "turned_digits"
 ANGLES = (0.0, 25.0, 50.0)
 """In degrees, of the digits that stand in for the three domains: two sources, and a target that is turned further."""
 
 
-def to_usps() -> Federation:
-    """MNIST and SVHN as clients."""
-    return task("to_usps").clients
-
-
-def to_svhn() -> Federation:
-    """MNIST and USPS as clients."""
-    return task("to_svhn").clients
-
-
-def to_mnist() -> Federation:
-    """USPS and SVHN as clients."""
-    return task("to_mnist").clients
-
-
-def turned_digits() -> Federation:
-    """Upright and turned digits as clients."""
-    return _turned().clients
-
-
 def clients_of(name: str) -> Federation:
     """The clients of a task, by the name of the function that makes them."""
-    return _turned().clients if name == "turned_digits" else task(name).clients
+    return task(name).clients
+
+
+to_usps, to_svhn, to_mnist, turned_digits = (partial(clients_of, name) for name in (*TASKS, TURNED))
+"""The functions that experiment files name: each returns the clients of its task."""
 
 
 def target_of(source: str | None) -> Federation | None:
     """The target that belongs to clients; None if they are tested on their own data."""
-    if source is None:
-        return None
-    name = source.rpartition(":")[2]
-    return _turned().target if name == "turned_digits" else task(name).target
+    return None if source is None else task(source.rpartition(":")[2]).target
 
 
 def data_sets(source: str) -> list[str]:
@@ -66,15 +52,21 @@ def data_sets(source: str) -> list[str]:
     return list(TASKS.get(source.rpartition(":")[2], ("digits",)))
 
 
+def missing(names: Iterable[str], folder: Path) -> str | None:
+    """The first of these data sets that is not in the data folder; nothing is downloaded."""
+    for name in names:
+        here = NATURAL[name].find(folder) if name in NATURAL else name == "digits" or locate(name, folder)
+        if not here:
+            return name
+    return None
+
+
 @cache
 def task(name: str) -> Domains:
-    *sources, target = TASKS[name]
-    return domains(sources, target, preprocess="unit", limit=LIMIT)
-
-
-@cache
-def _turned() -> Domains:
-    """Three parts of the digits, each turned by its own angle; the third is the target."""
+    """The clients and the target of a task; those of turned digits are parts of the digits, each with its own angle."""
+    if name != TURNED:
+        *sources, target = TASKS[name]
+        return domains(sources, target, preprocess="unit", limit=LIMIT)
     turned = [rotation(severity=angle / 90.0) for angle in ANGLES]
     clients = load_dataset("digits").partition(num_clients=3, iid=True, skew=turned, preprocess="unit")
     parts = [clients.of_clients([0, 1]), clients.of_clients([2])]
@@ -82,7 +74,7 @@ def _turned() -> Domains:
 
 
 def statistics(experiment: Experiment) -> dict[str, float | int | str]:
-    """The numbers of the paper's tables about data: clients, examples, labels and sizes."""
+    """What the paper's tables say about the data of an experiment: clients, examples, labels and sizes."""
     clients = make_clients(experiment.data)
     sizes = torch.tensor(clients.num_examples, dtype=torch.float64)
     held = (clients.label_counts() > 0).sum(1)

@@ -24,7 +24,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean and its interval.
+    """The mean of values, with its interval.
 
     >>> str(mean_of([1.0, 2.0, 3.0]))
     '2.0 ± 2.5'
@@ -45,8 +45,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
 def average_ranks(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Each method's rank, 1 being the highest value, averaged over the data sets; equal values share their ranks.
 
-    Args:
-        table: by data set, the value of each method; every data set must have the same methods.
+    The table has, by data set, the value of each method; every data set must have the same methods.
     """
     from scipy.stats import rankdata
 

@@ -64,7 +64,8 @@ def lines(
     owners = [curve.of or curve.name for curve in curves]
     palette, order = palette or colors(owners), list(dict.fromkeys(owners))
     data: list[Any] = []
-    dodge = _dodge(curves, log)
+    every = [x for curve in curves if curve.low is not None for x in curve.x]
+    dodge = 0.0 if log or not every else 0.004 * (max(every) - min(every))  # so that intervals do not cover each other
     for number, (curve, owner) in enumerate(zip(curves, owners, strict=True)):
         color, thin = palette.get(owner, BLUE), _thinned(len(curve.x))
         trace: Chart = {
@@ -97,25 +98,23 @@ def strip(
     groups: Mapping[str, Sequence[tuple[str, float]]], y: str, palette: Mapping[str, str], unit: str = ""
 ) -> Chart:
     """A chart with one column of points per group, each point a named value, over a box of the quartiles."""
-    data: list[Any] = []
-    for name, points in groups.items():
-        color = palette.get(name, BLUE)
-        data.append(
-            {
-                "type": "box",
-                "name": shown(name),
-                "y": [value for _, value in points],
-                "text": [shown(client) for client, _ in points],
-                "boxpoints": "all",
-                "jitter": 0.5,
-                "pointpos": 0,
-                "marker": {"color": color, "size": 6, "opacity": 0.75},
-                "line": {"color": color, "width": 1},
-                "fillcolor": "rgba(128,128,128,0.08)",
-                "hoveron": "points",
-                "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><extra>{shown(name)}</extra>",
-            }
-        )
+    data: list[Any] = [
+        {
+            "type": "box",
+            "name": shown(name),
+            "y": [value for _, value in points],
+            "text": [shown(client) for client, _ in points],
+            "boxpoints": "all",
+            "jitter": 0.5,
+            "pointpos": 0,
+            "marker": {"color": palette.get(name, BLUE), "size": 6, "opacity": 0.75},
+            "line": {"color": palette.get(name, BLUE), "width": 1},
+            "fillcolor": "rgba(128,128,128,0.08)",
+            "hoveron": "points",
+            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><extra>{shown(name)}</extra>",
+        }
+        for name, points in groups.items()
+    ]
     return _chart(data, {"automargin": True}, {"title": {"text": shown(y)}, "zeroline": False})
 
 
@@ -125,41 +124,28 @@ def bars(
     value: str,
     palette: Mapping[str, str] | None = None,
     *,
-    flat: bool = False,
     stacked: bool = False,
 ) -> Chart:
-    """A chart with one bar per name and series; ``flat`` lays the bars down, with the names on the left."""
+    """A chart with one bar per name and series; those of a name are side by side, or ``stacked``."""
     palette = palette or colors(list(series))
-    data: list[Any] = []
-    for label, values in series.items():
-        along, across = [shown(name) for name in names], list(values)
-        data.append(
-            {
-                "type": "bar",
-                "name": shown(label),
-                **({"y": along, "x": across, "orientation": "h"} if flat else {"x": along, "y": across}),
-                "marker": {"color": palette.get(label, BLUE)},
-                "hovertemplate": f"%{{{'y' if flat else 'x'}}}: <b>%{{{'x' if flat else 'y'}:.4~g}}</b>"
-                f"<extra>{shown(label)}</extra>",
-            }
-        )
-    category: Chart = {"type": "category", "automargin": True}
-    number: Chart = {"title": {"text": shown(value)}}
-    if flat:
-        chart = _chart(data, number, {**category, "autorange": "reversed"}, height=max(260, 90 + 22 * len(names)))
-    else:
-        chart = _chart(data, category, number)
+    data: list[Any] = [
+        {
+            "type": "bar",
+            "name": shown(label),
+            "x": [shown(name) for name in names],
+            "y": list(values),
+            "marker": {"color": palette.get(label, BLUE)},
+            "hovertemplate": f"%{{x}}: <b>%{{y:.4~g}}</b><extra>{shown(label)}</extra>",
+        }
+        for label, values in series.items()
+    ]
+    chart = _chart(data, {"type": "category", "automargin": True}, {"title": {"text": shown(value)}})
     chart["layout"]["barmode"] = "stack" if stacked else "group"
     return chart
 
 
 def heatmap(
-    rows: Sequence[Sequence[float | None]],
-    across: Sequence[str],
-    down: Sequence[str],
-    what: str,
-    x: str = "",
-    y: str = "",
+    rows: Sequence[Sequence[float | None]], across: Sequence[str], down: Sequence[str], what: str, y: str = ""
 ) -> Chart:
     """A chart of colored squares; ``rows`` go down, and the first is on top."""
     trace: Chart = {
@@ -176,7 +162,7 @@ def heatmap(
     ticks: Chart = {"type": "category", "automargin": True, "showgrid": False}
     chart = _chart(
         [trace],
-        {**ticks, "title": {"text": shown(x)}},
+        ticks,
         {**ticks, "title": {"text": shown(y)}, "autorange": "reversed"},
         height=min(720, max(280, 120 + 18 * len(down))),
     )
@@ -186,12 +172,6 @@ def heatmap(
 
 def _chart(data: list[Any], xaxis: Chart, yaxis: Chart, height: int = 380) -> Chart:
     return {"data": data, "layout": {"xaxis": xaxis, "yaxis": yaxis, "height": height}}
-
-
-def _dodge(curves: Sequence[Curve], log: bool) -> float:
-    """How far lines stand apart, so that their intervals do not cover each other."""
-    every = [x for curve in curves if curve.low is not None for x in curve.x]
-    return 0.0 if log or not every else 0.004 * (max(every) - min(every))
 
 
 def _thinned(count: int) -> list[int]:

@@ -23,13 +23,13 @@ def image_shape(shape: tuple[int, ...]) -> bool:
 
 
 def strip(images: Array, low: float, high: float) -> str:
-    """Images ``[N, ...]`` side by side, where ``low`` is black and ``high`` white."""
+    """A PNG of images ``[N, ...]`` side by side, as a data URI; ``low`` is black and ``high`` white."""
     pixels = np.clip((_color(images) - low) / max(high - low, 1e-12), 0.0, 1.0)
     return _png(_side_by_side(pixels, np.ones((*pixels.shape[:-1], 1))))
 
 
 def difference(moved: Array, original: Array) -> str:
-    """The differences side by side: added is blue, taken away is orange, and no change is clear."""
+    """A PNG of differences side by side: added is blue, taken away is orange, and no change is clear."""
     delta = _color(moved - original).mean(-1)
     part = np.clip(np.abs(delta) / max(float(np.abs(delta).max()), 1e-12), 0.0, 1.0)[..., None]
     blue, orange = np.array([0.0, 0.45, 0.70]), np.array([0.84, 0.37, 0.0])
@@ -38,7 +38,7 @@ def difference(moved: Array, original: Array) -> str:
 
 
 def _color(images: Array) -> Array:
-    """``[N, H, W, 3]``, thinned out if they are large."""
+    """Images as ``[N, H, W, 3]``, thinned out if they are large."""
     if images.ndim == 3:
         images = images[:, None]
     step = max(1, max(images.shape[-2:]) // MOST_SIDE)

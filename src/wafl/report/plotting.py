@@ -79,7 +79,7 @@ class Line:
 def measure_against_attacked(
     lines: Mapping[str, Line], measure: str, title: str, path: Path | None = None, methods: Sequence[str] | None = None
 ) -> Any:
-    """The paper's comparison: accuracy (or loss) of each method against the share of attacked clients, in percent."""
+    """A figure of the accuracy (or loss) of each method against the share of attacked clients, in percent."""
     figure, (axes,) = _figure()
     looks = styles(list(lines), methods)
     for place, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
@@ -94,8 +94,7 @@ def measure_against_attacked(
             linewidth=2.2 if place == 0 and style.color in METHODS.values() else 1.2,
             capsize=2,
         )
-    axes.set_xlabel("attacked clients (%)")
-    axes.set_ylabel(measure)
+    axes.set(xlabel="attacked clients (%)", ylabel=measure)
     axes.set_title(title, fontsize=10)
     return _finish(figure, path)
 
@@ -103,7 +102,7 @@ def measure_against_attacked(
 def measure_against_parameter(
     panels: Mapping[str, Mapping[str, Line]], parameter: str, measure: str, path: Path | None = None
 ) -> Any:
-    """Accuracy (or loss) against a swept parameter: one panel per method, one line per test, a band over seeds."""
+    """A figure of accuracy (or loss) against a swept parameter: panels by method, lines by test, bands over seeds."""
     figure, row = _figure(max(5.5, 4.2 * len(panels)) + 1.5, 4.2, len(panels), sharey=True)
     for axes, (method, lines) in zip(row, panels.items(), strict=True):
         color = METHODS.get(_family(method), COLORS[2])
@@ -122,13 +121,12 @@ def measure_against_parameter(
 
 
 def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, method: str = "wafl") -> Any:
-    """One panel per quantity, such as the loss and the achieved radius, and in it one line per run."""
+    """A figure with one panel per quantity, such as the loss and the achieved radius, and in it one line per run."""
     figure, row = _figure(5.0 * len(lines) + 1.0, 3.6, len(lines))
     for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
         for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
             axes.plot(line.x, line.mean, color=style.color, linewidth=1.5, label=label)
-        axes.set_xlabel("round")
-        axes.set_ylabel(quantity)
+        axes.set(xlabel="round", ylabel=quantity)
     return _finish(figure, path, legend=OUTSIDE if len(next(iter(lines.values()))) > 1 else None)
 
 
@@ -140,7 +138,7 @@ def measure_by_client(
     pooled: float,
     path: Path | None = None,
 ) -> Any:
-    """One bar per client, attacked ones in another color; the dashed line is the value over all examples."""
+    """A figure with one bar per client, attacked ones in another color; the dashed line is that of all examples."""
     figure, (axes,) = _figure()
     places = range(len(names))
     for group, color in ((False, COLORS[2]), (True, COLORS[0])):
@@ -158,7 +156,7 @@ def measure_by_client(
 
 
 def generalization(results: Mapping[str, Any], path: Path) -> Any:
-    """Accuracy (or loss) of each method on training, test and unseen data, with the intervals over clients.
+    """A figure of the accuracy (or loss) of each method on training, test and unseen data, with intervals over clients.
 
     Hollow marks are the worst tenth of the clients.
     """
@@ -201,7 +199,7 @@ class Curve:
 
 
 def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: str, path: Path | None = None) -> Any:
-    """Each run's certified worst-case loss against the radius, and below it the loss that an ascent reaches."""
+    """A figure of each run's certified worst-case loss against the radius, and of the loss that an ascent reaches."""
     figure, (axes,) = _figure()
     for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
         color = style.color
@@ -210,8 +208,7 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
         if curve.reached is not None:
             axes.plot(curve.radii, curve.reached, color=color, linewidth=1.2, linestyle="--")
             axes.fill_between(curve.radii, curve.reached, curve.certified, color=color, alpha=0.12, linewidth=0)
-    axes.set_xlabel(f"radius of the {norm_name(norm)} ball ({unit})")
-    axes.set_ylabel("expected loss")
+    axes.set(xlabel=f"radius of the {norm_name(norm)} ball ({unit})", ylabel="expected loss")
     axes.set_title("worst case inside the ball: certified (solid), reached (dashed)", fontsize=10)
     if min(curve.loss for curve in runs.values()) >= 0.0:
         axes.set_ylim(bottom=0.0)
@@ -224,10 +221,7 @@ def radius_against_gamma(
     """The paper's first figure: the achieved radius falls as gamma rises."""
     figure, (axes,) = _figure(5.5, 3.8)
     axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=4)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("gamma")
-    axes.set_ylabel(f"achieved radius, {norm_name(norm)} ({unit})")
+    axes.set(xscale="log", yscale="log", xlabel="gamma", ylabel=f"achieved radius, {norm_name(norm)} ({unit})")
     return _finish(figure, path, legend=None)
 
 
@@ -240,7 +234,7 @@ def weights_and_distances(
     unit: str,
     path: Path,
 ) -> Path:
-    """How far each source is, and next to it the weight that each rule gives it.
+    """Write a figure of how far each source is and which weight each rule gives it; returns its path.
 
     ``squares`` are squared distances with their ``standard_errors``; the keys of ``weights`` name the rules.
     """
@@ -259,8 +253,7 @@ def weights_and_distances(
     for place, (label, values) in enumerate(weights.items()):
         shifts = [row - 0.4 + (place + 0.5) * height for row in places]
         right.barh(shifts, values, height=height, color=COLORS[(2, 0)[place % 2]], label=label)
-    right.set_xlabel("client weight")
-    right.set_xlim(0.0, 1.0)
+    right.set(xlabel="client weight", xlim=(0.0, 1.0))
     _finish(figure, path, legend={"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}, grid="x")
     return path
 

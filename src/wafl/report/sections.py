@@ -40,7 +40,7 @@ class Tested:
 
 
 def methods(tested: Sequence[Tested], measure: str) -> Section:
-    """The table of methods, with intervals over seeds."""
+    """The section with the table of methods, with intervals over seeds."""
     several = any(row.study for row in tested)
     shares = sorted({share for row in tested for share in row.attacked})
     palette = palette_of(tested)
@@ -72,7 +72,7 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
 
 
 def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | None:
-    """Accuracy or loss by the share of attacked clients, and next to it the difference from the plain method."""
+    """The section of accuracy or loss by the share of attacked clients, and of the difference from the plain method."""
     rows = [row for row in tested if row.clean and row.attacked]
     if not rows:
         return None
@@ -88,7 +88,7 @@ def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | N
 
 
 def _differences(rows: Sequence[Tested], base: Tested, unit: str, palette: Mapping[str, str]) -> charts.Chart:
-    """What each row gains over the base, paired by seed: all have the same clients and the same attacked ones."""
+    """A chart of what each row gains over the base, paired by seed: all have the same clients, attacked alike."""
     before, found = {0.0: base.clean, **base.attacked}, list[Curve]()
     for row in rows:
         own = {0.0: row.clean, **row.attacked}
@@ -102,7 +102,7 @@ def _differences(rows: Sequence[Tested], base: Tested, unit: str, palette: Mappi
 def rounds(
     quantities: Mapping[str, Sequence[Curve]], methods: Mapping[str, str], lead: str = "How training went."
 ) -> Section | None:
-    """One view per quantity, one line per method; ``methods`` has the method of each line."""
+    """The section with one view per quantity and one line per run; ``methods`` has the method of each line."""
     views: dict[str, Any] = {}
     for quantity, curves in quantities.items():
         drawn = list(curves)[:MOST_LINES]
@@ -115,7 +115,7 @@ def rounds(
 def by_client(
     tests: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], methods: Mapping[str, str], measure: str
 ) -> Section | None:
-    """Each client's value by test and method, and the worst clients by name."""
+    """The section of each client's value by test and method, and of the worst clients by name."""
     if not any(points for groups in tests.values() for points in groups.values()):
         return None
     unit, views = unit_of(measure), dict[str, Any]()
@@ -147,7 +147,7 @@ def by_client(
 
 
 def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], measure: str) -> Section:
-    """Training, test and unseen data of each method, with intervals over clients."""
+    """The section of each method on training, test and unseen data, with intervals over clients."""
     parts = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": "unseen clients"}
     palette = _palette(rows, methods)
     curves: list[Any] = []
@@ -186,7 +186,7 @@ GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - uns
 
 
 def features(moved: Mapping[str, Sequence[tuple[str, float, str]]]) -> list[Block]:
-    """By method, the inputs that the ball moves most: name, mean distance, and the same in its own unit as text."""
+    """A table per method of the inputs that the ball moves most: name, mean distance, and that in its own unit."""
     return [
         Table([f"input, {label}", "mean distance moved"], [[Cell(name), Cell(own, far)] for name, far, own in found])
         for label, found in moved.items()
@@ -194,10 +194,11 @@ def features(moved: Mapping[str, Sequence[tuple[str, float, str]]]) -> list[Bloc
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
-    """The final weight of each client, one bar per method, where methods weigh clients differently."""
+    """A figure of the final weight of each client, one bar per method, where methods weigh clients differently."""
     kept: dict[str, Sequence[float]] = {}
     for label, values in by_method.items():
-        if len(values) == len(names) and not any(_close(values, other) for other in kept.values()):
+        same = (all(abs(x - y) <= 1e-6 for x, y in zip(values, other, strict=False)) for other in kept.values())
+        if len(values) == len(names) and not any(same):
             kept[label] = values
     if not kept:
         return None
@@ -214,7 +215,7 @@ def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], meth
 def partition(
     counts: Sequence[Sequence[int]] | None, sizes: Sequence[int], names: Sequence[str], classes: Sequence[str]
 ) -> Section:
-    """How many examples of each label every client has; without labels, how many examples."""
+    """The section of how many examples of each label every client has; without labels, how many examples."""
     few = range(min(len(names), MOST_CLIENTS))
     shown = [names[place] for place in few]
     more = f" The first {MOST_CLIENTS} of {len(names)} clients." if len(names) > MOST_CLIENTS else ""
@@ -230,7 +231,7 @@ def partition(
 def participation(
     asked: Mapping[str, int], counted: Mapping[str, int], reasons: Mapping[str, Mapping[str, int]]
 ) -> Section | None:
-    """How often each client was asked to train and counted, and why it did not."""
+    """The section of how often each client was asked to train and counted, and why it did not."""
     if not asked:
         return None
     troubled = [name for name in asked if counted.get(name, 0) < asked[name]]
@@ -255,7 +256,7 @@ def participation(
 
 
 def nodes(found: Sequence[Mapping[str, Any]]) -> Table:
-    """The nodes of a study on Flower."""
+    """The table of the nodes of a study on Flower."""
     rows = [
         [
             Cell(node["name"] or node["id"]),
@@ -271,7 +272,7 @@ def nodes(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def setup(command: str, again: str, config: str, versions: Mapping[str, str]) -> Section:
-    """How to make the study again: the command, the experiment, and what it ran on."""
+    """The section of how to make a study again: the command, the experiment, and what it ran on."""
     blocks: list[Block] = [Code(again, "Run it again")] if again else []
     blocks += [Code(command, "Started with")] if command else []
     blocks += [Code(config, "Configuration, with every value in force", folded=True)] if config else []
@@ -328,13 +329,9 @@ def _range(ends: Sequence[float], measure: str) -> str:
 
 
 def _curve(name: str, points: Mapping[float, Sequence[float]]) -> Curve:
-    """Means by share in percent, with intervals if every point has several seeds."""
+    """A line of means by share in percent, with intervals if every point has several seeds."""
     shares = sorted(share for share, values in points.items() if values)
     ends = [interval(points[share]) for share in shares]
     known = [pair for pair in ends if pair is not None]
     low, high = ([pair[end] for pair in known] if len(known) == len(ends) else None for end in (0, 1))
     return Curve(name, [100.0 * share for share in shares], [fmean(points[share]) for share in shares], low, high)
-
-
-def _close(a: Sequence[float], b: Sequence[float]) -> bool:
-    return len(a) == len(b) and all(abs(x - y) <= 1e-6 for x, y in zip(a, b, strict=True))

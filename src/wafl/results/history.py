@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,9 +107,6 @@ class History(Sequence[Record]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._records[index]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), self.rows())

@@ -202,17 +202,13 @@ class Runs(list[Run]):
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per run: what varies, its seed, and how its training ended."""
-        return [
-            {
-                "method": run.method,
-                **run.point,
-                "seed": run.settings["schedule"]["seed"],
-                "rounds": len(run.history),
-                **{f"final_{name}": value for name, value in _last_numbers(run).items()},
-                "diverged": run.diverged,
-            }
-            for run in self
-        ]
+        rows: list[dict[str, Any]] = []
+        for run in self:
+            last = run.history[-1].numbers() if run.history else {}
+            final = {f"final_{name}": value for name, value in last.items() if name != "seconds"}
+            about = {"seed": run.settings["schedule"]["seed"], "rounds": len(run.history)}
+            rows.append({"method": run.method, **run.point, **about, **final, "diverged": run.diverged})
+        return rows
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``)."""
@@ -273,12 +269,6 @@ class Runs(list[Run]):
         return f"Runs({len(self)} of {self[0].method}: {varied})" if self else "Runs(0)"
 
 
-def _last_numbers(run: Run) -> dict[str, float]:
-    """The numbers of the last round, without its time."""
-    last: dict[str, float] = run.history[-1].numbers() if run.history else {}
-    return {name: value for name, value in last.items() if name != "seconds"}
-
-
 def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
     """The run in a folder that :meth:`Run.save` wrote.
 
@@ -323,7 +313,10 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
     model = with_params(model, saved)
     if "buffers" in about:  # an earlier version saved none
-        _restore_buffers(model, kept)
+        own = buffers(model)
+        _check_names("buffer", own, kept)
+        for name, value in kept.items():
+            own[name].data = value.to(own[name].device)
     if "statistics" in about:
         layout = Layout({name: value.shape for name, value in params.items()}, statistics)
         for name, value in model.named_parameters():
@@ -388,13 +381,6 @@ def with_params(
     for name, value in (statistics or {}).items():
         model.get_buffer(name).data = value.detach().clone()
     return model
-
-
-def _restore_buffers(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    own = buffers(model)
-    _check_names("buffer", own, saved)
-    for name, value in saved.items():
-        own[name].data = value.to(own[name].device)
 
 
 def _check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:

@@ -25,7 +25,8 @@ def absences(results: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for label, row in results.get("methods", {}).items():
         absent = [
-            f"{name} ({_rounds(about['rounds'])}: {about['why']})" for name, about in row.get("left_out", {}).items()
+            f"{name} ({about['rounds']} round{'s' * (about['rounds'] != 1)}: {about['why']})"
+            for name, about in row.get("left_out", {}).items()
         ]
         if absent:
             lines.append(f"{label}: without {some(absent)}")
@@ -44,7 +45,3 @@ def privacies(results: Mapping[str, Any]) -> list[str]:
             more = f", {spent['epsilon_of_all_seeds']:.3g} for those of all seeds"
             lines.append(line + (more if spent["epsilon_of_all_seeds"] > spent["epsilon"] else ""))
     return lines
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"

@@ -66,14 +66,8 @@ def export_model(
 
     ``pt2`` is torch's own format, a program that needs only torch; ``onnx`` (the extra ``onnx``) is for ONNX Runtime
     and others; ``safetensors`` holds the numbers: the model's state under ``model.``, ``shift`` and ``scale``, and,
-    in the metadata under ``wafl``, what is needed to use them.
-
-    Args:
-        run: the run whose model is exported.
-        path: the new file.
-        format: ``"safetensors"``, ``"pt2"`` or ``"onnx"``.
-        preprocessing: that of the training examples, ``clients.train.prepare``.
-        input_shape: the shape of one example, ``clients.input_shape``.
+    in the metadata under ``wafl``, what is needed to use them. The preprocessing is that of the training examples,
+    ``clients.train.prepare``; one example has the shape ``clients.input_shape``.
 
     >>> import json, tempfile, torch, wafl
     >>> from safetensors import safe_open

@@ -21,11 +21,11 @@ ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
 """What of a study can change."""
 
 
-def extend(path: Path, changes: Sequence[str], *, trust: bool = False) -> Study:
+def extend(path: Path, changes: Sequence[str]) -> Study:
     """A study that was begun, with as many rounds as the changes say; everything is checked before anything is written.
 
     A change is ``schedule.rounds=400``, or ``methods.afl.rounds=800`` for a method with rounds of its own; no other
-    change keeps what was trained. With ``trust``, code that the study names may run although it never ran here.
+    change keeps what was trained.
     """
     folder = StudyFolder.existing(path)
     for change in changes:
@@ -36,12 +36,12 @@ def extend(path: Path, changes: Sequence[str], *, trust: bool = False) -> Study:
             )
     before, after = folder.experiment(), read_experiment(folder.config, changes)
     if before == after:
-        return Study.resume(path, trust=trust)
+        return Study.resume(path)
     folder.refuse_older()
     earlier = _rounds(before)
     _check(folder, earlier, _rounds(after))
     source = folder.read_about().get("source")
-    study = Study(folder, make_plan(after, None if source is None else Path(source), trust=trust))
+    study = Study(folder, make_plan(after, None if source is None else Path(source), trust=False))
     refuse_changes(folder, fingerprint_of(study.plan))
     if not study.plan.extensible:
         nodes = f"engine = {after.engine!r}, whose nodes forget what their clients keep"

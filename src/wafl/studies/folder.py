@@ -25,6 +25,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from wafl.base.errors import FolderError
 from wafl.base.files import is_locked, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.base.json_types import check_types, parsed
@@ -243,7 +245,7 @@ def provenance() -> dict[str, Any]:
             "system": platform.platform(),
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
-            "gpu": _gpu(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }
 
@@ -273,12 +275,6 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("-dirty" if changed else "")
-
-
-def _gpu() -> str | None:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _read_json(path: Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:

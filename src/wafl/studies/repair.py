@@ -53,7 +53,9 @@ def repair(study: Study) -> Repair:
     done.together = [
         entry.name
         for entry in study.plan.entries
-        if runs[entry.name] is None and entry.name not in progress and _some_saved(study, entry)
+        if runs[entry.name] is None
+        and entry.name not in progress
+        and any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry))
     ]
     return done
 
@@ -84,11 +86,6 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
     if [found[folder].settings["schedule"] for folder in folders if folder in found] != study.schedules(entry):
         return None
     return [found[folder] for folder in folders]
-
-
-def _some_saved(study: Study, entry: Entry) -> bool:
-    """Whether any run of a method is saved; a method that was never trained has none."""
-    return any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry))
 
 
 def _write_results(

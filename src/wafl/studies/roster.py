@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,19 +38,9 @@ def read_roster(folder: Path) -> Roster | None:
     if not file.exists():
         return None
     about = unsealed(file.read_bytes())
-    return Roster(
-        tuple(about["names"]),
-        tuple(about["num_examples"]),
-        tuple(about["input_shape"]),
-        about["num_outputs"],
-        about["num_classes"],
-        about["unit"],
-        None if about["bounds"] is None else tuple(about["bounds"]),
-        about["recipe"],
-        Intake.from_json(about.get("intake")),
-        about.get("owners", {}),
-        tuple(about.get("unseen", ())),
-    )
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in about.items()}
+    values["intake"] = Intake.from_json(about.get("intake"))
+    return Roster(**values)
 
 
 def clients_by_name(folder: StudyFolder) -> FindClients | None:

@@ -13,9 +13,10 @@ from typing import Any
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
 from wafl.base.files import remove_temporary, write_whole
-from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, as_callbacks
+from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, TestedElsewhere, as_callbacks
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, FindClients, Plan, make_plan
+from wafl.data.federation import Federation
 from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.evaluation.generalization import generalization, spread
@@ -142,7 +143,7 @@ class Study:
         experiment, points = self.plan.experiment, self.points(entry)
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
         trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
-        callbacks = [*self._own_callbacks(), *told, *trackers, metrics, ended]
+        callbacks = [*own_callbacks(experiment, self.plan.testers), *told, *trackers, metrics, ended]
         try:
             return train(self.plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
         except UnfitCheckpointError:
@@ -213,14 +214,6 @@ class Study:
         folder = self.folder.path / (entry.name + swept)
         return folder if point["seed"] == self.plan.experiment.seeds[0] else folder / f"seed-{point['seed']}"
 
-    def _own_callbacks(self) -> list[Callback]:
-        experiment, found = self.plan.experiment, list[Callback]()
-        if experiment.evaluation.every:
-            found.append(EvaluateEvery(self.plan.testers, experiment.evaluation.every))
-        if experiment.early_stopping is not None:
-            found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
-        return found
-
     def _row(self, runs: Sequence[Run]) -> dict[str, Any]:
         """What the runs of all seeds gave: why some of them diverged, and the scores of the others."""
         by_seed = dict(zip(self.plan.experiment.seeds, runs, strict=True))
@@ -279,6 +272,16 @@ class Study:
             "done": [],
             "finished": False,
         }
+
+
+def own_callbacks(experiment: Experiment, testers: Federation | TestedElsewhere) -> list[Callback]:
+    """The callbacks that an experiment asks for: tests while training, and an early end."""
+    found = list[Callback]()
+    if experiment.evaluation.every:
+        found.append(EvaluateEvery(testers, experiment.evaluation.every))
+    if experiment.early_stopping is not None:
+        found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
+    return found
 
 
 def diverged(results: Mapping[str, Any]) -> list[str]:

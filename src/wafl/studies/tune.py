@@ -15,13 +15,14 @@ from wafl.base.describe import describe
 from wafl.base.errors import ConfigError
 from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.options import options_of
-from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery
+from wafl.callbacks import Callbacks
 from wafl.config import experiment as config
 from wafl.config.method_keys import OwnMethod
 from wafl.config.plan import Entry, Plan, embedded, make_plan
 from wafl.config.read import read_experiment
 from wafl.engine.trainer import Trainer
 from wafl.parts.schedule import Schedule
+from wafl.studies.study import own_callbacks
 from wafl.studies.tuned_file import part_options, tuned_toml
 from wafl.tuning.candidate import Candidate
 from wafl.tuning.goal import Goal
@@ -74,20 +75,14 @@ class TunedExperiment:
             done[name] = trials
             self._write_trials(done)
 
-        tuning = self.search.run([*self._own_callbacks(), *callbacks], self.known, keep)
+        # Where the experiment ends a run early, a trial ends early too: by the held-out examples.
+        early, judges = self.plan.experiment.early_stopping is not None, self.search.goal.held_out.judges
+        own = own_callbacks(self.plan.experiment, judges) if early else []
+        tuning = self.search.run([*own, *callbacks], self.known, keep)
         self._write_trials(tuning.trials, tuning)
         text = self.source.read_text(encoding="utf-8-sig")
         write_whole(self.output, tuned_toml(text, self.changes, self.plan.experiment, tuning).encode())
         return tuning
-
-    def _own_callbacks(self) -> list[Callback]:
-        """The callbacks that end a trial early, where the experiment ends a run early: by the held-out examples."""
-        experiment, found = self.plan.experiment, list[Callback]()
-        if experiment.early_stopping is not None:
-            if experiment.evaluation.every:
-                found.append(EvaluateEvery(self.search.goal.held_out.judges, experiment.evaluation.every))
-            found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
-        return found
 
     def _digest(self) -> str:
         """The digest of what saved trials must have been made for."""

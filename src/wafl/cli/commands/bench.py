@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from rich.table import Table
 from typer import Option
 
+from wafl.base.files import write_whole
 from wafl.cli.shared import one_line_errors
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from wafl.cli.terminal import make_console, say
 
 
 def bench(
@@ -40,10 +42,6 @@ def bench(
     Whoever ends with other parameters, or clearly less accuracy, is said to have failed. Starting up, which includes
     compiling, is counted separately.
     """
-    import json
-
-    from wafl.base.files import write_whole
-    from wafl.cli.terminal import make_console, say
     from wafl.lab.contest.chart import chart
     from wafl.lab.contest.contest import CLOCKS, at_home, hold, read_peers
     from wafl.lab.contest.work import KINDS, Size
@@ -77,11 +75,7 @@ def bench(
 
 
 def _table(contest: dict[str, Any]) -> Table:
-    """One row per contestant: seconds of the median turn, and how many times as long as wafl it takes."""
-    import statistics
-
-    from rich.table import Table
-
+    """A table with one row per contestant: seconds of the median turn, and how many times as long as wafl it takes."""
     clock = contest["clock"]
     table = Table(
         "",

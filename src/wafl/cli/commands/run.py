@@ -11,6 +11,7 @@ from typer import Argument, Option
 from wafl.cli.method_options import read_options, with_method_options
 from wafl.cli.progress import Json, Quiet, Serve, train_and_show
 from wafl.cli.shared import Changes, one_line_errors
+from wafl.cli.terminal import say
 
 if TYPE_CHECKING:
     from wafl.config.experiment import Experiment
@@ -92,8 +93,9 @@ def run(
                 engine=engine or "embedded",
             )
         folder = output / (name or described.name)
-        if name is not None:
-            _refuse_taken(folder)
+        if name is not None and folder.exists():  # so that nothing saved is lost
+            resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
+            raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
         source = None if experiment is None else source_of(experiment)
         study = Study.create(described, folder, source, numbered=name is None)
         if name is None:
@@ -102,7 +104,7 @@ def run(
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """With a file, only --set changes what is trained."""
+    """Refuse options next to an experiment file: then only --set changes what is trained."""
     allowed = {"experiment", "changes", "name", "output", "engine", "quiet", "as_json", "serve"}
     sources = {name: context.get_parameter_source(name) for name in context.params if name not in allowed}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
@@ -111,16 +113,8 @@ def _refuse_options(context: typer.Context) -> None:
         raise ValueError(f"{option} cannot be used with an experiment file: change the file, or use --set KEY=VALUE")
 
 
-def _refuse_taken(folder: Path) -> None:
-    """A study goes to a folder that does not exist yet, so that nothing saved is lost."""
-    if folder.exists():
-        resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
-        raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
-
-
 def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
     """Say which studies of the same name were begun and left, and how to continue them."""
-    from wafl.cli.terminal import say
     from wafl.studies.folder import StudyFolder, taken_folders, to_toml
 
     for left in (other for other in taken_folders(base) if other != folder and _was_left(other)):

@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from rich.markup import escape
 from typer import Argument
 
+from wafl.base.files import is_temporary
 from wafl.cli.shared import one_line_errors
+from wafl.cli.terminal import make_console
 
 
 def runs(
     output: Annotated[Path, Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs"),
 ) -> None:
     """List studies: how far each has come, and what it found."""
-    from rich.markup import escape
-
-    from wafl.base.files import is_temporary
     from wafl.cli.tables import studies
-    from wafl.cli.terminal import make_console
     from wafl.studies.folder import StudyFolder
 
     with one_line_errors():

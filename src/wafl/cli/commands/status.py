@@ -11,13 +11,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from wafl.base.describe import some
 from wafl.base.visible import visible
 
 UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Group:
-    """How far the study is, one row per node (how long ago it was seen), and one line per client that was left out."""
+    """What is shown of a study: how far it is, a table with one row per node, and a line per client left out."""
     now = now or datetime.now(UTC)
     where = "" if status["round"] is None else f", {status['run']}, round {status['round']}"
     title = Text(visible(f"{status['state']}{where}; written {_ago(status['updated'], now)}"))
@@ -29,7 +30,7 @@ def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Grou
     for node in status["nodes"]:
         table.add_row(
             Text(visible(node["name"] or node["id"])),
-            Text(visible(_some(node["clients"]))),
+            Text(visible(some(node["clients"], 3))),
             "yes" if node["present"] else Text("no", style="yellow"),
             *(_ago(node[when], now).removesuffix(" ago") for when in ("last_seen", "last_reply")),
             f"{node['failures']} of {node['replies'] + node['failures']}",
@@ -48,7 +49,7 @@ def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Grou
 
 
 def _ago(when: str | None, now: datetime) -> str:
-    """How long ago that was.
+    """How long ago a time was, in words.
 
     >>> _ago("2026-01-01T00:00:00+00:00", datetime(2026, 1, 1, 2, 3, tzinfo=UTC))
     '2 h ago'
@@ -75,7 +76,3 @@ def _size(count: float) -> str:
     while count >= 1000 and place < len(UNITS) - 1:
         count, place = count / 1000, place + 1
     return f"{count:.1f} {UNITS[place]}" if place and count < 10 else f"{count:.0f} {UNITS[place]}"
-
-
-def _some(names: list[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
 from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.terminal import make_console
 
 if TYPE_CHECKING:
     from wafl.theory import Certificates, Concentration
@@ -54,9 +55,6 @@ def theory(
     that these came from, for all clients and for the next. Then certificates at every radius, the constants, and
     bounds that explain more than they promise. What does not apply says which precondition fails.
     """
-    from typing import Any, cast
-
-    from wafl.cli.terminal import make_console
     from wafl.cli.theory_tables import certificates, promises, theory_of
     from wafl.theory import certify, summarize
     from wafl.theory.certificates.certificate import plot_certificates

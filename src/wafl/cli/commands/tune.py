@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from typer import Argument, Option
 
+from wafl.cli.progress import SOME_DIVERGED
 from wafl.cli.shared import Changes, one_line_errors
+from wafl.cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
     from wafl.studies.tune import TunedExperiment
@@ -32,7 +37,6 @@ def tune(
     The exit status is 0 if a setting was found for every method, 3 if all trials of some method diverged, 2 after an
     error, and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
-    from wafl.cli.progress import SOME_DIVERGED
     from wafl.studies.tune import TunedExperiment
 
     with one_line_errors():
@@ -44,12 +48,7 @@ def tune(
 
 
 def _search(tuned: TunedExperiment) -> Tuning:
-    """Try everything, with one bar per method; exits if it is interrupted."""
-    import warnings
-
-    from rich.markup import escape
-
-    from wafl.cli.terminal import make_console, tell
+    """What tuning found, with one bar per method while it tries; exits if it is interrupted."""
     from wafl.cli.trial_bars import TrialBars
     from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
 
@@ -75,13 +74,8 @@ def _search(tuned: TunedExperiment) -> Tuning:
 
 
 def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
-    """What was chosen and why, and what to run next."""
-    import shlex
-
-    from rich.markup import escape
-
+    """Print what was chosen and why, and what to run next."""
     from wafl.cli.tables import tuned_settings
-    from wafl.cli.terminal import make_console, tell
 
     console = make_console()
     console.print(tuned_settings(tuning))

@@ -20,12 +20,12 @@ MOST = 4096
 
 @lru_cache(maxsize=MOST)
 def _open(node_config: str, run_config: str) -> Node:
-    """Cached, because in a simulation one process answers many messages, for many nodes."""
+    """The node that two configurations describe; in a simulation one process answers messages for many nodes."""
     return Node.of(json.loads(node_config), json.loads(run_config))
 
 
 def reply(message: Message, context: Context) -> Message:
-    """See :data:`wafl.flower.node.queries.HANDLERS`."""
+    """The node's reply to a message, as the handler of its type in :mod:`wafl.flower.node.queries` gives it."""
     configs = [json.dumps(dict(part), sort_keys=True) for part in (context.node_config, context.run_config)]
     content = answer(message.metadata.message_type, partial(_open, *configs), message.content)
     return Message(signed(content, str(context.node_config.get("name", ""))), reply_to=message)
@@ -34,8 +34,7 @@ def reply(message: Message, context: Context) -> Message:
 def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
     """The ClientApp with Flower's mods around it, such as ``fixedclipping_mod``; for a module of your own.
 
-    Args:
-        mods: what sees every message before the node and every reply after it, from the outside in.
+    Mods see every message before the node and every reply after it, from the outside in.
     """
     app = ClientApp(mods=list(mods))
     for kind in HANDLERS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,17 @@ from wafl.weights.transport.exchange import MOST_POINTS
 from wafl.weights.transport.mixture import weights_from_cuts
 
 server_app = ServerApp()
+NODES = {"flower", "tolerance", "caps"}
+"""The sections about nodes, which may change when a study is resumed."""
+FREE = NODES | {"engine", "checkpoint_every", "checkpoint_seconds", "trackers", "methods", "tune"}
+"""What need not be the same in a study and in the run config that resumes it; methods are compared one by one."""
 POINTS = 1000
-"""The most examples of a client, as in :func:`wafl.weights.mixture`."""
+"""The most examples of a client that count in a mixture, as in :func:`wafl.weights.mixture`."""
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Do what ``task`` says."""
+    """Do what ``task`` in the run config says."""
     values = {**OWN, **context.run_config}
     tasks = {"train": train, "certify": certify, "mixture": mixture}
     try:
@@ -67,7 +71,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     if begun:
         experiment = _same(experiment, from_run_config(values), folder)
     finder = Finder(post, experiment, folder, known_roster(StudyFolder(folder)) if begun else None)
-    study = (partial(Study.resume, trust=True) if begun else _created(experiment))(folder, finder)
+    study = Study.resume(folder, finder, trust=True) if begun else Study.create(experiment, folder, None, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())
     bulletin = Bulletin(study.folder.path, post.ledger, finder.clients)
@@ -89,9 +93,9 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def mixture(post: Post, values: Mapping[str, Any]) -> None:
-    """The weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
+    """Find the weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
 
-    The target's examples are shown to every node. The result is ``NAME-mixture.json`` in ``output``.
+    The target's examples are shown to every node. The weights go to ``NAME-mixture.json`` in ``output``.
     """
     experiment, aim = from_run_config(values), _target(values)
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
@@ -115,18 +119,20 @@ def _target(values: Mapping[str, Any]) -> torch.Tensor:
         raise ConfigError(f"run config: target={str(path)!r} must be an .npz file with x: {error}") from error
 
 
+@dataclass(frozen=True)
 class _Cuttable:
-    """Clients that send cuts."""
+    """Clients on nodes that send their cuts of a target."""
 
-    def __init__(self, clients: GridClients, target: torch.Tensor, seed: int) -> None:
-        self._clients, self._target, self._seed = clients, target, seed
+    clients: GridClients
+    target: torch.Tensor
+    seed: int
 
     def cuts(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._clients.cuts(self._target, g, POINTS, self._seed)
+        return self.clients.cuts(self.target, g, POINTS, self.seed)
 
 
 class _Narrator(Callback):
-    """Logs how every round went."""
+    """A callback that logs how every round went."""
 
     def __init__(self, clients: GridClients) -> None:
         self._clients = clients
@@ -150,28 +156,17 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
 
     Nodes train by the run config, so one of another experiment is refused.
     """
-    free = {
-        "engine",
-        "flower",
-        "tolerance",
-        "caps",
-        "checkpoint_every",
-        "checkpoint_seconds",
-        "trackers",
-        "methods",
-        "tune",
-    }
-    one, other = (each.model_dump(exclude=free) for each in (begun, given))
-    for each, about in ((begun, one), (given, other)):
-        about |= {f"methods.{m.label}": m.model_dump(exclude={"name"}) for m in each.methods}
+    one, other = (
+        {
+            **each.model_dump(exclude=FREE),
+            **{f"methods.{method.label}": method.model_dump(exclude={"name"}) for method in each.methods},
+        }
+        for each in (begun, given)
+    )
     for key in sorted({*one, *other}):
         if one.get(key) != other.get(key):
             raise ConfigError(
                 f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same, "
                 "or another folder"
             )
-    return begun.model_copy(update={"flower": given.flower, "tolerance": given.tolerance, "caps": given.caps})
-
-
-def _created(experiment: Experiment) -> Any:
-    return lambda folder, finder: Study.create(experiment, folder, None, finder)
+    return begun.model_copy(update={name: getattr(given, name) for name in NODES})

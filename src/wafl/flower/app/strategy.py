@@ -108,12 +108,11 @@ class WAFL(FedAvg):
         replies = list(replies)
         counted = self._shortened(self._usable(replies))
         arrays, metrics = super().aggregate_train(server_round, [*counted, *filter(Message.has_error, replies)])
+        self._rounds_asked += arrays is not None or self.fraction_train > 0
         if arrays is None or metrics is None:
             if self.fraction_train > 0:
-                self._rounds_asked += 1
                 log(WARNING, "round %d: none of %d replies can be used; the model is kept", server_round, len(replies))
             return None, None
-        self._rounds_asked += 1
         metrics["gamma"] = self.gamma
         if self.radius is not None:
             now, cost = {"gamma": self.gamma, "radius": self.radius}, self._mean_cost(counted)
@@ -125,21 +124,16 @@ class WAFL(FedAvg):
         return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
 
     def start(self, *arguments: Any, **options: Any) -> Result:
-        """As FedAvg's, and an error if no client could train in any of the rounds.
+        """The result of FedAvg's ``start``, whose arguments these are; an error if no client could train in any round.
 
         The ball of a radius grows in the first call, as in :func:`wafl.fit`.
-
-        Args:
-            arguments: those of FedAvg's ``start``.
-            options: those of FedAvg's ``start``.
         """
         self._rounds_trained, self._rounds_asked = 0, 0
         if self.radius is not None and self._planned is None:
             given = signature(super().start).bind(*arguments, **options)
             given.apply_defaults()
-            planned: int = given.arguments["num_rounds"]
+            self._planned = planned = int(given.arguments["num_rounds"])
             first = self.objective.first_scalars(self.objective.scalars(), 0.0, planned)
-            self._planned = planned
             self.gamma, self.radius = first["gamma"], first["radius"]
         result = super().start(*arguments, **options)
         if self._rounds_asked and not self._rounds_trained:
@@ -150,7 +144,7 @@ class WAFL(FedAvg):
         return result
 
     def _told(self) -> dict[str, float | int | list[float]]:
-        """The objective in plain values, with the current gamma and ball; None is left out, a box is two numbers."""
+        """What clients are told of the objective in plain values; None is left out, and a box is two numbers."""
         told: dict[str, Any] = dict(vars(self.objective))
         told |= {"gamma": self.gamma, "radius": self.radius}
         del told["bounds"], told["shape"]
@@ -164,11 +158,8 @@ class WAFL(FedAvg):
     def _usable(self, replies: list[Message]) -> list[Message]:
         """The replies whose arrays and metrics can be averaged; the others are logged and left out."""
         sound: list[Message] = []
-        for reply in replies:
-            if reply.has_error():
-                continue
-            fault = self._fault(reply.content)
-            if fault is None:
+        for reply in (reply for reply in replies if not reply.has_error()):
+            if (fault := self._fault(reply.content)) is None:
                 sound.append(reply)
             else:
                 _leave_out(reply, fault)
@@ -200,7 +191,7 @@ class WAFL(FedAvg):
         return self.caps.fault_of_count("examples", weight) or self.caps.fault_of_numbers(0.0, cost)
 
     def _shortened(self, replies: list[Message]) -> list[Message]:
-        """The replies, after updates that are much longer than the round's median have been shortened."""
+        """The replies, with updates shortened that are much longer than the round's median."""
         updates = [_updates(next(iter(reply.content.array_records.values())), self._sent) for reply in replies]
         squares = [sum(float((part**2).sum()) for part in each.values()) for each in updates]
         lengths = torch.tensor(squares, dtype=torch.float64).sqrt()
@@ -217,8 +208,7 @@ class WAFL(FedAvg):
 
     def _mean_cost(self, replies: list[Message]) -> float:
         metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
-        weights = [cast(float, record[self.weighted_by_key]) for record in metrics]
-        costs = [cast(float, record[COST]) for record in metrics]
+        weights, costs = ([cast(float, each[name]) for each in metrics] for name in (self.weighted_by_key, COST))
         return sum(weight * cost for weight, cost in zip(weights, costs, strict=True)) / sum(weights)
 
 
@@ -234,12 +224,9 @@ def _typed(value: Array, sent: Array) -> Array:
 
 def _updates(arrays: ArrayRecord, sent: ArrayRecord) -> dict[str, npt.NDArray[np.float64]]:
     """How far the arrays of floating-point numbers have moved, in double precision."""
-    found: dict[str, npt.NDArray[np.float64]] = {}
-    for name, array in arrays.items():
-        value = array.numpy()
-        if np.issubdtype(value.dtype, np.floating):
-            found[name] = value.astype(np.float64) - sent[name].numpy()
-    return found
+    values = {name: array.numpy() for name, array in arrays.items()}
+    moved = {name: value for name, value in values.items() if np.issubdtype(value.dtype, np.floating)}
+    return {name: value.astype(np.float64) - sent[name].numpy() for name, value in moved.items()}
 
 
 def _leave_out(reply: Message, reason: str) -> None:

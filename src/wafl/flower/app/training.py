@@ -20,23 +20,23 @@ from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 
 PREFIX = "wafl-"
-"""The strategy tells clients its options in the train config, under names that start with this."""
+"""How the names begin under which the strategy tells clients its options in the train config."""
 
 COST = "transport-cost"
 """The metric from which the gamma of a radius is found."""
 
 HEADER = 1024
-"""By how many bytes numpy's headers may differ."""
+"""The most bytes by which numpy's headers of two like arrays may differ."""
 
 PROXIMAL = "proximal-mu"
-"""Under this name Flower's FedProx tells clients how strongly to hold on to the server's model."""
+"""The name under which Flower's FedProx tells clients how strongly to hold on to the server's model."""
 
 _INPUTS, _LABELS = ("image", "img", "x", "pixel_values"), ("label", "labels", "y")
 _RATES = ("lr", "learning-rate")
 
 Record = TypeVar("Record")
 Step = Callable[[Tensor, Tensor], Tensor]
-"""The parameters after a step, from those before it and the gradient, both ``[1, P]``."""
+"""A function that gives the parameters after a step, from those before it and the gradient, both ``[1, P]``."""
 
 
 def train(
@@ -133,7 +133,7 @@ def _descend(
     epochs: int,
     key: Key,
 ) -> tuple[Tensor, MetricRecord]:
-    """Algorithm 1, lines 3 to 8, as in ``local_update``, on batches that the loader draws."""
+    """The trained parameters and the metrics: Algorithm 1, lines 3 to 8, on batches that the loader draws."""
     step = seen = 0
     scalars = {name: params.new_full((1,), value) for name, value in told.items()}
     loss = cost = 0.0
@@ -161,7 +161,7 @@ def _plain(rate: float) -> Step:
 
 
 def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> Step:
-    """Let the optimizer step the model's own parameters, wherever they are."""
+    """Steps that the optimizer takes with the model's own parameters, wherever they are."""
 
     def take(params: Tensor, gradient: Tensor) -> Tensor:
         _write(model, task, params)
@@ -176,7 +176,7 @@ def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> 
 
 
 def _held(step: Step, start: Tensor, mu: float) -> Step:
-    """FedProx: the gradient of ``mu / 2 ||params - start||^2`` is added (Li et al., MLSys 2020)."""
+    """FedProx's step: the gradient of ``mu / 2 ||params - start||^2`` is added (Li et al., MLSys 2020)."""
     return step if mu == 0 else lambda params, gradient: step(params, gradient + mu * (params - start))
 
 
@@ -255,7 +255,7 @@ def _epochs(local_epochs: int | None, context: Context) -> int:
 
 
 def _key(config: ConfigRecord, context: Context, device: torch.device) -> Key:
-    """For dropout and the restarts: different draws for every round, client and step."""
+    """The key of the draws of dropout and restarts, which differ in every round, client and step."""
     client = context.node_config.get("partition-id", context.node_id)
     numbers = (int(cast(int, value)) & WORD for value in (0, config.get("server-round", 0), client, 0))
     return Key(*(torch.tensor([number], device=device) for number in numbers))

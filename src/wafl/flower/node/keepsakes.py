@@ -16,14 +16,14 @@ from wafl.results.progress import ClientState
 
 
 def state_folder(node_config: Mapping[str, Any]) -> Path:
-    """``state`` in the node's configuration, otherwise $WAFL_STATE, otherwise a folder in Flower's own."""
+    """Where a node keeps files: ``state`` in its configuration, otherwise $WAFL_STATE, otherwise in Flower's folder."""
     named = node_config.get("state") or os.environ.get("WAFL_STATE")
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     return Path(str(named)) if named else home / "wafl"
 
 
 class Keepsakes:
-    """What a client keeps, per run and round; if a round is asked for again, what was kept before it is still there."""
+    """The files of what clients keep, per run and round; what was kept before a round stays until it is surely over."""
 
     def __init__(self, folder: Path, training: str, entry: str) -> None:
         self._folder = folder / sha256(f"{training}\n{entry}".encode()).hexdigest()[:32]

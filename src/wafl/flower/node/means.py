@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from flwr.app import RecordDict
 
-from wafl.config.plan import make_entry
 from wafl.engine.spec import Spec
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import Reader, WireError, check_format, config_only, finite, read_array, with_arrays
@@ -21,7 +20,7 @@ from wafl.objectives.ball.shape import Shape
 
 @dataclass(frozen=True)
 class MeansQuery:
-    """Return the mean of each class of these clients; ``numbers`` are their places among all clients."""
+    """A query for the mean of each class of these clients; ``numbers`` are their places among all clients."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -45,11 +44,10 @@ class MeansQuery:
 
 
 def means(node: Node, content: RecordDict) -> RecordDict:
-    """A node tells only if a method of its experiment needs it."""
+    """The class means of a node's clients, which it tells only if a method of its experiment needs them."""
     check_format(content, "query")
-    names, train, experiment = Reader(content, "query").different("names"), node.site.federation.train, node.experiment
-    entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
-    if not any(spec.asks_shape for entry in entries for spec in entry.specs(experiment.seeds)):
+    names, train = Reader(content, "query").different("names"), node.site.federation.train
+    if not any(spec.asks_shape for spec in node.specs()):
         raise WireError("no method of the experiment has shape='clients': the means of classes are not for sending")
     rows = node.rows(dict(enumerate(names)))
     parts = [train.of(row) for row in rows.values()]

@@ -42,11 +42,11 @@ from wafl.weights.transport.clouds import Sampling, read_client
 from wafl.weights.transport.exchange import MOST_POINTS, Here
 
 MOST_SETTINGS = 10_000
-"""Settings of the objective in one survey."""
+"""The most settings of the objective in one survey."""
 
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
-    """Which clients this node holds and what a model for them must take; their sizes only if asked for."""
+    """The reply of which clients this node holds and what a model for them must take; their sizes only if asked for."""
     check_format(content, "query")
     clients, rows = node.site.federation, node.site.rows
     with_sizes = Reader(content, "query").one("sizes", bool)
@@ -67,7 +67,7 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 
 
 def work(node: Node, content: RecordDict) -> RecordDict:
-    """Training, lines 3 to 8 of the paper's Algorithm 1, or a report of the loss at given parameters."""
+    """The replies of a training, lines 3 to 8 of the paper's Algorithm 1, or the losses at given parameters."""
     outline = read_outline(content)
     task, start = node.task(num_outputs(content))
     spec = with_shape(node.check(outline, start), node, content)
@@ -91,7 +91,7 @@ def _params(content: RecordDict, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TestQuery:
-    """Test the model at ``params`` on these clients' test examples; with ``attacked``, under attack as well.
+    """A query to test the model at ``params`` on these clients' test examples; with ``attacked``, under attack as well.
 
     If some clients never train, ``part`` may ask for training examples, or for all of a client's examples.
     """
@@ -138,10 +138,9 @@ def test(node: Node, content: RecordDict) -> RecordDict:
 
 @dataclass(frozen=True)
 class SurveyQuery:
-    """Report the mean loss at ``params`` in double precision; with ``report``, that of a bound on phi_gamma.
+    """A query for the mean loss at ``params`` in double precision; with ``report``, for that of a bound on phi_gamma.
 
-    With ``Moments``, the second moment takes the place of the cost, and clients say how many
-    examples they have.
+    With ``Moments``, the second moment takes the place of the cost, and clients say how many examples they have.
     """
 
     names: tuple[str, ...]
@@ -214,7 +213,7 @@ def _report(read: Reader, *, linear: bool) -> Report:
 
 @dataclass(frozen=True)
 class CutsQuery:
-    """Return each client's cut: how at most ``points`` of its examples spread over the target, given potentials g.
+    """A query for each client's cut: how at most ``points`` of its examples spread over the target, for potentials g.
 
     ``numbers`` are the clients' places among all clients; they and the seed decide which examples are drawn.
     """
@@ -243,22 +242,16 @@ class CutsQuery:
 def cuts(node: Node, content: RecordDict) -> RecordDict:
     """The cut of each client: the mean of its potential, and how its examples spread over the target."""
     read = Reader(content, "query")
-    count = read.one("count", int, 1, MOST_POINTS)
-    drawn = _drawn(node, read)
+    count, names = read.one("count", int, 1, MOST_POINTS), read.different("names")
+    numbers = read.many("numbers", int, len(names), 0, LARGEST)
+    sampling = Sampling(read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
+    rows, train = node.rows(dict(enumerate(names))), node.site.federation.train
+    drawn = [read_client(train.of(rows[place]), number, sampling).x for place, number in enumerate(numbers)]
     shape = (count, math.prod(node.site.federation.input_shape))
     target = finite("target", read_array(content, "params", "target", shape, torch.float64))
     g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
     means, shares = Here(drawn, target).cuts(g)
     return with_arrays(config_only("reply"), "numbers", means=means, shares=shares)
-
-
-def _drawn(node: Node, read: Reader) -> list[Tensor]:
-    """Of each client that a query names, the examples that its number and the seed draw."""
-    names = read.different("names")
-    numbers = read.many("numbers", int, len(names), 0, LARGEST)
-    sampling = Sampling(read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
-    rows, train = node.rows(dict(enumerate(names))), node.site.federation.train
-    return [read_client(train.of(rows[place]), number, sampling).x for place, number in enumerate(numbers)]
 
 
 HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
@@ -271,19 +264,16 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.means": means,
     "query.spread": spread,
 }
-"""What handles each type of message."""
+"""What answers each type of message."""
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
     """The node's reply; if it cannot or must not do what it is asked, a refusal with a code and a safe sentence."""
     try:
-        return HANDLERS[kind](_opened(node), content)
+        try:
+            opened = node()
+        except Exception as error:
+            raise SetupError from error
+        return HANDLERS[kind](opened, content)
     except Exception as error:  # whatever it is, the server must hear of it
         return refused(error)
-
-
-def _opened(node: Callable[[], Node]) -> Node:
-    try:
-        return node()
-    except Exception as error:
-        raise SetupError from error

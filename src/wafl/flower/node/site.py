@@ -41,20 +41,16 @@ def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
         return _part(node_config, data)
     if not isinstance(source, str) or not source:
         raise ConfigError(f"node config: data={source!r} must be a folder or 'module:function'")
-    federation = read_folder(Path(source)) if ":" not in source or Path(source).is_dir() else _called(source)
+    own = ":" in source and not Path(source).is_dir()
+    federation = imported("node config: data", source)() if own else read_folder(Path(source))
+    if not isinstance(federation, Federation):
+        raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
     return Site(federation, {name: row for row, name in enumerate(federation.names)})
 
 
 def read_folder(folder: Path) -> Federation:
-    """One client per file; a file must fit into this machine's memory."""
+    """A federation with one client per file of a folder; a file must fit into this machine's memory."""
     return data_folder.read_folder(folder, free_bytes(torch.device("cpu")))
-
-
-def _called(source: str) -> Federation:
-    federation = imported("node config: data", source)()
-    if not isinstance(federation, Federation):
-        raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
-    return federation
 
 
 def _part(node_config: Mapping[str, Any], data: Data) -> Site:

@@ -23,7 +23,7 @@ from wafl.flower.wire.values import (
 
 @dataclass(frozen=True)
 class SpreadQuery:
-    """Return, for each of these clients, the sum of the squared distances of its examples from their mean."""
+    """A query for the sum of the squared distances of each client's examples from their mean."""
 
     names: tuple[str, ...]
 
@@ -42,7 +42,7 @@ class SpreadQuery:
 
 
 def spread(node: Node, content: RecordDict) -> RecordDict:
-    """A node tells only if a method of its experiment chooses its radius."""
+    """The sums of a node's clients, which it tells only if a method of its experiment chooses its radius."""
     check_format(content, "query")
     names, train = Reader(content, "query").different("names"), node.site.federation.train
     if not node.chooses:

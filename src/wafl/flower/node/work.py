@@ -18,7 +18,6 @@ from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
-from wafl.data.federation import Federation
 from wafl.engine.chosen_radius import CANDIDATES
 from wafl.engine.client.task import ClientTask
 from wafl.engine.embedded import check_integers, find_device, first_example
@@ -49,13 +48,13 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @lru_cache(maxsize=1)
 def _read(run_config: str) -> Experiment:
-    """Cached, because all simulated nodes of one process have the same experiment."""
+    """The experiment of a run config; cached, because all simulated nodes of one process have the same."""
     return from_run_config(json.loads(run_config))
 
 
 @contextmanager
 def _one_thread() -> Generator[None, None, None]:
-    """Threads that share a product of few lanes sum in a different order than threads with one lane each."""
+    """A block with one thread: threads that share a product of few lanes sum in another order than one lane each."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -114,14 +113,14 @@ class Node:
         return task, start
 
     def check_model(self, task: Task, start: Tensor, num_outputs: int) -> None:
-        """Try the model on this node's examples."""
+        """Refuse a model that does not fit this node's examples."""
         clients = self.site.federation
         classes = None if clients.num_classes is None else num_outputs
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
         check_integers(task, start, clients)
 
     def check(self, outline: Outline, like: Tensor) -> Spec:
-        """What the runs have in common; refuses clients of other nodes, and names that the method does not have."""
+        """The spec that the runs share; refuses clients of other nodes, and names that the method does not have."""
         self.rows(outline.names)
         spec, trains = self._spec(outline), outline.kind == "train"
         objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
@@ -142,27 +141,26 @@ class Node:
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
         """The replies of this node's clients, one query per run."""
-        first, method, objective = query.queries[0], spec.method, spec.method.objective
-        device, rows = query.queries[0].params.device, self.rows(query.names)
+        first, method, rows = query.queries[0], spec.method, self.rows(query.names)
         keepsakes = Keepsakes(self._state, query.training, query.entry)
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[Place, ClientState]()
-        examples = self.site.federation.train.to(device)
+        examples = self.site.federation.train.to(first.params.device)
         # Padded for the largest client anywhere, so that rounding is the same; but not for one that is far too large.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
         largest = query.largest if query.largest is None or query.largest <= bearable else 0
-        client_task = ClientTask(task, objective, spec.schedule.local_work, examples, largest, method.local)
+        client_task = ClientTask(task, method.objective, spec.schedule.local_work, examples, largest, method.local)
         keeps = bool(client_task.initial_memory(first.params))
         for run, client in asked if keeps else []:
             # Losses are asked for after the round's training.
             kept = keepsakes.before(run, query.names[client], number + (first.kind == "loss"))
             if kept is not None:
                 memory[run, client] = kept
-        linear = task.linear(query.queries[0].params[None]) is not None
+        linear = task.linear(first.params[None]) is not None
         lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
-        with computing(client_task.work.precision, device), _one_thread() if linear else nullcontext():
+        with computing(client_task.work.precision, first.params.device), _one_thread() if linear else nullcontext():
             replies = lanes.run(query.queries, query.runs)
-        if keeps and query.queries[0].kind == "train":
+        if keeps and first.kind == "train":
             for run, client in memory:
                 keepsakes.keep(run, query.names[client], number, memory[run, client], query.saved)
         return replies
@@ -193,7 +191,7 @@ class Node:
     def test(
         self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool, part: Part = "test"
     ) -> list[Tested]:
-        """The model on each client's test examples; with ``attacked``, moved by the experiment's attack.
+        """How the model does on each client's test examples; with ``attacked``, moved by the experiment's attack.
 
         ``part`` asks for training examples or for all instead, if some clients of the experiment never train; and for
         training examples if a radius is to be chosen.
@@ -201,7 +199,9 @@ class Node:
         asks_training = part == "train" and self.chooses
         if part != "test" and self.experiment.data.unseen is None and not asks_training:
             raise WireError(f"part={part!r}: the experiment has no data.unseen, so only test examples are tested")
-        clients, problem = _tested_on(self.site.federation, part), Problem(task, params[None])
+        clients, problem = self.site.federation, Problem(task, params[None])
+        if part != "test":
+            clients = replace(clients, test=clients.train if part == "train" else clients.train.joined(clients.test))
         held = list(self.rows(dict(enumerate(names))).values())
         attack = make_attack(self.experiment.attack) if attacked else None
         attack = None if attack is None else attack.within(clients.bounds)
@@ -217,9 +217,13 @@ class Node:
     @property
     def chooses(self) -> bool:
         """Whether a method of the experiment chooses its radius by leaving clients out."""
+        return any(spec.undecided for spec in self.specs())
+
+    def specs(self) -> list[Spec]:
+        """The runs of all methods of the experiment."""
         experiment = self.experiment
         entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
-        return any(spec.undecided for entry in entries for spec in entry.specs(experiment.seeds))
+        return [spec for entry in entries for spec in entry.specs(experiment.seeds)]
 
     def rows(self, names: Mapping[int, str]) -> dict[int, int]:
         """The row of each of these clients in the federation."""
@@ -229,7 +233,7 @@ class Node:
         return {number: self.site.rows[name] for number, name in names.items()}
 
     def _spec(self, outline: Outline) -> Spec:
-        """What the runs have in common, with the numbers of the first one; candidates for radii come last."""
+        """The spec that the runs share, with the numbers of the first one; candidates for radii come last."""
         methods = {method.label: method for method in self.experiment.methods}
         if outline.entry not in methods:
             raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(methods)}")
@@ -246,14 +250,8 @@ class Node:
         return chosen[0].within(self.site.federation.bounds)
 
 
-def _tested_on(clients: Federation, part: Part) -> Federation:
-    if part == "test":
-        return clients
-    return replace(clients, test=clients.train if part == "train" else clients.train.joined(clients.test))
-
-
 def _on_own_device(experiment: Experiment, node_config: Mapping[str, Any]) -> Experiment:
-    """What a node computes on is the node's own business, if its configuration says so."""
+    """The experiment on the device that the node's own configuration names, if it names one."""
     device = node_config.get("device")
     if device is None:
         return experiment

@@ -57,7 +57,7 @@ def write_app(
 
 
 def trial_experiment() -> Experiment:
-    """FedAvg and WAFL, all clients in every round; nodes without their own data get parts of digits."""
+    """An experiment with FedAvg and WAFL, all clients in every round; nodes without data of their own share digits."""
     content = {
         "name": "trial",
         "data": {"num_clients": 20, "labels_per_client": 3},
@@ -69,6 +69,6 @@ def trial_experiment() -> Experiment:
 
 
 def _project_name(name: str) -> str:
-    """Flower takes letters, digits and hyphens, and a letter first."""
+    """The name as Flower takes it: letters, digits and hyphens, and a letter first."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return plain if plain[:1].isalpha() else f"study-{plain}".rstrip("-")

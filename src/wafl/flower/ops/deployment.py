@@ -44,14 +44,10 @@ NGINX = "/usr/sbin/nginx"
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where things are: ``place`` is the folder on every machine that its files are copied to.
+    """A federation to deploy: its certificates, and the host and port by which nodes reach the server.
 
-    Args:
-        certificates: of the federation.
-        host: by which nodes reach the server.
-        port: of the door for nodes.
-        place: the folder on each machine.
-        allowed: digests of the apps that nodes run; all apps if empty.
+    ``place`` is the folder on every machine that its files are copied to. ``allowed`` are digests of the apps that
+    nodes run; all apps if empty.
     """
 
     certificates: Certificates
@@ -70,7 +66,7 @@ class Deployment:
             check_digest(digest)
 
     def server(self) -> dict[str, str]:
-        """The server's files by name."""
+        """The texts of the server's files, by name."""
         container = f"https://localhost:{CONTROL_PORT}/health"
         trust = ", context=ssl.create_default_context(cafile='/etc/wafl/ca.crt')"
         return {
@@ -84,7 +80,7 @@ class Deployment:
         }
 
     def node(self, name: str) -> dict[str, str]:
-        """A node's files by name."""
+        """The texts of a node's files, by name."""
         health = _health(f"http://127.0.0.1:{NODE_PORT}/health")
         return {
             "supernode.service": self._fill("supernode.service", node=name, environment=_units()),
@@ -110,13 +106,7 @@ class Deployment:
 
 
 def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str]) -> list[Path]:
-    """Write one folder for the server and one per node into a new or empty folder; returns these folders.
-
-    Args:
-        folder: where the folders go.
-        deployment: what is deployed.
-        nodes: the names of the nodes, which have keys.
-    """
+    """Write one folder for the server and one per node into a new or empty folder; returns these folders."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     certificates = deployment.certificates
@@ -137,7 +127,7 @@ def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str])
 
 
 def proxy_config(listen: str, control: str) -> str:
-    """The proxy's configuration: where nodes reach it, and where the SuperLink listens."""
+    """The proxy's configuration; nodes reach it at ``listen``, and it reaches the SuperLink at ``control``."""
     return _filled("nginx.conf", {"listen": listen, "control": control, "calls": "|".join(CALLS)})
 
 
@@ -170,5 +160,5 @@ def _yaml() -> str:
 
 
 def _health(address: str, trust: str = "") -> str:
-    """A container's own look at Flower's health address, as a list in YAML."""
+    """The command by which a container looks at Flower's health address, as a list in YAML."""
     return json.dumps(["CMD", "python", "-c", f"import ssl, urllib.request as r; r.urlopen('{address}'{trust})"])

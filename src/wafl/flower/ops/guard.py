@@ -48,20 +48,14 @@ def bundle(app: Path) -> bytes:
 
 
 def app_digest(app: Path) -> str:
-    """The digest of an app, by which a node's operator allows it.
-
-    Args:
-        app: the folder, with a ``pyproject.toml``.
-    """
+    """The digest of the app in a folder, by which a node's operator allows it."""
     return sha256(bundle(app)).hexdigest()
 
 
 def run_node(arguments: Sequence[str], allowed: Sequence[str]) -> None:
-    """Run ``flower-supernode`` in this process.
+    """Run ``flower-supernode`` with these arguments in this process, and no apps but those with ``allowed`` digests.
 
-    Args:
-        arguments: of flower-supernode.
-        allowed: digests of the apps that may run; all may if there are none.
+    If there are no such digests, all apps may run.
     """
     guard = Guard(allowed)
     if not guard.allowed:
@@ -87,7 +81,7 @@ def _supernode(arguments: Sequence[str], client: type[FleetHttpClient]) -> None:
 
 
 class Guard:
-    """Signs the apps that are allowed, for this process only."""
+    """What signs the apps that are allowed, for this process only."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self.allowed = frozenset(map(check_digest, allowed))
@@ -95,12 +89,12 @@ class Guard:
         self._refused: dict[int, str] = {}
 
     def entities(self) -> dict[str, str]:
-        """Whom Flower is to trust: this guard."""
+        """Those whom Flower is to trust, by name, with their public keys: this guard."""
         public = self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         return {ENTITY: public.decode()}
 
     def look_at(self, run: GetRunResponse) -> GetRunResponse:
-        """Remember a Flower run whose run config names code that is not the app's own choice."""
+        """The same run, which is remembered if its run config names code that is not the app's own choice."""
         for key, value in run.run.override_config.items():
             if CODE.search(value.string):
                 self._refused[run.run.run_id] = f"{key}={value.string!r} names code: write it into the app instead"
@@ -123,7 +117,7 @@ class Guard:
         return found
 
     def client(self) -> type[FleetHttpClient]:
-        """Flower's connection to the SuperLink, with this guard at its side."""
+        """The class of Flower's connection to the SuperLink, with this guard at its side."""
         guard = self
 
         class Guarded(FleetHttpClient):

@@ -45,15 +45,10 @@ class Loopback:
     """A SuperLink on 127.0.0.1 with the SuperNodes that are added to it; all end with the ``with`` block.
 
     The folder holds the logs, the database and ``flwr/config.toml``: with FLWR_HOME=<folder>/flwr, Flower's own
-    commands talk to this SuperLink.
-
-    Args:
-        folder: where all files go.
-        certificates: with them, the SuperLink speaks TLS and requires a registered key of every node.
-        proxy: the nginx through which nodes reach the SuperLink, as in a deployment; needs certificates.
-        simulation: simulate the nodes instead of starting them.
-        environment: variables that all programs get.
-        in_memory: do without the database, which locks when twenty nodes reply at once; a restart forgets the nodes.
+    commands talk to this SuperLink. With ``certificates``, the SuperLink speaks TLS and requires a registered key of
+    every node; ``proxy`` is then an nginx through which nodes reach it, as in a deployment. A ``simulation`` starts no
+    nodes. All programs get the variables of the ``environment``. If all is ``in_memory``, there is no database, which
+    locks when twenty nodes reply at once, and a restart forgets the nodes.
     """
 
     def __init__(
@@ -97,10 +92,9 @@ class Loopback:
         *,
         key: str | None = None,
         register: bool = True,
-        wait: bool = False,
         allowed: Sequence[str] = (),
     ) -> Node:
-        """Start a SuperNode; with ``wait``, return when it is connected.
+        """Start a SuperNode, which may connect later.
 
         It identifies itself by the key pair named ``key``; with ``register``, the SuperLink is told of it first. If
         digests of apps are ``allowed``, it runs no others.
@@ -120,11 +114,8 @@ class Loopback:
         config = " ".join(settings(node_config or {}))
         tool = ["flower-supernode"] if not allowed else ["wafl", "flower", "node"]
         tool += [f"--allow-app={digest}" for digest in allowed]
-        node = self._start(f"node-{name}", *tool, *address, *security, "--node-config", config)
-        self.nodes[name] = node
-        if wait:
-            node.wait_for(CONNECTED, PATIENCE)
-        return node
+        self.nodes[name] = self._start(f"node-{name}", *tool, *address, *security, "--node-config", config)
+        return self.nodes[name]
 
     def nodes_online(self) -> int:
         """How many SuperNodes the SuperLink counts as connected; one that was killed still counts for a while."""
@@ -162,12 +153,8 @@ class Loopback:
         return RunHandle(self, command, int(command.wait_for(SUBMITTED, PATIENCE)[1]))
 
     def node_id(self, name: str) -> int:
-        """By which the SuperLink knows a node, once it has connected."""
+        """The number by which the SuperLink knows a node, once it has connected."""
         return int(self.nodes[name].wait_for(CONNECTED, PATIENCE)[1])
-
-    def kill_link(self) -> None:
-        """End the SuperLink at once, with its ServerApps."""
-        self.link.kill()
 
     def restart_link(self) -> None:
         """Start the SuperLink again, at the same address and with the same database."""
@@ -235,7 +222,7 @@ class Loopback:
         return program
 
     def _environment(self, home: str) -> dict[str, str]:
-        """Each program has its own home for Flower, as if it were on its own machine."""
+        """The environment of a program, with its own home for Flower, as if it were on its own machine."""
         inherited = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         own = {"FLWR_HOME": str(self.folder / home), "RAY_TMPDIR": self._temporary, "PATH": path}
@@ -269,11 +256,11 @@ class RunHandle:
         return run["status"]
 
     def done(self) -> bool:
-        """Whether its log has ended, and with it the Flower run or the SuperLink."""
+        """Whether the log of the Flower run has ended, and with it the Flower run or the SuperLink."""
         return self._command.returncode() is not None
 
     def wait(self, timeout: float) -> str:
-        """Its status when finished; raises TimeoutError if it takes longer, ProgramError if no SuperLink answers."""
+        """The status of the finished run; a TimeoutError if it takes longer, a ProgramError if no SuperLink answers."""
         deadline = time.monotonic() + timeout
         with suppress(subprocess.TimeoutExpired):
             self._command.process.wait(timeout)  # it streams the log while the Flower run and the SuperLink last
@@ -284,7 +271,7 @@ class RunHandle:
         return status
 
     def log(self) -> str:
-        """What its ServerApp has logged so far."""
+        """What the ServerApp of the Flower run has logged so far."""
         return self._command.said()
 
     def stop(self) -> None:

@@ -44,17 +44,17 @@ class Program:
             )
 
     def returncode(self) -> int | None:
-        """None while it is running; if a signal ended it, minus the signal's number."""
+        """The exit status: None while it is running, and minus a signal's number if that ended it."""
         return self.process.poll()
 
     def said(self) -> str:
-        """What it and its children have logged since its last start."""
+        """What the program and its children have logged since its last start."""
         with self.log.open("rb") as log:
             log.seek(self._offset)
             return log.read().decode(errors="replace")
 
     def wait_for(self, pattern: str, timeout: float) -> re.Match[str]:
-        """Wait until it logs the pattern; raises ProgramError if it ends first, TimeoutError if it takes too long."""
+        """The match of a pattern in the log, once there is one; ProgramError if the program ends, or TimeoutError."""
         deadline = time.monotonic() + timeout
         while True:
             ended = self.returncode() is not None
@@ -67,7 +67,7 @@ class Program:
             time.sleep(POLL)
 
     def complaint(self, what: str) -> str:
-        """``what`` happened to it, and the end of its log."""
+        """The message that ``what`` happened to the program, with the end of its log."""
         return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.said()[-TAIL:]}"
 
     def stop(self, grace: float = 5.0) -> None:
@@ -103,7 +103,7 @@ class Program:
         self.process = self._start()
 
     def family(self) -> set[int]:
-        """It and all running processes it has started, including those in their own session or without a parent."""
+        """The running processes of the program, including those in a session of their own or without a parent."""
         parents: dict[int, int] = {}
         found: set[int] = set()
         mark = self._mark.encode()
@@ -124,7 +124,7 @@ class Program:
         return found
 
     def _signal(self, number: signal.Signals, seen: set[int] | frozenset[int] = frozenset()) -> set[int]:
-        """Send the signal to the family except those ``seen``; without /proc, to the process group."""
+        """Send a signal to the family except those ``seen``, whom it returns; without /proc, to the process group."""
         family = self.family() - seen
         for pid in family:
             with suppress(ProcessLookupError):

@@ -25,7 +25,7 @@ START = 300.0
 AT_ONCE = 64
 """Nodes with a message at the same time: what Flower's simulation does for each grows with their number."""
 Show = Callable[[str, int], None]
-"""Called with the name of a method and how many rounds of all its runs are done."""
+"""A function that is called with the name of a method and how many rounds of all its runs are done."""
 
 
 def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:

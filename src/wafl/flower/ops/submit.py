@@ -12,13 +12,10 @@ from wafl.flower.ops.loopback import SUBMITTED, find_tool
 
 
 def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callable[[str], None]) -> str:
-    """Start the app, show its log until it ends, and return how: completed, failed or stopped.
+    """How a Flower run of the app in a folder ended: completed, failed or stopped; ``show`` gets each line of its log.
 
-    Args:
-        app: the folder of the app.
-        superlink: the connection of Flower's configuration to use; None for its default.
-        config: values for the run config, such as ``schedule.rounds=50``.
-        show: called with each line of the log.
+    ``superlink`` is a connection of Flower's configuration, None its default one; ``config`` are values for the run
+    config, such as ``schedule.rounds=50``.
     """
     where = [] if superlink is None else [superlink]
     values = [f"--run-config={pair}" for pair in config]
@@ -31,10 +28,7 @@ def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callab
     begun = re.search(SUBMITTED, said)
     if begun is None:
         raise OSError(f"flwr run {app} started no Flower run; it said:\n{said.strip()}")
-    return _status([find_tool("flwr"), "list", *where, "--run-id", begun[1], "--format", "json"])
-
-
-def _status(command: Sequence[str]) -> str:
+    command = [find_tool("flwr"), "list", *where, "--run-id", begun[1], "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         (run,) = json.loads(done.stdout)["runs"]

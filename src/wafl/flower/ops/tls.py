@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -33,37 +33,25 @@ CA_NAME = "WAFL federation CA"
 CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
-@dataclass(frozen=True)
 class Certificates:
-    """Where the files of a federation's certificates and node keys are."""
+    """Where the files of a federation's certificates and node keys are.
 
-    folder: Path
+    Every node gets ``ca``, and trusts the server by it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca, self.ca_key = folder / "ca.crt", folder / "ca.key"
+        self.server_cert, self.server_key = folder / "server.pem", folder / "server.key"
 
     @classmethod
     def open(cls, folder: Path) -> Certificates:
-        """The folder that :func:`make_certificates` made."""
+        """The files that :func:`make_certificates` made in a folder."""
         found = cls(folder.resolve())
         for file in (found.ca, found.server_cert, found.server_key):
             if not file.is_file():
                 raise FileNotFoundError(f"{file} is missing: make it with wafl flower certificates {folder}")
         return found
-
-    @property
-    def ca(self) -> Path:
-        """What every node gets, and trusts the server by."""
-        return self.folder / "ca.crt"
-
-    @property
-    def ca_key(self) -> Path:
-        return self.folder / "ca.key"
-
-    @property
-    def server_cert(self) -> Path:
-        return self.folder / "server.pem"
-
-    @property
-    def server_key(self) -> Path:
-        return self.folder / "server.key"
 
     def hosts(self) -> list[str]:
         """The names and addresses that the server certificate is for."""
@@ -75,11 +63,11 @@ class Certificates:
         return sorted(path.stem for path in (self.folder / "keys").glob("*.pub") if self.node_key(path.stem).is_file())
 
     def node_key(self, name: str) -> Path:
-        """What only that node gets."""
+        """The private key of a node, which only that node gets."""
         return self.folder / "keys" / name
 
     def node_pub(self, name: str) -> Path:
-        """What the server gets, by ``flwr supernode register``."""
+        """The public key of a node, which the server gets by ``flwr supernode register``."""
         return self.folder / "keys" / f"{name}.pub"
 
 
@@ -90,16 +78,11 @@ def make_certificates(
     nodes: Sequence[str] = (),
     days: int = 365,
 ) -> Certificates:
-    """Make a CA, a server certificate for these hosts, and one key pair per node.
+    """Make a CA, a server certificate for these hosts and for localhost, and one key pair per node; returns the files.
 
-    In a folder that has certificates, only key pairs are added, and nothing is overwritten; see
-    :func:`renew_certificates`.
-
-    Args:
-        folder: where the files go.
-        hosts: the names and addresses by which nodes reach the server; the certificate is also for localhost.
-        nodes: the names of nodes that get a key pair.
-        days: how long the server certificate is valid; the CA is valid for at least ten years.
+    ``hosts`` are the names and addresses by which nodes reach the server. The server certificate is valid for so many
+    days, the CA for at least ten years. In a folder that has certificates, only key pairs are added, and nothing is
+    overwritten; see :func:`renew_certificates`.
     """
     _check(hosts, nodes, days)
     files = Certificates(folder.resolve())
@@ -119,10 +102,7 @@ def make_certificates(
         _write(files.server_key, server_key)
         _write(files.server_cert, server, 0o644)
         _write(files.ca, _ca(ca_key, days), 0o644)
-    for name in nodes:
-        private, public = _node(name)
-        _write(files.node_key(name), private)
-        _write(files.node_pub(name), public, 0o644)
+    _write_keys(files, nodes, _write)
     return files
 
 
@@ -135,15 +115,10 @@ class Renewed:
 
 
 def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365) -> Renewed:
-    """Replace the server's certificate and key.
+    """Replace the server's certificate and key; returns how long they are valid. ``hosts`` are given if they changed.
 
-    The CA keeps its key, so nodes trust the new certificate by the ``ca.crt`` that they have. If that would expire
-    first, the CA's certificate is renewed as well.
-
-    Args:
-        folder: as :func:`make_certificates` made it, with the CA's key.
-        hosts: the names and addresses by which nodes reach the server, if they have changed.
-        days: how long the server certificate is valid.
+    The CA keeps its key, which must be in the folder, so nodes trust the new certificate by the ``ca.crt`` that they
+    have. If that would expire first, the CA's certificate is renewed as well.
     """
     files = Certificates.open(folder)
     wanted = files.hosts() if hosts is None else hosts
@@ -163,20 +138,12 @@ def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days
 
 
 def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
-    """Replace the key pairs of these nodes; the SuperLink takes their old keys until they are unregistered.
-
-    Args:
-        folder: as :func:`make_certificates` made it.
-        nodes: the names of the nodes.
-    """
+    """Replace the key pairs of these nodes; the SuperLink takes their old keys until they are unregistered."""
     files = Certificates.open(folder)
     _check(HOSTS, nodes, 1)
     if missing := [name for name in nodes if name not in files.nodes()]:
         raise FileNotFoundError(f"node {missing[0]!r} has no key in {files.folder}: add it without --renew")
-    for name in nodes:
-        private, public = _node(name)
-        _replace(files.node_key(name), private)
-        _replace(files.node_pub(name), public, 0o644)
+    _write_keys(files, nodes, _replace)
     return files
 
 
@@ -207,7 +174,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether it is a DNS name; if its last label is all digits, it is a misspelled address."""
+    """Whether a host is a DNS name; if its last label is all digits, it is a misspelled address."""
     labels = host.split(".")
     return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdigit()
 
@@ -252,11 +219,13 @@ def _server(ca_key: EllipticCurvePrivateKey, hosts: Sequence[str], days: int) ->
     return _private(key), _signed(certificate, ca_key)
 
 
-def _node(name: str) -> tuple[bytes, bytes]:
-    """A key pair in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
-    key = generate_private_key(SECP384R1())
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return _private(key, ssh=True), public + f" {name}\n".encode()
+def _write_keys(files: Certificates, nodes: Sequence[str], write: Callable[..., None]) -> None:
+    """Write a key pair per node in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
+    for name in nodes:
+        key = generate_private_key(SECP384R1())
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        write(files.node_key(name), _private(key, ssh=True))
+        write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
 
 
 def _read(certificate: Path) -> x509.Certificate:
@@ -266,7 +235,7 @@ def _read(certificate: Path) -> x509.Certificate:
 def _builder(
     subject: str, key: EllipticCurvePrivateKey, ca_key: EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
-    """What all certificates of the CA have: whose they are, the CA's name, a key, and how long they are valid."""
+    """The beginning of every certificate of the CA: whose it is, the CA's name, a key, and how long it is valid."""
     now = datetime.now(UTC)
     owner, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, CA_NAME))
     return (

@@ -37,7 +37,7 @@ LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
 
 
 class Bulletin(Callback):
-    """Writes what the ledger and the rounds say, now and then."""
+    """A callback that writes what the ledger and the rounds say, now and then."""
 
     def __init__(self, folder: Path, ledger: Ledger, clients: GridClients) -> None:
         self._file, self._ledger, self._clients = folder / FILE, ledger, clients
@@ -49,7 +49,7 @@ class Bulletin(Callback):
 
     @contextmanager
     def kept(self) -> Generator[None, None, None]:
-        """Keep the file up to date; in the end it says how the work has ended."""
+        """A block in which the file is kept up to date; in the end it says how the work has ended."""
         self._ledger.told = self._now_and_then
         state = "interrupted"
         try:

@@ -28,7 +28,7 @@ OFTEN = 0.5
 
 
 class Census:
-    """Keeps the roster: clients stay in their places, and those that join later come after them.
+    """The roster of clients and where each is: they stay in their places, and those that join later come after them.
 
     With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. What a node
     claims beyond the ``caps`` does not count. ``unseen`` is the share of the first clients that never train, and the
@@ -97,9 +97,9 @@ class Census:
 
     def _missing(self) -> str:
         """What is known of those who are not here: clients of the study, and nodes that did not say what they hold."""
-        homes, known = self.homes(), _everyone(self._roster)
-        clients = tuple(name for name in known if name not in homes)
-        nodes = tuple(f"{self.label(node)}: {why}" for node, why in sorted(self._silent.items()))
+        homes = self.homes()
+        clients = [name for name in _everyone(self._roster) if name not in homes]
+        nodes = [f"{self.label(node)}: {why}" for node, why in sorted(self._silent.items())]
         parts = [f"no node holds {some(clients)}"] if clients else []
         parts += [some(nodes)] if nodes else []
         return "".join(f"; {part}" for part in parts)
@@ -125,7 +125,7 @@ class Census:
         return {node: (self._called.get(node, ""), list(hello.names)) for node, hello in self._present.items()}
 
     def doubt(self, node: int) -> None:
-        """A node that did not reply is asked nothing more until it replies to a greeting."""
+        """Ask nothing more of a node that did not reply, until it replies to a greeting."""
         self._present.pop(node, None)
 
     def homes(self) -> dict[str, int]:
@@ -138,7 +138,7 @@ class Census:
         return found
 
     def tested(self) -> set[str]:
-        """Clients that have test examples."""
+        """The clients that have test examples and can be reached."""
         return {name for name, node in self.homes().items() if name in self._present[node].tested}
 
     @property
@@ -178,10 +178,13 @@ class Census:
                 if isinstance(reply, str):
                     log(INFO, "%s did not reply: %s", self.label(node), error)
                 else:
-                    self._refused.add(node)
                     self._called[node] = signature(reply)
-                    log(WARNING, "%s takes no part: %s", self.label(node), error)
+                    self._refuse(node, error)
         self._greeted = {message: node for message, node in self._greeted.items() if node in here}
+
+    def _refuse(self, node: int, why: WireError) -> None:
+        self._refused.add(node)
+        log(WARNING, "%s takes no part: %s", self.label(node), why)
 
     def _within_caps(self, node: int, hello: Hello) -> Hello:
         """The node without clients that claim too many examples; refuses one that itself claims too much."""
@@ -201,7 +204,7 @@ class Census:
         return hello.without(faults)
 
     def _check_names(self, node: int, hello: Hello) -> None:
-        """Say which clients are another node's; refuse a node if all of them belong to another key."""
+        """Log which clients are another node's; refuse a node if all of them belong to another key."""
         homes = self.homes()
         foreign = tuple(name for name in hello.names if not self._may_hold(node, name))
         if len(foreign) == len(hello.names):
@@ -209,14 +212,10 @@ class Census:
                 f"{some(foreign)} belong to the key of another node: start that node with its own key; in a trial "
                 "without keys, set flower.names_by_key=false"
             )
-        taken = tuple(name for name in hello.names if name in foreign or name in homes)
+        taken = [name for name in hello.names if name in foreign or name in homes]
         if taken:
-            log(
-                WARNING,
-                "%s claims %s, which another node holds: it is not asked about them",
-                self.label(node),
-                some(taken),
-            )
+            what = "%s claims %s, which another node holds: it is not asked about them"
+            log(WARNING, what, self.label(node), some(taken))
 
     def _agree(self) -> None:
         """Before there is a roster: keep the nodes with the most common kind of examples, of equals the first."""
@@ -228,12 +227,11 @@ class Census:
                 _check_kind(hello, common)
             except WireError as error:
                 del self._present[node]
-                self._refused.add(node)
                 self._silent[node] = str(error)
-                log(WARNING, "%s takes no part: %s", self.label(node), error)
+                self._refuse(node, error)
 
     def _checked(self, hello: Hello) -> Hello:
-        """Refuse a node whose examples differ in kind from those of the roster."""
+        """The same node; refused if its examples differ in kind from those of the roster."""
         roster = self._roster
         if roster is not None:
             if hello.outputs > roster.num_outputs:

@@ -16,11 +16,11 @@ POLL = 0.1
 """Seconds between two looks for replies."""
 
 Sent = dict[str, int]
-"""Which node each message went to."""
+"""The node that each message went to, by the message's id."""
 
 
 class Post:
-    """One message per node; a reply is its content, or what went wrong, in words.
+    """What sends one message per node and gets its reply: its content, or what went wrong, in words.
 
     At most ``at_once`` nodes have an unanswered message at a time.
     """
@@ -63,7 +63,7 @@ class Post:
         return found
 
     def _enter(self, message: str, reply: RecordDict | str) -> None:
-        """Into the ledger, once: what a node has replied, or why it has not."""
+        """Enter into the ledger, once, what a node has replied, or why it has not."""
         node = self._unanswered.pop(message, None)
         if node is not None:
             self.ledger.fail(node, reply) if isinstance(reply, str) else self.ledger.receive(node, reply)

@@ -18,7 +18,7 @@ from wafl.studies.roster import write_roster
 
 
 class Finder:
-    """Finds the clients of an experiment's methods, and keeps their roster in the study's folder.
+    """A function that finds the clients of an experiment's methods, and keeps their roster in the study's folder.
 
     ``known`` is the roster of a study that was begun earlier.
     """

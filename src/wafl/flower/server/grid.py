@@ -101,7 +101,7 @@ class GridClients:
 
     @cached_property
     def _shape(self) -> Shape:
-        """Asked for once: every client sends the means of its classes, and none may be missing."""
+        """The shape of the ball from the class means that every client sends, once; none may be missing."""
         roster, names = self.roster, self.roster.names
         check_size(roster.input_shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
@@ -113,7 +113,7 @@ class GridClients:
         return shape_of_means(found)
 
     def spread(self) -> float:
-        """Asked for before a radius is chosen; every client must reply."""
+        """How far examples lie from their client's mean, which every client must say before a radius is chosen."""
         names, found = self.roster.names, dict[int, tuple[float, int]]()
         log(INFO, "asking %d clients how far their examples spread, to choose a radius", len(names))
         for numbers, part in self._inquiry.ask_all("query.spread", names, lambda chosen, _: SpreadQuery(chosen)):
@@ -124,7 +124,7 @@ class GridClients:
         return root_mean_square(sums, sizes)
 
     def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[GridClients, Judge]:
-        """The others, whose nodes are asked to train candidates; the clients left out test them where they are."""
+        """The other clients, to train candidates, and a judge: the clients left out test candidates where they are."""
         entry = self._entry({place: spec.within(self.roster.bounds)})
         others = copy(self)
         others._only = tuple(client for client in range(self.roster.num_clients) if client not in set(left_out))
@@ -145,7 +145,7 @@ class GridClients:
             objective.check_model(Problem(task, start[None]))
 
     def fingerprint(self) -> Mapping[str, str]:
-        """Empty: a server does not know its clients' examples, and may have other clients later."""
+        """No digest: a server does not know its clients' examples, and may have other clients later."""
         return {}
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
@@ -188,7 +188,7 @@ class GridClients:
         return not self._census.tested().isdisjoint(self.roster.names)
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        """Every client tests the model on its own examples; the attack is the experiment's, which nodes know.
+        """The score of a model that every client tests; the attack is the experiment's, which nodes know.
 
         Each reports its clean and its attacked score, so one message per node serves every share of attacked clients.
         """
@@ -202,7 +202,7 @@ class GridClients:
         return self._score(self.roster.names, found, victims, attack, seed)
 
     def evaluate_parts(self, run: Run) -> Score:
-        """Every client tests the model; those that never train do so on all of their examples."""
+        """The score of a model on test and training examples, and on all examples of clients that never train."""
         score = self.evaluate(run)
         if not self.roster.unseen:
             return score
@@ -218,21 +218,20 @@ class GridClients:
         attack: Attack | None = None,
         seed: int = 0,
     ) -> Score:
-        total = sum(clean.num_examples for clean, _ in found.values())
-        scores: list[ClientScore] = []
-        for client, (clean, moved) in sorted(found.items()):
-            each = moved if client in victims else clean
-            weight = each.num_examples / total
-            scores.append(
-                ClientScore(names[client], each.accuracy, each.loss, each.num_examples, client in victims, weight)
+        total, unit = sum(clean.num_examples for clean, _ in found.values()), self.roster.unit
+        tests = {client: moved if client in victims else clean for client, (clean, moved) in sorted(found.items())}
+        scores = [
+            ClientScore(
+                names[at], each.accuracy, each.loss, each.num_examples, at in victims, each.num_examples / total
             )
-        unit = self.roster.unit
+            for at, each in tests.items()
+        ]
         return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
 
     def _test(
         self, params: Tensor, seed: int, names: Sequence[str], part: Part = "test", *, alike: bool = False
     ) -> dict[int, tuple[Tested, Tested]]:
-        """By place among the names, what each client that is here and has such examples finds.
+        """What each client finds that is here and has such examples, by its place among the names.
 
         ``alike`` says that clients count alike, however many examples they claim.
         """
@@ -286,7 +285,7 @@ class GridClients:
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
 
     def cuts(self, target: Tensor, g: Tensor, points: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Every client's cut at g: its mean, and its shares."""
+        """The cut of every client at g: its mean, and its shares."""
         names = self.roster.names
         means = torch.empty(len(names), dtype=torch.float64)
         shares = torch.empty(len(names), len(g), dtype=torch.float64)
@@ -307,7 +306,7 @@ class GridClients:
         runs: Sequence[int],
         everyone: bool,
     ) -> Asked:
-        """Ask the nodes of these clients; with ``everyone``, wait for all of them."""
+        """What the nodes of these clients reply and were asked; with ``everyone``, all of them are waited for."""
         names = self.roster.names
         asked = sorted({client for query in queries for client in query.clients})
         homes = self._inquiry.reachable([names[client] for client in asked], everyone=everyone)
@@ -354,7 +353,7 @@ class GridClients:
 
 
 def _alike(one: Spec, other: Spec) -> bool:
-    """Equal except for a user's own parts, which were made twice and may not be comparable."""
+    """Whether two are equal except for a user's own parts, which were made twice and may not be comparable."""
     return (one.method.name, one.schedule, one.point) == (other.method.name, other.schedule, other.point)
 
 

@@ -29,7 +29,7 @@ class Exchange(Protocol[T_co]):
 
 
 class Inquiry:
-    """Asks the nodes that a census knows, each question ``attempts`` times at most."""
+    """What asks the nodes that a census knows, each question ``attempts`` times at most."""
 
     def __init__(self, post: Post, census: Census, settings: Flower, attempts: int) -> None:
         self._post, self._census, self._settings, self._attempts = post, census, settings, attempts
@@ -91,7 +91,7 @@ class Inquiry:
         return reply
 
     def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
-        """The nodes of these clients; waits until one can be reached, or with ``everyone`` all, but not forever."""
+        """The node of each client that can be reached; waits for one, or with ``everyone`` for all, but not forever."""
         self._census.look()
         deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
         while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:

@@ -30,7 +30,7 @@ class Ledger:
     told: Callable[[], None] = lambda: None
 
     def see(self, nodes: Iterable[int]) -> None:
-        """The SuperLink counts these nodes as connected."""
+        """Note that the SuperLink counts these nodes as connected."""
         now = timestamp()
         for node in nodes:
             self._of(node).last_seen = now
@@ -48,7 +48,7 @@ class Ledger:
         self.told()
 
     def fail(self, node: int, why: str) -> None:
-        """There is no reply, for this reason."""
+        """Note that a node gave no reply, and why."""
         account = self._of(node)
         account.failures, account.last_failure = account.failures + 1, why
         self.told()

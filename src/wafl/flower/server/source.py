@@ -14,7 +14,7 @@ from wafl.parts.messages import Query, Reply
 from wafl.rounds.admission import Exclusion
 
 Asked = tuple[Mapping[int, list[list[Reply]]], Mapping[int, NodeQuery], Mapping[int, str]]
-"""By node, its replies and what it was asked; and by client, why there is no reply."""
+"""The replies by node, what each node was asked, and by client why there is no reply."""
 
 
 class Nodes:
@@ -43,7 +43,7 @@ class Nodes:
         ]
 
     def undo(self, runs: Sequence[int]) -> None:
-        """Nothing to do: a node that is asked for a round again begins with what it kept before that round."""
+        """Do nothing but log: a node that is asked for a round again begins with what it kept before that round."""
         log(INFO, "too few replies for %d of the runs", len(runs))
 
 

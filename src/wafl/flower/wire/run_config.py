@@ -29,7 +29,7 @@ QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
 
 
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
-    """Nested tables of plain values: each method has a table under its name, and lists are strings that hold TOML.
+    """The experiment in tables of plain values: each method has a table under its name, and lists are strings of TOML.
 
     So are tables among the options of your own methods and parts, and text that could be mistaken for one of these.
     What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
@@ -82,7 +82,7 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of any kind. A nested table stays in one piece: its keys may have dots, and it may be empty."""
+    """Options of any kind in plain values; a nested table stays in one piece, as its keys may have dots."""
     for name in values:
         if not name.isidentifier():
             raise ConfigError(
@@ -100,7 +100,7 @@ def _write(value: Any) -> Any:
 
 
 def _inline(value: Any) -> str:
-    """TOML in one line."""
+    """A value as TOML in one line."""
     import tomlkit
 
     if isinstance(value, Mapping):

@@ -19,7 +19,7 @@ from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.rounds.admission import split
 
 FORMAT = 4
-"""Of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
+"""The format of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
 HEADER = 256
 """The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -27,7 +27,7 @@ NUMBERS = ("loss", "cost")
 """What a client reports of each query, in a record of metrics, so that a reply has one record of arrays."""
 LARGEST = 2**62
 LONGEST = 1000
-"""Characters of a refusal."""
+"""The most characters of a refusal."""
 T = TypeVar("T", int, float, str, bool)
 
 
@@ -86,15 +86,15 @@ def encode_query(query: NodeQuery) -> RecordDict:
         pair=query.pair,
         largest=-1 if query.largest is None else query.largest,
     )
-    content["params"] = arrays(params=torch.stack([each.params for each in query.queries]))
+    with_arrays(content, "params", params=torch.stack([each.params for each in query.queries]))
     if first.vectors:
         stacked = {name: torch.stack([each.vectors[name] for each in query.queries]) for name in first.vectors}
-        content["vectors"] = arrays(**stacked)
+        with_arrays(content, "vectors", **stacked)
     return content if query.shape is None else with_arrays(content, "shape", matrix=query.shape)
 
 
 def num_outputs(content: RecordDict) -> int:
-    """Of the model that a query is about: a node builds it before it reads the parameters, but no larger than these."""
+    """The outputs of the model that a query is about; a node builds it before reading the parameters, but no larger."""
     sent = content.get("params")
     params = sent.get(PARAMS) if isinstance(sent, ArrayRecord) else None
     return Reader(content, "query").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
@@ -207,7 +207,7 @@ def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]
 
 
 def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
-    """One row per client; with partial sums one per run, the weighted mean of the clients whose numbers are finite."""
+    """A message with one row per client; with partial sums one per run, the weighted mean of the finite ones."""
     if query.partial_sums:
         replies = [_averaged(each, reply) for each, reply in zip(query.queries, replies, strict=True)]
     content = config_only("reply")
@@ -238,11 +238,10 @@ def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
 
 
 def arrays(**tensors: Tensor) -> ArrayRecord:
-    return ArrayRecord({name: _array(value.detach().cpu().numpy()) for name, value in tensors.items()})
-
-
-def _array(values: np.ndarray[Any, Any]) -> Array:
-    return Array(np.ascontiguousarray(values, values.dtype.newbyteorder("<")))
+    """A record of these tensors as arrays whose bytes have one order on every machine."""
+    values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    little = {name: np.ascontiguousarray(value, value.dtype.newbyteorder("<")) for name, value in values.items()}
+    return ArrayRecord({name: Array(value) for name, value in little.items()})
 
 
 def config_only(record: str, /, **values: Any) -> RecordDict:
@@ -327,7 +326,7 @@ def finite(name: str, values: Tensor) -> Tensor:
 
 
 class Reader:
-    """The plain values of a message; names each one that is missing, of the wrong type or out of range."""
+    """The plain values of a message; an error names the first that is missing, of another type or out of range."""
 
     def __init__(self, content: RecordDict, record: str) -> None:
         found = content.get(record)

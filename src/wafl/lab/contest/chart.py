@@ -10,7 +10,7 @@ from wafl.report.plotting import COLORS
 
 
 def chart(contests: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """One panel per work, one bar per contestant, with a line from its lowest to its highest turn."""
+    """Draw one panel per work, with one bar per contestant and a line from its lowest to its highest turn."""
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(7.0, 1.0 + 1.9 * len(contests)), layout="constrained")

@@ -22,14 +22,14 @@ import torch
 from numpy.typing import NDArray
 
 from wafl.lab.contest.shared.handed import Work
-from wafl.lab.contest.work import Size, federation_of, make_model, make_work
+from wafl.lab.contest.work import Size, make_work, opened
 
 SAME = 1e-4
-"""How far parameters may be apart after the same batches."""
+"""How far a contestant's parameters may be from the plain loop's after the same batches."""
 LIKE = 0.02
-"""How far accuracies may be apart after batches of its own."""
+"""How far its accuracy may be below the plain loop's after batches of its own."""
 JUDGED = 4096
-"""On how many examples at most: those of a thousand clients would take a CNN longer than its training."""
+"""The most examples that accuracy is measured on: all those of a thousand clients would take a CNN too long."""
 OURS = "wafl"
 Clock = Literal["wall", "cpu"]
 CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
@@ -37,7 +37,7 @@ CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
 
 @dataclass(frozen=True)
 class Contestant:
-    """Its name, the command that does the work, and whether it takes the batches that it is handed."""
+    """Who takes part: a name, the command that does the work, and whether it takes the batches that it is handed."""
 
     name: str
     command: tuple[str, ...]
@@ -46,7 +46,7 @@ class Contestant:
 
 
 def at_home(kind: str) -> list[Contestant]:
-    """Those that need nothing but this package."""
+    """The contestants that need nothing but this package."""
     found = {OURS: "ours", "plain PyTorch": "plain", **({"floor": "floor"} if kind == "fedavg" else {})}
     python = (sys.executable, "-m")
     return [Contestant(name, (*python, f"wafl.lab.contest.{module}"), (kind,)) for name, module in found.items()]
@@ -83,19 +83,10 @@ def hold(
     clock: Clock = "wall",
     show: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Let all contestants do the work, in turns.
+    """What each contestant took, by its name, when all did the work in turns: one value per turn, and ratios to wafl.
 
-    Args:
-        kind: ``fedavg`` and ``wafl`` with a linear model, or ``cnn``.
-        size: how large the work is.
-        contestants: who takes part; wafl must.
-        repeats: how often each does the work.
-        threads: on how many processors each may run; by default all.
-        clock: which seconds the ratios are of: those on the wall, or those of the processors.
-        show: called with a line now and then.
-
-    Returns:
-        What each took, by its name: a list per quantity with one value per turn, and ratios to wafl.
+    ``kind`` is ``fedavg`` or ``wafl`` with a linear model, or ``cnn``; wafl must be among the contestants. Each may run
+    on ``threads`` processors, by default all. Ratios are of seconds on the wall, or of the processors' (``clock``).
     """
     with tempfile.TemporaryDirectory() as folder:
         work = make_work(kind, size)
@@ -118,9 +109,11 @@ def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
     result.unlink(missing_ok=True)
     here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     allowed = sorted(here)[: threads or len(here)]
+    # Peers find nothing of ours but what they are handed.
+    own = os.environ.get("PYTHONPATH", "") if each.command[0] == sys.executable else ""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), _own_path(each)])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), own])),
         "OMP_NUM_THREADS": str(len(allowed) or threads or os.cpu_count() or 1),
         "WAFL_BENCH_BEGAN": str(time.time()),
     }
@@ -138,11 +131,6 @@ def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
     with np.load(result) as file:
         params = {name: file[name] for name in file.files}
     return {**json.loads(done.stdout.strip().splitlines()[-1]), "params": params}
-
-
-def _own_path(each: Contestant) -> str:
-    """Peers find nothing of ours but what they are handed."""
-    return os.environ.get("PYTHONPATH", "") if each.command[0] == sys.executable else ""
 
 
 def _row(
@@ -178,8 +166,7 @@ def _row(
 
 def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
     """The share of training examples that the model classifies as they are labeled."""
-    x, y, offsets = (torch.from_numpy(part) for part in (work.x, work.y, work.offsets))
-    model = make_model(work.about["model"], federation_of(x, y, offsets))
+    x, y, (_, model) = torch.from_numpy(work.x), torch.from_numpy(work.y), opened(work)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
     count = min(JUDGED, len(y))
     chosen = torch.arange(count) * len(y) // count  # of all clients alike
@@ -189,7 +176,7 @@ def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
 
 
 def machine(threads: int | None) -> dict[str, Any]:
-    """Where it was measured, and when."""
+    """Where a contest was held, and when."""
     return {
         "processor": platform.processor() or platform.machine(),
         "processors": os.cpu_count(),

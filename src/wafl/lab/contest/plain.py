@@ -9,13 +9,12 @@ from torch import Tensor
 
 from wafl.lab.contest import sequential
 from wafl.lab.contest.shared.handed import Params, Train, Work, compete
-from wafl.lab.contest.work import federation_of, make_model
+from wafl.lab.contest.work import opened
 
 
 def prepare(work: Work) -> Train:
-    clients = federation_of(*(torch.from_numpy(part) for part in (work.x, work.y, work.offsets)))
-    model, about = make_model(work.about["model"], clients), work.about
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
+    """A training by the plain loop, with the cohorts and batches of the work."""
+    (clients, model), about = opened(work), work.about
     shards = [clients.train.of(client) for client in range(clients.num_clients)]
     cohorts: list[list[int]] = work.cohorts.tolist()
 

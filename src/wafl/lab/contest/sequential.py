@@ -26,7 +26,7 @@ def train(
     gamma: float | None,
     steps: int,
 ) -> nn.Module:
-    """``batches(round, client)`` yields the rows of each local step; ``gamma=None`` is FedAvg."""
+    """The trained model; ``batches(round, client)`` yields the rows of each local step; ``gamma=None`` is FedAvg."""
     server = copy.deepcopy(model)
     for round_, cohort in enumerate(cohorts):
         total = sum(len(clients[client][0]) for client in cohort)
@@ -49,7 +49,7 @@ def train(
 
 
 def ascend(model: nn.Module, x: Tensor, y: Tensor, gamma: float, steps: int) -> Tensor:
-    """Gradient ascent on ``loss - gamma ||x_adv - x||^2`` with the step ``1 / (2 gamma)``, its smoothness."""
+    """The inputs after gradient ascent on ``loss - gamma ||x_adv - x||^2`` with the step ``1 / (2 gamma)``."""
     x_adv = x.clone()
     for _ in range(steps):
         x_adv.requires_grad_(True)

@@ -20,7 +20,7 @@ CLASSES, BATCH, EPOCHS, STEPS, GAMMA, SEED = 10, 64, 2, 40, 0.5, 0
 SHAPES = {"mlr": (784,), "cnn": (3, 32, 32)}
 RATES = {"mlr": 0.01, "cnn": 0.05}
 KINDS: dict[str, tuple[str, float | None]] = {"fedavg": ("mlr", None), "wafl": ("mlr", GAMMA), "cnn": ("cnn", None)}
-"""By name, the model and the gamma; FedAvg has none."""
+"""The model and the gamma of each kind of work; FedAvg has no gamma."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Size:
 
 
 def make_work(kind: str, size: Size) -> Work:
-    """Gaussian classes with centers far enough apart to learn; each client has its own shift."""
+    """The work of a kind: Gaussian classes with centers far enough apart to learn; each client has its own shift."""
     model_kind, gamma = KINDS[kind]
-    clients = federation_of(*_examples(SHAPES[model_kind], size))
+    clients = _federation(*_examples(SHAPES[model_kind], size))
     sizes = tuple([size.examples] * size.clients)
     rounds = (Round(number, SEED, size.clients, size.cohort, 1, sizes) for number in range(size.rounds))
     cohorts = [list(uniform_cohort(each)) for each in rounds]
@@ -44,7 +44,7 @@ def make_work(kind: str, size: Size) -> Work:
     lengths = np.array([[[len(rows) for rows in steps] for steps in cohort] for cohort in drawn])
     rows = torch.cat([rows for cohort in drawn for steps in cohort for rows in steps]).numpy()
     about = {"kind": kind, "model": model_kind, "gamma": gamma, "steps": STEPS, "learning_rate": RATES[model_kind]}
-    params = {name: value.numpy().copy() for name, value in make_model(model_kind, clients).state_dict().items()}
+    params = {name: value.numpy().copy() for name, value in _model(model_kind, clients).state_dict().items()}
     pack = clients.train
     return Work(
         pack.x.numpy(), pack.y.numpy(), pack.offsets.numpy(), np.array(cohorts), rows,
@@ -52,11 +52,19 @@ def make_work(kind: str, size: Size) -> Work:
     )  # fmt: skip
 
 
-def make_model(kind: str, clients: Federation) -> nn.Module:
+def opened(work: Work) -> tuple[Federation, nn.Module]:
+    """The clients of a work, and its model with the parameters to start from."""
+    clients = _federation(*(torch.from_numpy(part) for part in (work.x, work.y, work.offsets)))
+    model = _model(work.about["model"], clients)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
+    return clients, model
+
+
+def _model(kind: str, clients: Federation) -> nn.Module:
     return mlr(clients) if kind == "mlr" else cnn(clients)
 
 
-def federation_of(x: Tensor, y: Tensor, offsets: Tensor) -> Federation:
+def _federation(x: Tensor, y: Tensor, offsets: Tensor) -> Federation:
     return Federation.from_offsets(x, y, offsets, test_fraction=0, num_classes=CLASSES)
 
 

@@ -8,6 +8,7 @@ bit.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import warnings
@@ -33,7 +34,6 @@ from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import evaluate
 from wafl.lab.leaderboard.tasks import DATA, NaturalData
 from wafl.methods import METHODS, Method
-from wafl.results.run import Run
 from wafl.tuning.candidate import Candidate
 from wafl.tuning.result import Best
 from wafl.tuning.space import Given, make_space
@@ -45,24 +45,18 @@ COLUMNS = ("seen", "seen test", "unseen", "worst tenth", "disturbed", "attacked"
 Kind = Literal["mlr", "mlp"]
 Say = Callable[[str], None]
 VERSION = 2
-"""Of how the numbers are made: what another version kept is not used."""
+"""The version of how the numbers are made: what another version kept is not used."""
 RATES = [0.1, 0.5, 0.02, 2.5]
 """The learning rates that every method tries."""
 EPSILON = 0.1
-"""Of the attack on images, for pixels in [0, 1]."""
+"""The size of the attack on images, for pixels in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried and trained.
+    """How much is tried and trained: trials per method, splits into seen and unseen clients, and the schedule of a run.
 
-    Args:
-        trials: settings of each method that tuning tries.
-        splits: of the clients into seen and unseen.
-        rounds: of each run; a method whose clients take single steps gets as many rounds as others take steps.
-        local_steps: per round and client.
-        batch_size: examples per step.
-        model: a linear model, or one hidden layer.
+    A method whose clients take single steps gets as many rounds as others take steps.
     """
 
     trials: int = 8
@@ -76,17 +70,10 @@ class Effort:
 def leaderboard(
     data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path, say: Say = print
 ) -> dict[str, Any]:
-    """Test methods on data sets; what is done already is read from the working folder.
+    """What the table of these methods on these data sets is made from, both by name.
 
-    Args:
-        data: names of :data:`wafl.lab.leaderboard.tasks.DATA`.
-        methods: names of :data:`wafl.METHODS`.
-        effort: how much is tried and trained.
-        work: where the results of each method on each data set are kept.
-        say: told what is done.
-
-    Returns:
-        What the table is made from; data sets that are not here are listed under ``absent``.
+    What a method gave on a data set is kept in the folder ``work``, and not made again. Data sets that are not here are
+    listed under ``absent``.
     """
     _check_names(data, methods)
     absent = {name: missing for name in data if (missing := DATA[name].missing) is not None}
@@ -101,30 +88,19 @@ def leaderboard(
 
 
 def finished(data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path) -> dict[str, Any]:
-    """The same of what is in the working folder, which may have come from several machines; trains nothing.
+    """What the table is made from of all that a working folder has, which several machines may have filled.
 
-    Args:
-        data: names of :data:`wafl.lab.leaderboard.tasks.DATA`, which need not be here.
-        methods: names of :data:`wafl.METHODS`.
-        effort: how much was tried and trained.
-        work: where the results are.
-
-    Returns:
-        What the table is made from; what is not done is listed under ``unfinished``.
+    Nothing is trained, and the data sets need not be here; what is not done is listed under ``unfinished``.
     """
     _check_names(data, methods)
-    places = {name: {method: _place(DATA[name], method, effort, work) for method in methods} for name in data}
-    results = {
-        name: {method: unsealed(path.read_bytes()) for method, path in paths.items() if path.is_file()}
-        for name, paths in places.items()
-    }
-    unfinished = {name: [method for method in methods if method not in found] for name, found in results.items()}
-    return _numbers(
-        effort,
-        {name: found for name, found in results.items() if found},
-        {},
-        {name: missing for name, missing in unfinished.items() if missing},
-    )
+    results, unfinished = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    for name, method in itertools.product(data, methods):
+        path = _place(DATA[name], method, effort, work)
+        if path.is_file():
+            results.setdefault(name, {})[method] = unsealed(path.read_bytes())
+        else:
+            unfinished.setdefault(name, []).append(method)
+    return _numbers(effort, results, {}, unfinished)
 
 
 def _check_names(data: Sequence[str], methods: Sequence[str]) -> None:
@@ -140,10 +116,9 @@ def _numbers(
     absent: Mapping[str, str],
     unfinished: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    about = {name: DATA[name].what for name in results}
     return {
         "effort": describe(effort),
-        "what": about,
+        "what": {name: DATA[name].what for name in results},
         "absent": absent,
         "unfinished": unfinished,
         "results": results,
@@ -162,16 +137,12 @@ def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[st
         return unsealed(path.read_bytes())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        made = _made(data, method, effort)
+        best = _tuned(data, method, effort)
+        rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
+    made = {"setting": describe(best.setting), "why": best.why, "splits": rows}
     work.mkdir(parents=True, exist_ok=True)
     write_whole(path, sealed(made))
     return made
-
-
-def _made(data: NaturalData, name: str, effort: Effort) -> dict[str, Any]:
-    best = _tuned(data, name, effort)
-    rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
-    return {"setting": describe(best.setting), "why": best.why, "splits": rows}
 
 
 def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
@@ -205,7 +176,7 @@ def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
 
 
 def _schedule(method: Method, data: NaturalData, effort: Effort) -> dict[str, Any]:
-    """The same number of local steps for all: AFL's clients take one per round."""
+    """The schedule of a method, with as many local steps in all as others have: AFL's clients take one per round."""
     single = type(method.client_weights).__name__ == "Agnostic"
     rounds, steps = (effort.rounds * effort.local_steps, 1) if single else (effort.rounds, effort.local_steps)
     cohort = None if method.client_weights.asks_everyone else data.cohort
@@ -216,7 +187,7 @@ def _schedule(method: Method, data: NaturalData, effort: Effort) -> dict[str, An
 def _tested(
     data: NaturalData, method: Method, schedule: Mapping[str, Any], effort: Effort, split: int
 ) -> dict[str, float | None]:
-    """One row of the table: a model trained on the seen clients of a split."""
+    """One row of the table: the accuracies of a model that is trained on the seen clients of a split."""
     seen, unseen = data.split(split)
     options: dict[str, Any] = {**schedule, "seed": split}
     run = fit(build(effort.model, seen), seen, method, **options)
@@ -227,19 +198,15 @@ def _tested(
     assert score.unseen is not None
     whole = replace(unseen, test=unseen.train.joined(unseen.test))
     disturbed = compare([run], whole, attacks=list(data.shifts.values()), seed=split)
-    found: dict[str, float | None] = {
+    attacked = evaluate(run, whole, attack=PGD(EPSILON, steps=20)).accuracy if data.images else None
+    return {
         "seen": _percent(score.train.accuracy),
         "seen test": _percent(score.accuracy),
         "unseen": _percent(score.unseen.accuracy),
         "worst tenth": _percent(score.unseen.worst_tenth),
         "disturbed": fmean(_percent(row.score.accuracy) for row in disturbed.rows),
-        "attacked": _attacked(run, whole) if data.images else None,
+        "attacked": None if attacked is None else _percent(attacked),
     }
-    return found
-
-
-def _attacked(run: Run, clients: Federation) -> float:
-    return _percent(evaluate(run, clients, attack=PGD(EPSILON, steps=20)).accuracy)
 
 
 def _percent(value: float | None) -> float:

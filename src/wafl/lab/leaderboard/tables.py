@@ -20,7 +20,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def of_leaderboard(numbers: Mapping[str, Any]) -> str:
-    """Every data set's table, and the average ranks."""
+    """The leaderboard as Markdown: the average ranks, and every data set's table."""
     results: dict[str, dict[str, Any]] = numbers["results"]
     parts = [_ranks(results)]
     for name, methods in results.items():
@@ -93,7 +93,7 @@ def _ranks(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def of_experiment(numbers: Mapping[str, Any]) -> str:
-    """Mean and interval of every method under every test."""
+    """The table of an experiment as Markdown: the mean and interval of every method under every test."""
     if numbers["figure"] == "partition":
         (row,) = numbers["rows"]
         return table(

@@ -10,13 +10,12 @@ from wafl.attacks import Attack
 from wafl.base.random import Purpose, choose
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
-from wafl.data.named.cache import data_folder, locate
-from wafl.data.named.natural import NATURAL
+from wafl.data.named.cache import data_folder
 from wafl.lab import domains
 from wafl.shifts import affine, blur, gaussian_noise, occlusion, rotation, translation
 
 UNSEEN, TUNERS = 0.2, 0.3
-"""The share of the clients that a split leaves out, and that methods are tuned on, whom no split leaves out."""
+"""The share of the clients that a split leaves out, and the share that methods are tuned on and no split leaves out."""
 TURNS = (0.0, 15.0, 30.0, 45.0, 60.0)
 """The angles of the digits' clients in degrees, in turn; clients with the last are unseen."""
 
@@ -30,27 +29,22 @@ CORRUPTIONS: dict[str, Attack] = {
     "occlusion": occlusion(severity=0.3),
     "rotation": rotation(severity=20.0 / 90.0),
 }
-"""Of images."""
+"""What images are disturbed by."""
 DISTURBANCES: dict[str, Attack] = {
     "noise": gaussian_noise(severity=0.3),
     "offset": affine(severity=1.0, contrast=0.0, brightness=0.3, linear=0.0),
     "mixing": affine(severity=1.0, contrast=0.0, brightness=0.0, linear=0.3),
 }
-"""Of measurements, in standard deviations of a feature."""
+"""What measurements are disturbed by, in standard deviations of a feature."""
 
 
 @dataclass(frozen=True)
 class NaturalData:
-    """A data set of the leaderboard.
+    """A data set of the leaderboard: its name in the table, what a client is, and the data sets that it needs.
 
-    Args:
-        name: what the table calls it.
-        what: what a client is, and who is unseen.
-        needs: the data sets that it is made of.
-        split: the clients that train and those that never do, by the number of the split.
-        tuners: the clients that methods are tuned on; none of them is unseen in any split.
-        images: whether its examples are images, which are attacked too.
-        cohort: clients per round; None asks all.
+    ``split`` gives, by number, the clients that train and those that never do; ``tuners`` gives those that methods are
+    tuned on, none of whom is unseen in any split. Examples that are images are attacked too. ``cohort`` is how many
+    clients there are per round; None asks all.
     """
 
     name: str
@@ -63,44 +57,41 @@ class NaturalData:
 
     @property
     def missing(self) -> str | None:
-        """The first data set that is not here; nothing is downloaded."""
-        for name in self.needs:
-            place = data_folder()
-            here = NATURAL[name].find(place) if name in NATURAL else name == "digits" or locate(name, place)
-            if not here:
-                return name
-        return None
+        """The first data set that it needs and that is not here."""
+        return domains.missing(self.needs, data_folder())
 
     @property
     def shifts(self) -> dict[str, Attack]:
+        """The disturbances that it is tested under, by name."""
         return CORRUPTIONS if self.images else DISTURBANCES
 
 
 def _people(name: str, what: str, *, images: bool = False, cohort: int | None = None) -> NaturalData:
-    """Natural clients: in every split, some of those who are not tuned on are unseen."""
+    """A data set of natural clients: in every split, some of those who are not tuned on are unseen."""
 
     @cache
     def everyone() -> Federation:
         return load_dataset(name).partition(by_group=True)
 
-    def tuning() -> list[int]:
+    @cache
+    def pool() -> list[int]:
+        """The clients that no method is tuned on."""
         total = everyone().num_clients
-        return choose(1000, Purpose.UNSEEN, total, max(3, round(TUNERS * total)))
+        tuning = choose(1000, Purpose.UNSEEN, total, max(3, round(TUNERS * total)))
+        return [client for client in range(total) if client not in tuning]
 
     def split(number: int) -> Split:
-        pool = [client for client in range(everyone().num_clients) if client not in tuning()]
         count = max(2, round(UNSEEN * everyone().num_clients))
-        return everyone().set_apart([pool[place] for place in choose(number, Purpose.UNSEEN, len(pool), count)])
+        return everyone().set_apart([pool()[place] for place in choose(number, Purpose.UNSEEN, len(pool()), count)])
 
     def tuners() -> Federation:
-        others = [client for client in range(everyone().num_clients) if client not in tuning()]
-        return everyone().set_apart(others)[0]
+        return everyone().set_apart(pool())[0]
 
     return NaturalData(name, what, (name,), split, tuners, images, cohort)
 
 
 def _kinds(number: int) -> Split:
-    """Splits differ in the seed of the training alone: there are three clients."""
+    """Men and women, and unseen children: with three clients, splits differ in the seed of the training alone."""
     everyone = load_dataset("peterson-kinds").partition(by_group=True)
     return everyone.set_apart([everyone.names.index("children")])
 
@@ -117,7 +108,7 @@ def _domains(name: str) -> NaturalData:
     what = f"{sources[0]} and {sources[1]}; unseen {sources[2]}"
 
     def split(number: int) -> Split:
-        """Splits differ in the seed of the training alone: there is one target."""
+        """The sources and the target: as there is one target, splits differ in the seed of the training alone."""
         return domains.task(name).clients, domains.task(name).target
 
     return NaturalData(name.replace("_", "-"), what, sources, split, lambda: split(0)[0], images=True)

@@ -18,12 +18,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def draw(numbers: Numbers, path: Path) -> Path | None:
-    """Draw what an experiment gave; None if it is a table.
-
-    Args:
-        numbers: what ``wafl reproduce`` wrote.
-        path: the picture to write.
-    """
+    """Draw what ``wafl reproduce`` wrote of an experiment; returns the picture's path, or None if it is a table."""
     panels = FIGURES[numbers["figure"]]
     if panels is None:
         return None
@@ -51,7 +46,7 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
 
 
 def means(rows: Sequence[Mapping[str, Any]], by: str, value: str) -> dict[Any, Mean]:
-    """The mean of a value over the seeds, by another."""
+    """The mean of one value of the rows over the seeds, by another value."""
     found: dict[Any, list[float]] = {}
     for row in rows:
         if row.get(value) is not None:
@@ -69,7 +64,7 @@ def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
 
 
 def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[str], scale: float = 1.0) -> None:
-    """One line per group in the color of its method; several of one method differ in their dashes and markers.
+    """Draw one line per group in the color of its method; several of one method differ in their dashes and markers.
 
     Lines with intervals are moved a little to the side, so that none hides another's.
     """
@@ -86,7 +81,7 @@ def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[s
 
 
 def _attacked(numbers: Numbers, axes: Any) -> None:
-    """Accuracy and loss against the share of attacked clients, one line per method."""
+    """Draw accuracy and loss against the share of attacked clients, one line per method."""
     first = next(iter(numbers["tests"]))
     labels = list(dict.fromkeys(row["label"] for row in numbers["rows"] if "test" in row))
     methods = [next(row["method"] for row in numbers["rows"] if row["label"] == label) for label in labels]
@@ -94,12 +89,12 @@ def _attacked(numbers: Numbers, axes: Any) -> None:
         lines = {label: means(tested(numbers, first, label=label), "attacked", value) for label in labels}
         _lines(panel, lines, methods, scale=100.0)
         panel.set_xticks([100.0 * share for share in sorted({row["attacked"] for row in tested(numbers, first)})])
-        panel.set_xlabel(f"attacked clients (%), {first}, epsilon {numbers['tests'][first]['epsilon']:g}")
-        panel.set_ylabel(name)
+        size = numbers["tests"][first]["epsilon"]
+        panel.set(xlabel=f"attacked clients (%), {first}, epsilon {size:g}", ylabel=name)
 
 
 def _by_gamma(numbers: Numbers, axes: Any) -> None:
-    """Accuracy and loss against gamma, clean and attacked; what does not depend on gamma is a dashed line."""
+    """Draw accuracy and loss against gamma, clean and attacked; what does not depend on gamma is a dashed line."""
     first = next(iter(numbers["tests"]))
     shares = sorted({row["attacked"] for row in tested(numbers, first)})
     for panel, (value, name) in zip(axes, MEASURES, strict=True):
@@ -117,8 +112,7 @@ def _by_gamma(numbers: Numbers, axes: Any) -> None:
             panel.axvline(match, color="#888888", linestyle=":", label="radius closest\nto the attack's")
         if any("gamma" in row for row in numbers["rows"]):
             _logarithmic(panel.xaxis)
-        panel.set_xlabel("gamma")
-        panel.set_ylabel(name)
+        panel.set(xlabel="gamma", ylabel=name)
 
 
 def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None = None) -> None:
@@ -130,7 +124,7 @@ def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None
 
 
 def _logarithmic(axis: Any) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+    """Make an axis logarithmic, with plain numbers at 1, 2 and 5."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -147,7 +141,7 @@ def matching_gamma(numbers: Numbers) -> float | None:
 
 
 def _radius(numbers: Numbers, axes: Any) -> None:
-    """The achieved radius against gamma, and accuracy against that radius."""
+    """Draw the achieved radius against gamma, and accuracy against that radius."""
     rows = [row for row in numbers["rows"] if "gamma" in row and row.get("radius") is not None]
     radii = means(rows, "gamma", "radius")
     clean = means([row for row in rows if row["attacked"] == 0], "gamma", "accuracy")
@@ -161,7 +155,7 @@ def _radius(numbers: Numbers, axes: Any) -> None:
 
 
 def _by_round(numbers: Numbers, axes: Any) -> None:
-    """Accuracy and loss by round, clean and attacked."""
+    """Draw accuracy and loss by round, clean and attacked."""
     first = next(iter(numbers["tests"]))
     shares = sorted({row["attacked"] for row in tested(numbers, first)})
     methods = list(dict.fromkeys(row["method"] for row in numbers["rows"]))
@@ -174,8 +168,7 @@ def _by_round(numbers: Numbers, axes: Any) -> None:
                     list(points), [m.value for m in points.values()], dash, color=color, marker=".",
                     label=f"{method}, {what}",
                 )  # fmt: skip
-        panel.set_xlabel("round")
-        panel.set_ylabel(name)
+        panel.set(xlabel="round", ylabel=name)
 
 
 FIGURES: dict[str, Callable[[Numbers, Any], None] | None] = {

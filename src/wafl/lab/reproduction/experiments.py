@@ -39,18 +39,12 @@ UNSET = "unset"
 
 @dataclass(frozen=True)
 class Part:
-    """One data set of an experiment, under one protocol, at one scale.
+    """One data set (``part``) of the experiment ``name``, under one protocol, at one scale.
 
-    Args:
-        name: of the experiment.
-        part: of the data set.
-        title: what it shows.
-        figure: how it is drawn, one of :data:`wafl.lab.reproduction.draw.FIGURES`.
-        experiment: what is trained.
-        tests: what the trained models are tested with, by name: an attack as in an experiment file, and ``attacked``.
-        judged: what becomes of the held-out examples that trials are judged on, one of
-            :data:`wafl.lab.reproduction.reproduce.JUDGED`; None leaves them as they are.
-        content: everything that the file says about this part, by which saved numbers are known again.
+    ``figure`` is how it is drawn, a key of ``FIGURES`` in ``draw.py``. ``tests`` are what the trained models are tested
+    with, by name: an attack as in an experiment file, and ``attacked``. ``judged`` is what becomes of the held-out
+    examples that trials are judged on, a key of ``JUDGED`` in ``reproduce.py``; None leaves them as they are.
+    ``content`` is everything that the file says about this part, by which saved numbers are known again.
     """
 
     name: str
@@ -66,12 +60,12 @@ class Part:
 
     @property
     def label(self) -> str:
-        """What its files are called; only the full scale has no suffix."""
+        """What the files of the part are called; only the full scale has no suffix."""
         base = f"{self.name}-{self.part}-{self.protocol}"
         return base if self.scale == "full" else f"{base}-{self.scale}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To another process an experiment goes as text: the classes of its methods have no name to be found by."""
+        """What pickle keeps: an experiment as text, because the classes of its methods have no name to be found by."""
         others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "experiment"}
         return _with_experiment, (others, to_toml(self.experiment))
 
@@ -99,13 +93,7 @@ def names() -> list[str]:
 
 
 def read(name: str, protocol: Protocol, scale: Scale) -> list[Part]:
-    """What an experiment consists of under a protocol at a scale, one part per data set.
-
-    Args:
-        name: of the experiment, such as ``fig-attacked-share``.
-        protocol: ``paper`` or ``fair``.
-        scale: ``smoke``, ``small`` or ``full``.
-    """
+    """The parts of an experiment such as ``fig-attacked-share``, under a protocol at a scale, one per data set."""
     if name not in names():
         near = difflib.get_close_matches(name, names(), 1, 0.4)
         hint = f": did you mean {near[0]}?" if near else f": there are {', '.join(names())}"
@@ -162,7 +150,7 @@ def _layers(
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are joined key by key; anything else is replaced."""
+    """Two tables in one: tables in them are joined key by key, and anything else is replaced by what is above."""
     found = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(old := found.get(key), dict):

@@ -13,14 +13,10 @@ Result = TypeVar("Result")
 
 
 def each(make: Callable[[str], Result], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Result]]:
-    """``(name, make(name))`` of all names, as they are finished.
+    """``(name, make(name))`` of all names, as they are finished, ``jobs`` at once; one at a time stays in this process.
 
-    What can be made is made: the first error comes after the last result. The processes share torch's threads.
-
-    Args:
-        make: a function that a new process can import, if there is more than one job.
-        names: what it is called with.
-        jobs: how many at once; 1 stays in this process.
+    What can be made is made: the first error comes after the last result. The processes share torch's threads, and must
+    be able to import ``make``.
     """
     if jobs == 1 or len(names) < 2:
         for name in names:

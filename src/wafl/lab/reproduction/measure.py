@@ -21,16 +21,11 @@ LAST = 0.25
 
 
 def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Federation | None) -> list[dict[str, Any]]:
-    """One row per run, test and share: what a finished method gave.
+    """What a method gave that is done in a study: one row per run, test and share of attacked clients.
 
-    The clients that are attacked are drawn by the run's seed, so methods are compared on the same ones.
-
-    Args:
-        study: a study in which the method is done.
-        entry: the method.
-        tests: attacks by name, as in an experiment file, each with its shares ``attacked`` (none is clean data),
-            and ``seeds`` if only some of them are tested.
-        target: clients to test on instead of the study's own.
+    The attacked clients are drawn by the run's seed, so methods are compared on the same ones. ``tests`` are attacks by
+    name, as in an experiment file, each with its shares ``attacked`` (none is clean data), and ``seeds`` if only some
+    of them are tested. ``target`` are clients to test on instead of the study's own.
     """
     rows: list[dict[str, Any]] = []
     labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
@@ -46,14 +41,13 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
         assert clients is not None
         kept = study.run_folder(entry, point) / "tested.json"
         for name, test in tests.items():
-            if point["seed"] not in test.get("seeds", [point["seed"]]):
-                continue
-            rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
+            if point["seed"] in test.get("seeds", [point["seed"]]):
+                rows += [{**about, **row} for row in _tested_once(kept, run, clients, name, test)]
     return rows
 
 
 def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A test of a run, from the file of what is known of it if it was done before: some attacks take minutes."""
+    """The rows of one test of a run, from the file of what was tested before: some attacks take minutes."""
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     key = json.dumps([name, test], sort_keys=True)
     if key not in known:

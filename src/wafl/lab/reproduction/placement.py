@@ -34,9 +34,7 @@ SHRINKAGE = 0.1
 def placed(x: Tensor, draws: Tensor) -> Tensor:
     """Images ``x [N, C, H, W]`` that are moved, zoomed and turned; what comes in from outside is 0.
 
-    Args:
-        x: the images.
-        draws: how far each goes, ``[N, 4]``, in parts of the most: down, right, larger, counterclockwise.
+    ``draws [N, 4]`` is how far each goes, in parts of the most: down, right, larger, counterclockwise.
     """
     down, right, larger, turn = draws.to(x).unbind(1)
     height, width = x.shape[-2:]
@@ -50,7 +48,7 @@ def placed(x: Tensor, draws: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Placement(Shift):
-    """Every image moved, zoomed and turned by a draw of its own."""
+    """A shift that moves, zooms and turns every image by a draw of its own."""
 
     def _label(self, unit: str) -> str:
         far, zoom, angle = self.severity * PIXELS, ZOOM**self.severity, self.severity * DEGREES
@@ -64,7 +62,7 @@ class Placement(Shift):
 
 @dataclass(frozen=True)
 class RandomPlacement(Objective):
-    """Moves every example at random, whatever the model: data augmentation."""
+    """An objective that moves every example at random, whatever the model: data augmentation."""
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         x, state = dense(x), state or ObjectiveState()
@@ -72,9 +70,8 @@ class RandomPlacement(Objective):
         draws = 2.0 * example_draws(uniform, lane_key(state, x), batch, 4).expand(lanes, -1, -1) - 1.0
         moved = placed(x.flatten(0, 1), draws.reshape(-1, 4)).view_as(x)
         cost = (moved - x).flatten(2).square().sum(2)
-        return replace(
-            Move(moved, y, problem.loss(moved, y), cost, torch.ones_like(cost, dtype=torch.bool)), state=state
-        )
+        move = Move(moved, y, problem.loss(moved, y), cost, torch.ones_like(cost, dtype=torch.bool))
+        return replace(move, state=state)
 
 
 def shape_of(images: Tensor) -> Shape:
@@ -90,12 +87,10 @@ def shape_of(images: Tensor) -> Shape:
 
 
 def ball(clients: str, center: int, radius: float) -> Method:
-    """WAFL around one source of a domain task, in a ball with the shape of how its images may move.
+    """WAFL around the source at place ``center`` of a domain task, in a ball with the shape of how its images may move.
 
-    Args:
-        clients: the name of the function that makes the clients, as in :data:`wafl.lab.domains.TASKS`.
-        center: which of them is the source.
-        radius: of the ball, where a move costs on average what it costs in a round one.
+    ``clients`` is the name of the function that makes the task's clients. A move costs on average what it costs in a
+    round ball of the same radius.
     """
     objective = Wasserstein(radius=radius, shape=_shape_of_source(clients, center), bounds=None)
     return Method("WAFL", objective, _one_or_all(clients, center))

@@ -23,8 +23,7 @@ from wafl.config.method_keys import MethodTable, OwnMethod, Schedule
 from wafl.config.own_code import imports
 from wafl.config.plan import make_entry
 from wafl.config.read import read_experiment
-from wafl.data.named.cache import data_folder, locate
-from wafl.data.named.natural import NATURAL
+from wafl.data.named.cache import data_folder
 from wafl.lab import domains
 from wafl.lab.reproduction.draw import draw
 from wafl.lab.reproduction.experiments import Part
@@ -39,24 +38,16 @@ Say = Callable[[str], None]
 MAKER = ("command", "python", "packages", "machine")
 """The keys that say how and where numbers were made."""
 JUDGED: dict[str, Attack] = {"placement": Placement(1.0)}
-"""What held-out examples that trials are judged on can be moved by."""
+"""By name, what can move the held-out examples that trials are judged on."""
 
 
 def reproduce(
     part: Part, output: Path, work: Path, say: Say = print, methods: Sequence[str] | None = None, jobs: int = 1
 ) -> Path | None:
-    """Make the numbers and the picture of a part, method by method.
+    """Make the numbers and the picture of a part; returns the file with the numbers, or None if the data are not here.
 
-    Args:
-        part: what to make.
-        output: the folder of the numbers and the picture.
-        work: the folder of what is in progress: trials, trained runs, tests.
-        say: told what is done.
-        methods: only these, by name; the numbers say which are missing.
-        jobs: how many methods to make at once, each in a process of its own.
-
-    Returns:
-        The file with the numbers; None if the data are not here.
+    Both go to the folder ``output``; trials, trained runs and tests are kept in ``work``. ``methods`` limits what is
+    made, by name, and the numbers say which are missing. ``jobs`` methods are made at once, each in its own process.
     """
     numbers = output / f"{part.label}.json"
     kept = _kept(numbers, part)
@@ -81,7 +72,7 @@ def reproduce(
 
 
 def _names(part: Part) -> list[str]:
-    """What is made one after another: the methods, or the table of a partition."""
+    """The names of what is made one after another: the methods, or the table of a partition."""
     return ["partition"] if part.figure == "partition" else [method.label for method in part.experiment.methods]
 
 
@@ -108,24 +99,19 @@ def _note_maker(kept: dict[str, Any], about: Mapping[str, Any], name: str) -> No
 
 
 def missing_data(part: Part) -> str | None:
-    """The first data set of a part that is not in the data folder; nothing is downloaded."""
+    """The first data set of a part that is not in its data folder."""
     source = part.experiment.data.source
     wanted = domains.data_sets(source) if source is not None else [part.experiment.data.dataset]
-    place = data_folder(part.experiment.data.data_dir)
-    for name in wanted:
-        here = NATURAL[name].find(place) if name in NATURAL else name == "digits" or locate(name, place)
-        if not here:
-            return name
-    return None
+    return domains.missing(wanted, data_folder(part.experiment.data.data_dir))
 
 
 def digest(part: Part) -> str:
-    """What saved numbers must have been made for."""
+    """The digest of all that a file says about a part, by which saved numbers are known again."""
     return sha256(json.dumps(part.content, sort_keys=True).encode()).hexdigest()
 
 
 def _kept(path: Path, part: Part) -> dict[str, Any] | None:
-    """Numbers that were made for exactly this part."""
+    """The numbers in a file, which must have been made for exactly this part; None if there is no file."""
     if not path.is_file():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +124,7 @@ def _kept(path: Path, part: Part) -> dict[str, Any] | None:
 
 
 def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
-    """Tune, train and test one method in its own folder."""
+    """What one method gave: it is tuned, trained and tested in its own folder."""
     if part.figure == "partition":
         return {"chosen": {}, "rows": [domains.statistics(part.experiment)]}
     work = folder / name
@@ -216,8 +202,8 @@ def _refuse_code(found: Experiment, part: Part, where: Path) -> None:
 def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:
     """The rows of a method of which no trial could be trained to the end."""
     method = next(method for method in part.experiment.methods if method.label == name)
-    kind = make_entry(method, part.experiment.schedule).method.name
-    about = {"label": kind if name == kind.lower() else name, "entry": name, "method": kind}
+    entry = make_entry(method, part.experiment.schedule)
+    about = {"label": entry.title, "entry": name, "method": entry.method.name}
     return [{**about, "seed": seed, "diverged": reason} for seed in part.experiment.seeds]
 
 

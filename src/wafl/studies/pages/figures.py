@@ -72,8 +72,7 @@ def _swept(study: Study, rows: Mapping[str, Any]) -> dict[str, dict[str, dict[st
             continue
         ordered = dict(sorted(kept.items()))
         tests = _tests(next(iter(ordered.values())))
-        name = entry.method.name if entry.name == entry.method.name.lower() else entry.name
-        found.setdefault(parameter, {})[name] = {
+        found.setdefault(parameter, {})[entry.title] = {
             test: _line(list(ordered), [_tests(row)[test] for row in ordered.values()]) for test in tests
         }
     return found

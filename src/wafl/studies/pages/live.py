@@ -74,7 +74,7 @@ class Pages:
 
     def _kept(self, key: str, path: Path, make: Callable[[Path], Any]) -> Any:
         """What ``make`` gives for a study, made again only if the study has changed."""
-        signature = _signature(path)
+        signature = StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
         with self._lock:
             lock = self._locks.setdefault(key, Lock())
         with lock:  # many readers of one page wait for one making
@@ -170,11 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do nothing: nobody reads a log of readers."""
-
-
-def _signature(path: Path) -> Hashable:
-    """A value that changes with every file of the study, and with whether somebody is at work on it."""
-    return StudyFolder(path).status(), *(_stamp(path / name) for name in FILES)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

@@ -35,7 +35,7 @@ MOST_WALKS = 8
 MOST_CLIENTS = 24
 """Clients between which distances are measured."""
 SIZES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Radii, as parts of the data's own spread."""
+"""Radii, as parts of the data's own spread: the root mean square distance of test examples from their mean."""
 PICTURES = 10
 NORMS = (2.0, math.inf, 1.0)
 FEATURES = 12
@@ -106,9 +106,9 @@ class _Shifted:
     moved: Tensor
 
 
-def _shift(mixture: Mixture, clients: Federation, radius: float, norm: float = 2.0) -> _Shifted:
+def _shift(mixture: Mixture, clients: Federation, radius: float) -> _Shifted:
     population = mixture.population()
-    attack = WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3).within(clients.bounds)
+    attack = WassersteinShift(radius, steps=50, tolerance=1e-3).within(clients.bounds)
     moved = attack.move(mixture.problem, population)
     share = population.shares()
     losses = mixture.problem.loss(moved, population.y)[0]
@@ -141,7 +141,8 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
 
 def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
     """The sliders of single models: each model in balls of several sizes."""
-    spread = _spread(clients)
+    x = clients.test.x.double().flatten(1)
+    spread = float((x - x.mean(0)).square().sum(1).mean().sqrt())
     radii = [rounded(part * spread, 2) for part in SIZES]
     chosen = _pictured(clients)
     walks: list[Walk] = []
@@ -164,7 +165,7 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
 def _curves(
     of: str, radii: list[float], bounds: list[float], shifts: list[_Shifted], proven: str = "certified"
 ) -> list[Curve]:
-    """The certified loss by radius, and below it the loss that was reached."""
+    """The lines of the certified loss by radius, and of the loss that was reached."""
     reached = [shift.loss for shift in shifts]
     return [Curve(proven, radii, bounds, of=of), Curve("reached", radii, reached, dash=True, of=of)]
 
@@ -181,9 +182,8 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
             groups.setdefault((run.method, name), {})[float(value)] = label, run
     walks: list[Walk] = []
     for (method, name), models in groups.items():
-        known = {
-            value: (run, radius) for value, (_, run) in models.items() if (radius := _trained_radius(run)) is not None
-        }
+        radii = {value: run.history[-1].achieved_radius for value, (_, run) in models.items() if run.history}
+        known = {value: (models[value][1], radius) for value, radius in radii.items() if radius}
         if len(known) < 2:
             continue
         chosen, stops = _pictured(clients), list[Stop]()
@@ -218,8 +218,8 @@ def _stop(
     return Stop(text, radius, numbers, _strips(shift, clients, chosen))
 
 
-def _strips(shift: _Shifted, clients: Federation, chosen: Tensor, caption: str = "") -> Pictures | None:
-    """Original, moved and difference of a few examples, if they are images."""
+def _strips(shift: _Shifted, clients: Federation, chosen: Tensor) -> Pictures | None:
+    """Pictures of a few examples: original, moved and their difference; None if they are no images."""
     if not pictures.image_shape(clients.input_shape) or not len(chosen):
         return None
     original, moved = (values[chosen].float().numpy() for values in (shift.x, shift.moved))
@@ -229,7 +229,7 @@ def _strips(shift: _Shifted, clients: Federation, chosen: Tensor, caption: str =
         "moved": pictures.strip(moved, low, high),
         "difference": pictures.difference(moved, original),
     }
-    return Pictures(strips, caption)
+    return Pictures(strips)
 
 
 def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
@@ -324,7 +324,7 @@ def _weights(runs: Mapping[str, Run], methods: Mapping[str, str], clients: Feder
 
 
 def _distances(clients: Federation) -> Figure | None:
-    """W_2 between the clients' training examples, if POT is there to compute it."""
+    """A figure of W_2 between the clients' training examples, if POT is there to compute it."""
     from wafl.weights.transport.distances import distance
 
     few = range(min(clients.num_clients, MOST_CLIENTS))
@@ -373,16 +373,6 @@ def _pictured(clients: Federation) -> Tensor:
         return torch.arange(min(PICTURES, len(y)))
     places = [(y == label).nonzero().flatten()[:1] for label in range(clients.num_classes)]
     return torch.cat([place for place in places if len(place)][:PICTURES])
-
-
-def _spread(clients: Federation) -> float:
-    """The root mean square distance of test examples from their mean."""
-    x = clients.test.x.double().flatten(1)
-    return float((x - x.mean(0)).square().sum(1).mean().sqrt())
-
-
-def _trained_radius(run: Run) -> float | None:
-    return (run.history[-1].achieved_radius or None) if run.history else None
 
 
 def _distinct(runs: Mapping[str, Run]) -> dict[str, Run]:

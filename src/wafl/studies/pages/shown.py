@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from wafl.base.errors import FolderError
 from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
-from wafl.report import Note, Section, Study, Table, sections
+from wafl.report import Figure, Note, Section, Study, Table, charts, sections
 from wafl.report.blocks import Block, Cell
 from wafl.report.charts import Curve
 from wafl.report.sections import Tested
+from wafl.studies.attendance import privacies
 from wafl.studies.folder import StudyFolder, refuse_links
 
 ORDER = (
@@ -122,7 +123,7 @@ def summary_of(path: Path, link: str) -> Study:
 
 
 def together(studies: Mapping[str, Path]) -> list[Section]:
-    """What several studies have in common: one table and one figure of all their methods."""
+    """The sections about several studies together: one table and one figure of all their methods."""
     rows, measures, attacks = list[Tested](), set[str](), set[str]()
     for name, path in studies.items():
         try:
@@ -142,7 +143,7 @@ def together(studies: Mapping[str, Path]) -> list[Section]:
 
 
 def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
-    """The rows of ``results.json``."""
+    """The rows of the table of methods, from what ``results.json`` holds."""
     return [
         Tested(
             label,
@@ -232,18 +233,16 @@ def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, s
         if isinstance(gamma, int | float) and isinstance(radius, int | float) and gamma > 0 and radius > 0:
             methods[str(row["method"])] = titles.get(str(row["method"]), str(row["method"]))
             last[str(row["method"]), labels_of(row, titles) + str(row.get("seed"))] = gamma, radius
-    curves: list[Curve] = []
-    for method, title in methods.items():
-        pairs = sorted(pair for (name, _), pair in last.items() if name == method)
-        curves.append(Curve(title, [gamma for gamma, _ in pairs], [radius for _, radius in pairs]))
+    ends = {
+        title: sorted(pair for (name, _), pair in last.items() if name == method) for method, title in methods.items()
+    }
+    curves = [Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
     several = len({gamma for gamma, _ in last.values()}) > 1
     return radius_against_gamma(curves, "at the end of training, one point per run") if several else None
 
 
-def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section | None:
+def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
     """The section with the paper's first figure."""
-    from wafl.report import Figure, charts
-
     chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)
     chart["layout"]["yaxis"]["type"] = "log"
     lead = "A larger price of transport, gamma, means a smaller ball."
@@ -325,8 +324,6 @@ def _nodes(bulletin: Mapping[str, Any]) -> Section | None:
 
 
 def _privacy(results: Mapping[str, Any]) -> Section | None:
-    from wafl.studies.attendance import privacies
-
     found = privacies(results)
     return Section("Privacy", "What each client has spent.", [Note(line) for line in found]) if found else None
 

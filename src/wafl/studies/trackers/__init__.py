@@ -31,7 +31,9 @@ def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker
     """
     check_trackers(trackers)
     found: list[Tracker] = []
-    key = f"{_identity(folder)}/{method}"
+    about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
+    content = about.read_bytes() if about.is_file() else b""
+    key = f"{sha256(str(folder.resolve()).encode() + content).hexdigest()}/{method}"
     if trackers.tensorboard:
         found.append(TensorBoardTracker(folder / "tensorboard" / method))
     if trackers.mlflow:
@@ -40,10 +42,3 @@ def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker
     if trackers.wandb:
         found.append(WandbTracker(trackers.project, folder=folder, key=key, group=f"{folder.name}-{method}"))
     return found
-
-
-def _identity(folder: Path) -> str:
-    """The digest that tells studies apart: one that was removed and begun again in the same folder is another."""
-    about = folder / "about.json"
-    content = about.read_bytes() if about.is_file() else b""
-    return sha256(str(folder.resolve()).encode() + content).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from wafl.callbacks import Callback, Moment
@@ -81,14 +81,10 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
     >>> flat({"method": {"name": "WAFL", "objective": {"gamma": 1.0, "bounds": [0, 1], "radius": None}}})
     {'method.name': 'WAFL', 'method.objective.gamma': 1.0, 'method.objective.bounds': '[0, 1]'}
     """
-    return dict(_flat(settings, prefix))
-
-
-def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Plain]]:
+    found: dict[str, Plain] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(value, str | int | float):
-            yield f"{prefix}{name}", value
+            found |= flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
         elif value is not None:
-            yield f"{prefix}{name}", json.dumps(value)
+            found[f"{prefix}{name}"] = value if isinstance(value, str | int | float) else json.dumps(value)
+    return found

@@ -18,6 +18,7 @@ from wafl.studies.trackers.base import Log, Tracker, flat, name_of, numbers, set
 
 KEY, DIVERGED = "wafl.key", "wafl.diverged"
 _LONGEST = 500
+"""The most characters of a parameter in every store of MLflow."""
 _ALLOW_FILES = "MLFLOW_ALLOW_FILE_STORE"
 
 
@@ -59,12 +60,14 @@ class MLflowTracker(Tracker):
                 return _Metrics(self._client, found.info.run_id)
         made = self._client.create_run(self._experiment, run_name=name_of(run), tags=tags)
         for name, value in flat(settings_of(run)).items():
-            self._client.log_param(made.info.run_id, name, _short(str(value)))
+            text = str(value)
+            short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+            self._client.log_param(made.info.run_id, name, short)
         return _Metrics(self._client, made.info.run_id)
 
 
 class _Metrics(Log):
-    """One run of MLflow, in which no round is logged twice."""
+    """The log of one run of MLflow, in which no round is logged twice."""
 
     def __init__(self, client: Any, run_id: str) -> None:
         self._client, self._run_id = client, run_id
@@ -102,11 +105,6 @@ def _files_allowed() -> Generator[None, None, None]:
     finally:
         if before is None:
             del os.environ[_ALLOW_FILES]
-
-
-def _short(text: str) -> str:
-    """A text as long as every store of MLflow lets a parameter be."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _allowed(name: str) -> str:

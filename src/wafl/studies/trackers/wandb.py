@@ -75,7 +75,7 @@ class WandbTracker(Tracker):
 
 
 class _WandbRun(Log):
-    """One run of wandb, in which no round is logged twice."""
+    """The log of one run of wandb, in which no round is logged twice."""
 
     def __init__(self, run: Any) -> None:
         self._run, self._first = run, int(run.step)  # a run continued online begins after its last step

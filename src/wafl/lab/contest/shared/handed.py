@@ -22,7 +22,7 @@ Params = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Work:
-    """Clients, the cohort of each round, the rows of each local step, and the parameters to start from.
+    """The work: clients, the cohort of each round, the rows of each local step, and the parameters to start from.
 
     Client i has the rows ``offsets[i]:offsets[i + 1]``. The ``rows`` of a batch are counted from its client's first.
     Without a ``gamma`` it is FedAvg; otherwise each batch is first moved by ``steps`` steps of the inner ascent.
@@ -39,7 +39,7 @@ class Work:
 
     @classmethod
     def read(cls, path: str) -> Work:
-        """What :meth:`write` wrote."""
+        """The work that :meth:`write` wrote to a file."""
         with np.load(path) as file:
             content = {name: file[name] for name in file.files}
         params = {name[6:]: value for name, value in content.items() if name.startswith("start.")}
@@ -47,7 +47,7 @@ class Work:
         return cls(**arrays, about=json.loads(str(content["about"])), params=params)
 
     def write(self, path: str) -> None:
-        """As one ``.npz`` file."""
+        """Write the work to one ``.npz`` file."""
         arrays = {name: getattr(self, name) for name in ("x", "y", "offsets", "cohorts", "rows", "ends")}
         start = {f"start.{name}": value for name, value in self.params.items()}
         content: dict[str, Any] = {"about": json.dumps(self.about), **arrays, **start}
@@ -69,15 +69,11 @@ class Work:
 
 
 Train = Callable[[int], Params]
-"""Trains that many rounds from the work's start, and returns the parameters by name."""
+"""A function that trains that many rounds from the work's start, and returns the parameters by name."""
 
 
 def compete(prepare: Callable[[Work], Train]) -> None:
-    """Train one round to start up, then all rounds, timed; write the parameters and say what it took.
-
-    Args:
-        prepare: takes the work and returns what trains on it.
-    """
+    """Train one round to start up, then all rounds, timed; write the parameters and print what it took, as JSON."""
     work = Work.read(sys.argv[1])
     train = prepare(work)
     train(1)
