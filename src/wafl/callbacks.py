@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Annotated, Any, Protocol
 
 from wafl.attacks import Attack
-from wafl.base.options import Count, NotNegative, check_options, documented
+from wafl.base.options import Count, NotNegative, check_options, documented, frozen
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.evaluation.score import Score
@@ -124,8 +124,7 @@ class TestedElsewhere(Protocol):
         ...
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class EvaluateEvery(Callback):
     """A test of the model from time to time, which adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
 
@@ -157,8 +156,7 @@ class EvaluateEvery(Callback):
             moment.metrics["accuracy" if clean else "attacked_accuracy"] = score.accuracy
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class EarlyStopping(Callback):
     """The end of a run whose metric no longer improves.
 

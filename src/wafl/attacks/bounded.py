@@ -15,7 +15,7 @@ from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_s
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
-from wafl.base.options import documented, options_of
+from wafl.base.options import frozen, options_of
 from wafl.base.random import Key
 from wafl.objectives import BoundedAscent, ObjectiveState, ProjectedAscent
 from wafl.tasks.inputs import Inputs, dense
@@ -79,8 +79,7 @@ def same_but_size(one: Attack | None, other: Attack | None) -> bool:
     )
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class PGD(BoundedAttack):
     """Projected gradient ascent within ``||delta|| <= epsilon`` (norm inf or 2), in the units of the data.
 
@@ -112,8 +111,7 @@ class PGD(BoundedAttack):
         return ProjectedAscent(**vars(self))
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class FGSM(BoundedAttack):
     """One gradient step of length epsilon, in the units of the data."""
 

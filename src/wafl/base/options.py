@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, update_wrapper, wraps
 from numbers import Integral, Real
@@ -29,6 +29,7 @@ from typing import (
     TypeVar,
     Union,
     cast,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -261,6 +262,12 @@ def documented(kind: type[T]) -> type[T]:
     made: Any = kind.__init__  # a signature of the class itself would be inherited
     made.__annotations__ = {name: each.annotation for name, each in plain_signature(kind).parameters.items()}
     return kind
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(kind: type[T]) -> type[T]:
+    """The class as a frozen dataclass, whose help lists its options."""
+    return documented(dataclass(frozen=True)(kind))
 
 
 def plain_signature(kind: Any) -> inspect.Signature:

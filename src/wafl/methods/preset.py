@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, dataclass_transform
 
-from wafl.base.options import Part, check_options, documented, part, plain_signature, unknown_option, with_arguments
+from wafl.base.options import Part, check_options, frozen, part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
 from wafl.parts.local_step import LocalStep
 from wafl.parts.server import Optimizer, Server
@@ -20,8 +20,7 @@ from wafl.weights import ClientWeights, by_examples
 P = ParamSpec("P")
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class About:
     """What the list of methods says about one of them, in addition to its docstring."""
 
@@ -41,8 +40,12 @@ class About:
         return re.sub(r'"[^"]*",? ', "", self.paper)
 
 
+@dataclass_transform(frozen_default=True)
 class Extending:
-    """What all presets share: their options are checked, and they decide some parts of a method."""
+    """What all presets are: frozen dataclasses, whose options are checked and decide some parts of a method."""
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -52,8 +55,7 @@ class Extending:
         return {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weighted(Extending):
+class Weighted(Extending, kw_only=True):
     """A method that leaves the client weights open."""
 
     client_weights: Annotated[
@@ -61,8 +63,7 @@ class Weighted(Extending):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Served(Extending):
+class Served(Extending, kw_only=True):
     """A method that leaves the server open."""
 
     server: Annotated[
@@ -70,8 +71,7 @@ class Served(Extending):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stepped(Extending):
+class Stepped(Extending, kw_only=True):
     """A method that leaves the local step open."""
 
     local: Annotated[

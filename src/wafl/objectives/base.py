@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import field, is_dataclass, replace
 from functools import cached_property, reduce
 from typing import Annotated, ClassVar, Self
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.mover import Mover
-from wafl.base.options import Part, documented
+from wafl.base.options import Part, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
@@ -22,8 +22,7 @@ from wafl.tasks.task import Moved
 Draw = Callable[[Key, Purpose, int], Tensor]
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class ObjectiveState:
     """What an objective is given in addition to the examples."""
 
@@ -49,8 +48,7 @@ class ObjectiveState:
     ] = True
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Term:
     """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed."""
 
@@ -71,8 +69,7 @@ class Term:
         )
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Move:
     """Where an objective moved the examples of every lane."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import torch
 
-from wafl.base.options import Count, Range, check_options, documented
+from wafl.base.options import Count, Range, check_options, frozen
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.rounds.caps import Caps
@@ -33,8 +33,7 @@ REMOTE_CLIP = 3.0
 """How many times the median length an update may have where clients are on other machines, unless told otherwise."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Tolerance:
     """How many clients may fail before a round does, and how far one may stray from the others."""
 

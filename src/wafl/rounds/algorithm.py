@@ -10,14 +10,14 @@ An algorithm asks for client work and is told the replies; it never knows where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.objectives import Objective
 from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
@@ -48,8 +48,7 @@ class Parts(Protocol):
     def local(self) -> LocalStep: ...
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Algorithm:
     """A method on a schedule: it asks for client work round by round, and makes the next state of the replies."""
 

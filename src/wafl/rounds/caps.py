@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
-from wafl.base.options import Count, Listed, Positive, check_options, documented
+from wafl.base.options import Count, Listed, Positive, check_options, frozen
 
 MOST_FEATURES = 10**6
 """The most numbers in an example if its shape is not declared."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Caps:
     """The most that clients on other machines may claim; one that claims more is left out, with its name and a warning.
 

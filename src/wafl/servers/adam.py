@@ -5,19 +5,17 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Range, Tunable, documented, maker
+from wafl.base.options import Positive, Range, Tunable, frozen, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Adam(Optimizer):
     """``params <- params + rate m / (sqrt(v) + tau)``, where m and v are running means of d and of its square.
 

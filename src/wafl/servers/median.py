@@ -6,12 +6,10 @@ Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: tow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.parts.columns import by_columns
 from wafl.servers.aggregating import Aggregating
 
@@ -19,8 +17,7 @@ ROUNDING = 1e-12
 """Shares of the weight that differ by less are the same."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Median(Aggregating):
     """Each parameter is the weighted median of the clients' values: half of the weight lies on either side.
 

@@ -6,19 +6,17 @@ Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: tow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, documented, maker
+from wafl.base.options import Range, frozen, maker
 from wafl.parts.columns import by_columns
 from wafl.servers.aggregating import Aggregating
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class TrimmedMean(Aggregating):
     """Each parameter is the mean of the clients' values without the lowest and the highest, by weight.
 

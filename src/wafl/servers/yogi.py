@@ -5,16 +5,13 @@ Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.servers.adam import Adam
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Yogi(Adam):
     """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``."""
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.shifts.shift import Severity, Shift, check_images
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Rotation(Shift):
     """Every image is turned counterclockwise by ``90 * severity`` degrees about its center (bilinear).
 
@@ -40,8 +38,7 @@ class Rotation(Shift):
         )
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Translation(Shift):
     """Every image moves by ``severity * direction`` pixels (bilinear between whole pixels).
 
@@ -67,8 +64,7 @@ class Translation(Shift):
         return _sample(x, down - self.severity * self.direction[0], right - self.severity * self.direction[1])
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Blur(Shift):
     """Every pixel is averaged with its neighbors under a Gaussian, cut off at four standard deviations.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.base.random import Key, uniform
 from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, check_images, each_row
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Occlusion(Shift):
     """A square of every image, at a place drawn for it, has the darkest value of the image.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from wafl.attacks.base import BOUNDS, Attack, Population
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
-from wafl.base.options import Range, check_options, documented
+from wafl.base.options import Range, check_options, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.problem import Problem
 
@@ -39,8 +38,7 @@ def Severity(highest: float = math.inf) -> Range:
     return Range(0.0, highest, ": 0 leaves the data as they are, more moves them further")
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Shift(Attack):
     """A change of examples that needs no model; severity 0 is exactly the identity."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, Self
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.base.random import Key
 from wafl.tasks.gpu import precision
 from wafl.tasks.gpu.pooling import with_pooling
@@ -40,8 +39,7 @@ Params = Tensor | tuple[Tensor, ...]
 """Parameters as one vector, or one by one, as layers read them."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Traits:
     """What is found out about a model by trying it (:func:`wafl.tasks.fitness.check_fitness`)."""
 

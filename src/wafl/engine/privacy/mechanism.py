@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack
-from wafl.base.options import Positive, Range, check_options, documented
+from wafl.base.options import Positive, Range, check_options, frozen
 from wafl.engine.clients import Admitted, Clients, Engine, Roster
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.engine.spec import Spec
@@ -35,8 +35,7 @@ from wafl.tasks.modes.statistics import FROZEN
 from wafl.tasks.task import Task
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Privacy:
     """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
 

@@ -7,7 +7,7 @@ Goodfellow et al., "Explaining and harnessing adversarial examples" (ICLR 2015).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, check_inside
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
-from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, documented, maker
+from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, frozen, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.objectives.base import (
     Move,
@@ -35,8 +35,7 @@ from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class BoundedAscent(Objective):
     """One gradient step to the surface of the ball of radius epsilon (FGSM)."""
 
@@ -126,8 +125,7 @@ class BoundedAscent(Objective):
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class ProjectedAscent(BoundedAscent):
     """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM)."""
 

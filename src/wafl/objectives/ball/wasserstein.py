@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -28,7 +28,7 @@ from wafl.base.options import (
     Range,
     Shaped,
     Tunable,
-    documented,
+    frozen,
     maker,
 )
 from wafl.base.random import normal
@@ -71,8 +71,7 @@ AUTO = "auto"
 """The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Wasserstein(Objective):
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 

@@ -5,14 +5,14 @@ Chen et al., "CalFAT: Calibrated federated adversarial training with label skewn
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.objectives.attacked.projected import ProjectedAscent
 from wafl.objectives.base import Move, ObjectiveState, Term
 from wafl.objectives.penalties.trades import check_classes, within_ball
@@ -23,8 +23,7 @@ RAREST = 1e-8
 """What counts as the share of a class that a client does not have."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Calibrated(ProjectedAscent):
     """Descend the calibrated cross-entropy at the point of the ball where the calibrated outputs change most.
 
