@@ -93,16 +93,6 @@ class _Function(Callback):
         self.function(moment)
 
 
-@dataclass(frozen=True)
-class _OnRound(Callback):
-    """The function that :func:`wafl.fit` takes as ``on_round``."""
-
-    function: OnRound
-
-    def on_round(self, moment: Moment) -> None:
-        self.function(moment.place, moment.final_record(), moment.state)
-
-
 def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
     """The callbacks in the order given; ``on_round`` comes last, after the others have added their metrics."""
     found: list[Callback] = []
@@ -113,7 +103,9 @@ def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[
             found.append(_Function(callback))
         else:
             raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
-    return found if on_round is None else [*found, _OnRound(on_round)]
+    if on_round is not None:
+        found.append(_Function(lambda moment: on_round(moment.place, moment.final_record(), moment.state)))
+    return found
 
 
 class TestedElsewhere(Protocol):

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
 from wafl.base.options import Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
 
-_BATCH = 500
 _BATCH_ON_GPU = 8192
-"""There its thousands of small steps take as long for many examples as for few."""
+"""There AutoAttack's thousands of small steps take as long for many examples as for few."""
 
 
 @documented
@@ -58,7 +57,7 @@ class AutoAttack(Attack):
         _package()
 
     def _box(self) -> tuple[float, float]:
-        box = box_of(self.bounds)
+        box = self.box
         if box is None or not is_finite(box):
             raise ValueError(
                 f"bounds={box}: AutoAttack works inside a box: give bounds=(low, high), both finite, or use data that "
@@ -99,7 +98,7 @@ class AutoAttack(Attack):
             attack.attacks_to_run = _ensemble(classes, tuple(examples.shape[1:]))
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attack.square.n_queries = self.queries
-            together = self.at_once(_BATCH, x.device)
+            together = self.at_once(500, x.device)
             found, _ = attack.run_standard_evaluation(unit, labels, batch_size=together)
         moved = self._project(examples, (low + (high - low) * found).to(x))
         stays = (found == unit).flatten(1).all(1)

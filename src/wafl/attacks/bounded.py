@@ -26,6 +26,9 @@ from wafl.tasks.task import Moved
 class BoundedAttack(Attack):
     """Ascent within ``||delta|| <= epsilon``, for many models and many epsilons at once."""
 
+    def __post_init__(self) -> None:
+        self.objective()
+
     @abstractmethod
     def objective(self) -> BoundedAscent:
         """The ascent that finds the moves."""
@@ -100,9 +103,6 @@ class PGD(BoundedAttack):
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
-    def __post_init__(self) -> None:
-        self.objective()
-
     def describe(self, unit: str) -> str:
         size = f"epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
         return f"{norm_name(self.norm)} PGD, {size}, {in_words(self.bounds)}"
@@ -119,9 +119,6 @@ class FGSM(BoundedAttack):
     norm: Annotated[float, "The norm of the step: inf or 2."] = math.inf
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
-
-    def __post_init__(self) -> None:
-        self.objective()
 
     def describe(self, unit: str) -> str:
         size = f"epsilon {self.epsilon:g} ({place(self.space, unit)})"

@@ -43,9 +43,6 @@ FEWEST = 4
 DRAWS = 1000
 """How often clients are drawn for a standard error."""
 
-DIGITS = 3
-"""Significant digits of a candidate."""
-
 
 def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: Sequence[Callback]) -> list[Spec]:
     """The same runs with numbers for their radii; what is chosen now is kept in ``progress``, and callbacks hear it."""
@@ -164,7 +161,7 @@ def _candidates(spread: float, norm: float, features: int) -> list[float]:
     unit = spread * typical_length(norm, features)
     if not unit > 0.0:
         raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
-    return [rounded(part * unit, DIGITS) for part in CANDIDATES]
+    return [rounded(part * unit, 3) for part in CANDIDATES]
 
 
 def _halves(num_clients: int, seed: int) -> list[list[int]]:

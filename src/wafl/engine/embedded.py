@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack
-from wafl.base.bounds import box_of
 from wafl.base.describe import describe
 from wafl.base.errors import SequentialWarning
 from wafl.base.warn import warn_user
@@ -81,12 +80,11 @@ class Embedded:
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
         check_integers(task, start, clients)
-        boxes = (box_of(objective.bounds) for objective in objectives)
-        bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own
-        low, high = clients.train.span() if bounded else (0.0, 0.0)
-        for bounds in bounded:
-            if low < bounds[0] or high > bounds[1]:
-                raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them")
+        boxes = {objective.box for objective in objectives} - {clients.bounds}  # examples lie within their own
+        low, high = clients.train.span() if boxes - {None} else (0.0, 0.0)
+        for box in boxes:
+            if box is not None and (low < box[0] or high > box[1]):
+                raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={box}: widen them")
         for objective in objectives:
             objective.check_model(problem)
             objective.brief(problem, x, y, ObjectiveState())

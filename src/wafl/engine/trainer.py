@@ -131,7 +131,9 @@ class Trainer:
             if place not in progress.runs:
                 progress.runs[place] = RunProgress(algorithm.init(self.start))
             reached = progress.runs[place]
-            reached.state = _moved(reached.state, self.clients.device)
+            state = reached.state
+            vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
+            reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
             active.append(_ActiveRun(place, spec, algorithm, watch, reached))
         self._welcome(active)
@@ -293,8 +295,3 @@ def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list
         places = [run.place for run, _ in alike]
         found.update(zip(places, engine.run([query for _, query in alike], places), strict=True))
     return [found[run.place] for run, _ in asking]
-
-
-def _moved(state: State, device: torch.device) -> State:
-    vectors = {name: value.to(device) for name, value in state.vectors.items()}
-    return replace(state, params=state.params.to(device), vectors=vectors)

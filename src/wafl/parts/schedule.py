@@ -12,8 +12,6 @@ from wafl.base.options import Choice, Count, EachRound, NotNegative, Positive, R
 from wafl.tasks.gpu.precision import BFLOAT16, FLOAT32, TF32
 from wafl.tasks.modes.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
 
-LearningRate = float | Callable[[int], float]
-
 
 @dataclass(frozen=True)
 class LocalWork:
@@ -47,7 +45,7 @@ class Schedule:
     local_epochs: Annotated[int | None, Count(), "Passes of each client over its examples per round."] = None
     batch_size: Annotated[int | None, Count(), "Examples per step; in Python, None takes all of a client's."] = 64
     learning_rate: Annotated[
-        LearningRate,
+        float | Callable[[int], float],
         EachRound(Positive()),
         Tunable(),
         "The learning rate of the clients' steps; in Python, it may be a function of the round.",

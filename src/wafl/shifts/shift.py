@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import BOUNDS, Attack, Population
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
 from wafl.base.options import Range, check_options, frozen
 from wafl.base.random import Key, Purpose
@@ -53,10 +53,6 @@ class Shift(Attack):
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.bounds != DATA:
             self._check_box()
-
-    @property
-    def box(self) -> tuple[float, float] | None:
-        return box_of(self.bounds)
 
     def _check_box(self) -> None:
         if self.needs_bounds and not is_finite(self.box):

@@ -13,7 +13,6 @@ from wafl.base.options import Range, frozen, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, each_row
 
-_DARK = 30.0
 FINITE = Range(hint="; 0 leaves it out")
 RANGE = 'The darkest and the brightest value, both finite; ``"data"``: what the data declare.'
 
@@ -120,7 +119,7 @@ def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
     """
     z = torch.special.ndtri(u)
     noisy = light + severity * light.sqrt() * z + severity**2 * (z.square() - 1.0) / 6.0
-    dark = light <= _DARK * severity**2
+    dark = light <= 30.0 * severity**2
     if bool(dark.any()):
         rate = light[dark] / max(severity**2, 1e-300)
         noisy[dark] = severity**2 * poisson_quantile(rate, u[dark])

@@ -36,7 +36,7 @@ class Problem:
         return self._reader.forward(self.params, x, self.masks)
 
     def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return self._reader.losses(self.params, x, y, self.masks)
+        return self.output_loss.value(self.outputs(x), y)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         return self.loss_and_gradient(x, y)[1]
@@ -95,9 +95,6 @@ class LayerProblem(Problem):
 
     def outputs(self, x: Moved) -> Tensor:
         return super().outputs(x if isinstance(x, Shifted) else self.shifted(x))
-
-    def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return super().loss(x if isinstance(x, Shifted) else self.shifted(x), y)
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self._reader.input_gradient(self.params, self.shifted(x), y, self.masks)

@@ -45,16 +45,15 @@ def draw_settings(
 
 
 def _points(space: Space, trials: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Points of the unit cube; the middles of all cells, if the space is a grid with no more than ``trials`` points."""
+    """Points of the unit cube: Sobol's sequence, shifted modulo 1.
+
+    If the space is a grid with no more than ``trials`` points, they are the middles of its cells.
+    """
     counts = [len(dimension.values) for dimension in space.values() if isinstance(dimension, Values)]
     if len(counts) == len(space) and math.prod(counts) <= trials:
-        return itertools.product(*([(place + 0.5) / count for place in range(count)] for count in counts))
-    return _sequence(len(space), seed)
-
-
-def _sequence(size: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Sobol's sequence in this dimension, shifted modulo 1."""
-    engine, shift = SobolEngine(size), uniform(Key.of(seed), Purpose.TRIALS, size)
+        yield from itertools.product(*([(place + 0.5) / count for place in range(count)] for count in counts))
+        return
+    engine, shift = SobolEngine(len(space)), uniform(Key.of(seed), Purpose.TRIALS, len(space))
     while True:
         yield tuple(((engine.draw(dtype=torch.float64)[0] + shift) % 1.0).tolist())
 

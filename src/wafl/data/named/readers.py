@@ -200,10 +200,6 @@ def _published(path: Path, md5: str) -> bytes:
     return content
 
 
-USPS_TEXT = 256 * 2**20
-"""Bytes of text that a file of USPS may hold: ten times what it does."""
-
-
 def read_usps(paths: Sequence[Path]) -> Arrays:
     """USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
 
@@ -214,7 +210,7 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
     arrays: Arrays = {}
     for path, part in zip(paths, ("train", "test"), strict=True):
-        with reading(path), unpacked(path, USPS_TEXT) as file:
+        with reading(path), unpacked(path, 256 * 2**20) as file:  # ten times what it holds
             sparse, labels = load_svmlight_file(file, n_features=256)[:2]
             check_size(8 * sparse.shape[0] * sparse.shape[1])
             values: NDArray[np.float64] = sparse.toarray()

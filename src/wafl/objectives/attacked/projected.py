@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, check_inside
+from wafl.base.bounds import DATA, Bounds, check_bounds, check_inside
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
 from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, frozen, maker
@@ -58,10 +58,6 @@ class BoundedAscent(Objective):
         super().__post_init__()
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         check_space(self.space, self.bounds)
-
-    @property
-    def box(self) -> tuple[float, float] | None:
-        return box_of(self.bounds)
 
     def scalars(self) -> dict[str, float]:
         return {"epsilon": self.epsilon, "step_size": self.epsilon}

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from wafl.base.fingerprint import tensors_digest
 from wafl.tasks.inputs import Inputs, Shifted, dense, shared
-from wafl.tasks.losses import OutputLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
 
@@ -129,16 +128,9 @@ class ShapedProblem(Problem):
     def outputs(self, x: Moved) -> Tensor:
         return self.inner.outputs(x if isinstance(x, Shifted) else self.real(x))
 
-    def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return self.output_loss.value(self.outputs(x), y)
-
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         loss, gradient = self.inner.loss_and_gradient(cast(Tensor, self.real(x)), y)
         return loss, _product(gradient.flatten(2), self.factor).view_as(x)
-
-    @property
-    def output_loss(self) -> OutputLoss:
-        return self.inner.output_loss
 
     @cached_property
     def linear(self) -> tuple[Tensor, Tensor] | None:

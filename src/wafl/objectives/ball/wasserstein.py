@@ -16,21 +16,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, is_finite
+from wafl.base.bounds import DATA, Bounds, check_bounds, is_finite
 from wafl.base.checks import check_space
 from wafl.base.norms import typical_length, typical_price
-from wafl.base.options import (
-    Box,
-    Choice,
-    Count,
-    Norm,
-    Positive,
-    Range,
-    Shaped,
-    Tunable,
-    frozen,
-    maker,
-)
+from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, frozen, maker
 from wafl.base.random import normal
 from wafl.objectives.ball.box_space import BoxSpace
 from wafl.objectives.ball.class_space import ClassSpace
@@ -162,10 +151,6 @@ class Wasserstein(Objective):
         elif options.get("radius") is not None and "gamma" not in options:
             options["gamma"] = None
         return replace(self, **options)
-
-    @property
-    def box(self) -> tuple[float, float] | None:
-        return box_of(self.bounds)
 
     @property
     def first_gamma(self) -> float:

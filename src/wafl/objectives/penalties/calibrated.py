@@ -19,9 +19,6 @@ from wafl.objectives.penalties.trades import check_classes, within_ball
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
-RAREST = 1e-8
-"""What counts as the share of a class that a client does not have."""
-
 
 @frozen
 class Calibrated(ProjectedAscent):
@@ -49,12 +46,15 @@ class Calibrated(ProjectedAscent):
 
 
 def _log_shares(state: ObjectiveState | None, outputs: Tensor) -> Tensor:
-    """The logarithms of the clients' shares of the classes ``[L, 1, C]``; 0 if nobody counted."""
+    """The logarithms of the clients' shares of the classes ``[L, 1, C]``; 0 if nobody counted.
+
+    The share of a class that a client does not have counts as 1e-8.
+    """
     counts = None if state is None else state.label_counts
     if counts is None:
         return outputs.new_zeros(1)
     counts = pad(counts.to(outputs), (0, outputs.shape[-1] - counts.shape[-1]))
-    return (counts / counts.sum(-1, keepdim=True)).clamp_min(RAREST).log()[:, None]
+    return (counts / counts.sum(-1, keepdim=True)).clamp_min(1e-8).log()[:, None]
 
 
 calibrated = maker(Calibrated)
