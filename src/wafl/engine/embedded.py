@@ -18,7 +18,7 @@ from wafl.base.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.client.task import ClientTask
-from wafl.engine.clients import Admitted, Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
+from wafl.engine.clients import Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
 from wafl.engine.failing.faults import Faults, spoil, without
 from wafl.engine.failing.tolerant import Arrivals, Tolerant
 from wafl.engine.features import with_fixed_features
@@ -32,7 +32,7 @@ from wafl.objectives.ball.shape import Shape
 from wafl.parts.messages import Query, Replies
 from wafl.results.progress import ClientState, Place, Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Exclusion, Tolerance, split
+from wafl.rounds.admission import Admitted, Exclusion, Tolerance, split
 from wafl.tasks.fitness import UNFIT, check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem

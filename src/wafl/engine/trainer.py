@@ -22,7 +22,7 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.engine.clients import Admitted, Clients, Engine
+from wafl.engine.clients import Clients, Engine
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
@@ -30,6 +30,7 @@ from wafl.parts.messages import Query, Replies, State, mean_reply
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress, RunProgress
 from wafl.results.run import Run, with_params
+from wafl.rounds.admission import Admitted
 from wafl.rounds.algorithm import Algorithm
 from wafl.tasks.modes.statistics import check_statistics
 from wafl.tasks.structured import make_task

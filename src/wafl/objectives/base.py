@@ -62,11 +62,9 @@ class Term:
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
         """Its gradient in the parameters ``[L, P]``."""
         slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
-        return (
-            problem.push(self.inputs, slopes)
-            if self.layer is None
-            else problem.push_at(self.layer, self.inputs, slopes)
-        )
+        if self.layer is None:
+            return problem.push(self.inputs, slopes)
+        return problem.push_at(self.layer, self.inputs, slopes)
 
 
 @frozen
@@ -244,11 +242,6 @@ def better(one: Move, other: Move) -> Move:
     def pick(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(wins.view(*wins.shape, *(1,) * (old.ndim - 2)), new, old)
 
-    return replace(
-        one,
-        inputs=pick(one.x_adv, other.x_adv),
-        y_adv=pick(one.y_adv, other.y_adv),
-        value=pick(one.value, other.value),
-        cost=pick(one.cost, other.cost),
-        converged=pick(one.converged, other.converged),
-    )
+    names = ("y_adv", "value", "cost", "converged")
+    parts = {name: pick(getattr(one, name), getattr(other, name)) for name in names}
+    return replace(one, inputs=pick(one.x_adv, other.x_adv), **parts)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from torch import Tensor
-
 from wafl.base.options import frozen, maker
-from wafl.parts.messages import weighted_mean
+from wafl.parts.server import Server
 from wafl.servers.aggregating import Aggregating, Stepping
 from wafl.servers.sgd import SGD
 
@@ -25,8 +23,7 @@ class Averaging(Aggregating):
     def averages(self) -> bool:
         return type(self) is Averaging  # one that derives from it may look at each model
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        return weighted_mean(weights, models)
+    aggregate = Server.aggregate
 
 
 averaging = maker(Averaging)

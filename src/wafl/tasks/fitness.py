@@ -94,18 +94,16 @@ def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
 
 def takes_integers(model: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Whether a model refuses floating-point ``x [B, ...]``, but takes the same whole numbers as integers."""
-    with torch.no_grad():
+
+    def takes(x: Tensor) -> bool:
         try:
             model(x)
         except UNFIT:
-            if not torch.equal(x, x.round()):
-                return False
-            try:
-                model(x.long())
-            except UNFIT:
-                return False
-            return True
-    return False
+            return False
+        return True
+
+    with torch.no_grad():
+        return not takes(x) and torch.equal(x, x.round()) and takes(x.long())
 
 
 def _movable(task: Task, flat: Tensor, x: Tensor) -> bool:

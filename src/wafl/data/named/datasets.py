@@ -246,11 +246,9 @@ def _natural(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
         y = torch.from_numpy(table.y).to(torch.float32)
     names = sorted(set(table.who), key=lambda name: (len(name), name))  # subject 2 before subject 10
     group = torch.tensor([names.index(name) for name in table.who])
-    num_classes = len(source.classes) or None
     classes = source.classes or None
-    return Dataset(
-        name, x, y, x[:0], y[:0], num_classes, None, group, group[:0], tuple(names), classes, source.features
-    )
+    about = group, group[:0], tuple(names), classes, source.features
+    return Dataset(name, x, y, x[:0], y[:0], None if classes is None else len(classes), None, *about)
 
 
 def _digits() -> Dataset:

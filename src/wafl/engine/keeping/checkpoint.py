@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError
-from wafl.base.files import sealed, sync, unsealed, write_whole
+from wafl.base.files import remove_temporary, sealed, unsealed, whole_folder, write_whole
 from wafl.base.fingerprint import changed
 from wafl.base.json_types import parsed
 from wafl.base.warn import warn_user
@@ -139,7 +139,7 @@ class Checkpoint(Callback):
     def keep_last(self) -> None:
         """Remove what a finished training does not need to go on with more rounds."""
         good = [folder for folder in self._written() if folder not in self.damaged]
-        for folder in (*self._written(), *self.folder.glob("*.partial")):
+        for folder in self._written():
             if folder not in good[-1:]:
                 shutil.rmtree(folder)
         self._memory.forget(good[-1:])
@@ -207,6 +207,7 @@ class Checkpoint(Callback):
                 f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
             ) from None
         self._lock = lock
+        remove_temporary(self.folder)
         self._signals.__enter__()
         return self
 
@@ -303,16 +304,9 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
         }
     content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
     sealing = {"format": FORMAT, "sha256": sha256(content).hexdigest(), "runs": rows, **about}
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name, data in (("state.safetensors", content), ("state.json", sealed(sealing, indent=None))):
-        with (partial / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    partial.replace(folder)
-    sync(folder.parent)
+    with whole_folder(folder) as new:
+        write_whole(new / "state.safetensors", content)
+        write_whole(new / "state.json", sealed(sealing, indent=None))
 
 
 def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Any]]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from wafl.attacks import Attack
 from wafl.base.options import Positive, Range, check_options, frozen
-from wafl.engine.clients import Admitted, Clients, Engine, Roster
+from wafl.engine.clients import Clients, Engine, Roster
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
@@ -30,7 +30,7 @@ from wafl.objectives.ball.shape import CLIENTS, Shape
 from wafl.parts.messages import PARAMS, Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Tolerance
+from wafl.rounds.admission import Admitted, Tolerance
 from wafl.tasks.modes.statistics import FROZEN
 from wafl.tasks.task import Task
 

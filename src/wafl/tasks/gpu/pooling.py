@@ -69,16 +69,12 @@ class _ReluPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, bias: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(images, bias)
-        kernel = _kernel()
-        assert kernel is not None
-        return kernel.forward(images, bias)
+        return _kernel().forward(images, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        kernel = _kernel()
-        assert kernel is not None
-        found = kernel.backward(*ctx.saved_tensors, slope)
+        found = _kernel().backward(*ctx.saved_tensors, slope)
         return found, found.sum((0, 2, 3)) if ctx.needs_input_grad[1] else None
 
 
