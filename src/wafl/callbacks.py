@@ -160,9 +160,6 @@ class EarlyStopping(Callback):
     min_delta: Annotated[float, NotNegative, "Only a change by more than this counts as an improvement."] = 0.0
     largest: Annotated[bool, "Whether larger values are better."] = False
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     def on_round(self, moment: Moment) -> None:
         values = moment.values(self.metric)
         if not values and moment.record.round == 0 and self.metric not in EVALUATED:

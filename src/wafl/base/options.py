@@ -183,7 +183,6 @@ class Tunable:
 
 
 Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | EachRound
-LIMITS = (Range, Count, Choice, Box, Shaped, Seed, Listed, EachRound)
 
 
 def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:
@@ -266,7 +265,9 @@ def documented(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[T]) -> type[T]:
-    """The class as a frozen dataclass, whose help lists its options."""
+    """The class as a frozen dataclass that checks its options, and whose help lists them."""
+    if not hasattr(kind, "__post_init__"):
+        setattr(kind, "__post_init__", check_options)  # noqa: B010
     return documented(dataclass(frozen=True)(kind))
 
 
@@ -351,7 +352,7 @@ def _option(name: str, hint: Any, default: Any) -> Option:
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kept = [member for member in members if member is not NoneType and get_origin(member) is not Callable]
     kept = [member for member in kept if get_origin(member) is not Literal] or kept  # a word stands for a number
-    limits = next((extra for extra in extras if isinstance(extra, LIMITS)), None)
+    limits = next((extra for extra in extras if isinstance(extra, Limits)), None)
     doc = next((extra for extra in extras if isinstance(extra, str)), "")
     kind = kept[0] if len(kept) == 1 else hint
     tunable = next((extra for extra in extras if isinstance(extra, Tunable)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field, is_dataclass, replace
 from functools import cached_property, reduce
 from typing import Annotated, ClassVar, Self
@@ -18,8 +18,6 @@ from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
-
-Draw = Callable[[Key, Purpose, int], Tensor]
 
 
 @frozen
@@ -87,7 +85,7 @@ class Move:
         """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
         if not self.terms:
             return problem.descent(self.inputs, self.y_adv, share)
-        return sum_of([term.descent(problem, share) for term in self.terms])
+        return reduce(torch.add, (term.descent(problem, share) for term in self.terms))
 
     @cached_property
     def x_adv(self) -> Tensor:
@@ -196,10 +194,6 @@ class Objective(Part, Mover, ABC):
         return None
 
 
-def sum_of(tensors: Sequence[Tensor]) -> Tensor:
-    return reduce(torch.add, tensors)
-
-
 def move_at_layer(
     objective: Objective, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None
 ) -> Move:
@@ -225,7 +219,7 @@ def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
     return Key(zero, zero, lanes, zero)
 
 
-def example_draws(draw: Draw, key: Key, batch: int, count: int) -> Tensor:
+def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: int, count: int) -> Tensor:
     """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from one key per lane or per example.
 
     With one key per lane, draws go example by example, so padding at the end of a batch changes none of them.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from wafl.base.checks import check_positive
+from wafl.base.checks import in_round
 from wafl.base.options import Choice, Count, EachRound, NotNegative, Positive, Range, Seed, Tunable, check_options
 from wafl.tasks.gpu.precision import BFLOAT16, FLOAT32, TF32
 from wafl.tasks.modes.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
@@ -93,8 +93,4 @@ class Schedule:
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
-        if not callable(self.learning_rate):
-            return self.learning_rate
-        rate = self.learning_rate(round)
-        check_positive(f"round {round}: learning_rate", rate)
-        return rate
+        return in_round("learning_rate", self.learning_rate, round)

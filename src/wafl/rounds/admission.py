@@ -13,7 +13,7 @@ from typing import Annotated
 
 import torch
 
-from wafl.base.options import Count, Range, check_options, frozen
+from wafl.base.options import Count, Range, frozen
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.rounds.caps import Caps
@@ -62,9 +62,6 @@ class Tolerance:
         "Training stops when the mean loss of three rounds is more than this many times that of the first round; by "
         "default it goes on, with a warning.",
     ] = math.inf
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def multiple(self) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
 from wafl.base.checks import check_seed
-from wafl.base.options import check_options, frozen, maker
+from wafl.base.options import frozen, maker
 from wafl.base.random import Key, uniform
 from wafl.shifts.shift import PURPOSE, Draw, Severity
 from wafl.tasks.problem import Problem
@@ -30,9 +30,6 @@ class LabelShift(Attack):
     needs_classes: ClassVar[bool] = True
 
     severity: Annotated[float, Severity(), "The size of the shift, at least 0."]
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor:
         """Each example's weight ``[N]`` under the shifted labels; they sum to 1."""

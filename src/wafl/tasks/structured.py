@@ -65,10 +65,6 @@ class LinearTask(Task):
         self._classes, self._features = layer.out_features, layer.in_features
         self._has_bias = has_bias(layer)
 
-    @property
-    def steady(self) -> bool:
-        return True
-
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor]:
         split = self._classes * self._features
         weight = params[:, :split].view(-1, self._classes, self._features)
@@ -130,10 +126,6 @@ class LayeredTask(Task):
     def __init__(self, module: nn.Module, layers: Sequence[nn.Module], loss: OutputLoss, layout: Layout) -> None:
         super().__init__(module, loss, layout)
         self._chain = Chain(layers)
-
-    @property
-    def steady(self) -> bool:
-        return True
 
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         if isinstance(x, Shifted):

@@ -64,7 +64,8 @@ class Task:
     With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
     as in evaluation. The ``layout`` says what the flat vector holds: parameters, and after them the running statistics
     that are learned, ``num_statistics`` numbers with no gradient (``statistics.py``); P counts them too.
-    ``in_streams`` says whether a captured step computes each lane in a stream of its own.
+    ``in_streams`` says whether a captured step computes each lane in a stream of its own; where it does not, lanes are
+    the batch of each matrix product.
     """
 
     in_streams = True
@@ -90,7 +91,7 @@ class Task:
     @property
     def steady(self) -> bool:
         """Whether a lane rounds the same alone as next to others; a batched convolution of one lane does not."""
-        return not self.traits.batched
+        return not (self.in_streams and self.traits.batched)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""

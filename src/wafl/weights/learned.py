@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.checks import check_positive
+from wafl.base.checks import in_round
 from wafl.base.options import EachRound, NotNegative, Positive, Tunable, frozen
 from wafl.parts.client_weights import ClientWeights, Round, normalized
 from wafl.weights.simplex import project_in_place
@@ -53,8 +53,4 @@ class Learned(ClientWeights):
 
     def step(self, round: int) -> float:
         """The step size of a round."""
-        if not callable(self.step_size):
-            return self.step_size
-        step = self.step_size(round)
-        check_positive(f"round {round}: weights_step", step)
-        return step
+        return in_round("weights_step", self.step_size, round)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import check_seed
+from wafl.base.options import Count
 from wafl.data import partition as ways
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
@@ -155,7 +156,7 @@ class Dataset:
         group = torch.cat([self.group_train, self.group_test])
         found = group.unique().tolist()
         if num_clients is not None:
-            ways.check_clients(num_clients)
+            Count().check("num_clients", num_clients)
         if num_clients is not None and num_clients > len(found):
             raise ValueError(f"num_clients={num_clients} is more than the {len(found)} groups of {self.name}")
         kept = found[:num_clients]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack
-from wafl.base.options import Positive, Range, check_options, frozen
+from wafl.base.options import Positive, Range, frozen
 from wafl.engine.clients import Clients, Engine, Roster
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.engine.spec import Spec
@@ -55,9 +55,6 @@ class Privacy:
         Positive(),
         "Instead of epsilon: the standard deviation of the noise on the sum of a round's updates, over clip_norm.",
     ] = None
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def noise(self, rounds: int) -> float:
         """The noise multiplier of a run of that many rounds."""

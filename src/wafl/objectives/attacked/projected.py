@@ -29,7 +29,6 @@ from wafl.objectives.base import (
     lane_key,
     lane_scalar,
     move_at_layer,
-    sum_of,
 )
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
@@ -161,7 +160,7 @@ def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) ->
     terms = tuple(
         Term(end, part * loss.gradient(output, y)) for end, output, part in zip(ends, outputs, shares, strict=True)
     )
-    value = sum_of([part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)])
+    value = reduce(torch.add, (part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)))
     return replace(move, value=value, terms=terms)
 
 

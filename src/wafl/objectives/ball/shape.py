@@ -66,12 +66,8 @@ class Shape:
         return f"Shape({len(self.matrix)} features, {self.digest[:12]})"
 
 
-Shaping = Shape | str | None
-"""A shape, ``"clients"`` for one that is found from how clients differ, or None for a round ball."""
-
-
-def check_shaping(value: Any) -> Shaping:
-    """A shape from what a user gives."""
+def check_shaping(value: Any) -> Shape | str | None:
+    """The shape that a user gives: None for a round ball, ``"clients"`` for one to be found from how clients differ."""
     if value is None or isinstance(value, Shape):
         return value
     if isinstance(value, str):
