@@ -23,9 +23,6 @@ from wafl.base.norms import norm_name
 from wafl.base.options import Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
 
-_BATCH_ON_GPU = 8192
-"""There AutoAttack's thousands of small steps take as long for many examples as for few."""
-
 
 @documented
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ class AutoAttack(Attack):
         return box
 
     def at_once(self, usual: int, device: torch.device) -> int:
-        return usual if device.type == "cpu" else _BATCH_ON_GPU
+        return usual if device.type == "cpu" else 8192  # on a GPU, small steps take as long for many as for few
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         seed = check_seed(seed)
@@ -95,7 +92,9 @@ class AutoAttack(Attack):
                 device=x.device,
             )
             classes = logits(unit[:1]).shape[-1]
-            attack.attacks_to_run = _ensemble(classes, tuple(examples.shape[1:]))
+            targeted = ["apgd-t"] if classes >= 4 else []
+            square = ["square"] if examples.ndim == 4 and min(examples.shape[2:]) >= 5 else []
+            attack.attacks_to_run = ["apgd-ce", *targeted, "fab-t", *square]
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attack.square.n_queries = self.queries
             together = self.at_once(500, x.device)
@@ -117,13 +116,6 @@ class AutoAttack(Attack):
             length = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
             delta = delta * (self.epsilon / length.clamp_min(self.epsilon))
         return (x + delta.view_as(x)).clamp(*self._box())
-
-
-def _ensemble(classes: int, shape: tuple[int, ...]) -> list[str]:
-    """The attacks that work with this many classes and examples of this shape."""
-    targeted = ["apgd-t"] if classes >= 4 else []
-    square = ["square"] if len(shape) == 3 and min(shape[1:]) >= 5 else []
-    return ["apgd-ce", *targeted, "fab-t", *square]
 
 
 def _package() -> Any:

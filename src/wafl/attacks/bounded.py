@@ -33,6 +33,12 @@ class BoundedAttack(Attack):
     def objective(self) -> BoundedAscent:
         """The ascent that finds the moves."""
 
+    def describe(self, unit: str) -> str:
+        ascent = self.objective()
+        size = f"epsilon {ascent.epsilon:g} ({place(ascent.space, unit)})"
+        steps = f", {ascent.steps} steps" if isinstance(ascent, ProjectedAscent) else ""
+        return f"{norm_name(ascent.norm)} {type(self).__name__}, {size}{steps}, {in_words(ascent.bounds)}"
+
     def sizes(self, lanes: int) -> dict[str, Tensor]:
         """Epsilon and step size, one value per lane."""
         scalars = self.objective().scalars()
@@ -103,10 +109,6 @@ class PGD(BoundedAttack):
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
-    def describe(self, unit: str) -> str:
-        size = f"epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
-        return f"{norm_name(self.norm)} PGD, {size}, {in_words(self.bounds)}"
-
     def objective(self) -> BoundedAscent:
         return ProjectedAscent(**vars(self))
 
@@ -119,10 +121,6 @@ class FGSM(BoundedAttack):
     norm: Annotated[float, "The norm of the step: inf or 2."] = math.inf
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
-
-    def describe(self, unit: str) -> str:
-        size = f"epsilon {self.epsilon:g} ({place(self.space, unit)})"
-        return f"{norm_name(self.norm)} FGSM, {size}, {in_words(self.bounds)}"
 
     def objective(self) -> BoundedAscent:
         return BoundedAscent(**vars(self))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 
 def check_positive(name: str, value: float) -> None:
+    """Refuse a number that is not positive and finite."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}={value} must be positive and finite")
 

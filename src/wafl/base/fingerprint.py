@@ -17,8 +17,6 @@ from typing import Any, cast
 
 from torch import Tensor, nn, uint8
 
-PLAIN = (bool, int, float, str, bytes, type(None))
-
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The names whose digest has changed, or is on one side alone.
@@ -129,7 +127,7 @@ def _plain(value: Any) -> Any:
     """Numbers and words as JSON, functions by their names; None for what has no lasting form."""
     if isinstance(value, bytes | float):
         return value.hex()
-    if isinstance(value, PLAIN):
+    if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}

@@ -161,7 +161,7 @@ Stored = Tensor | Mapped
 
 
 def join(parts: Sequence[Stored]) -> Stored:
-    """All rows of the parts, one after another; on disk if the first are."""
+    """All rows of the parts, one after another; if a part is on disk, they stay where they are."""
     if any(isinstance(part, Mapped) for part in parts):
         return Mapped.joined([part if isinstance(part, Mapped) else Mapped.of(part.numpy()) for part in parts])
     return torch.cat([part for part in parts if isinstance(part, Tensor)])

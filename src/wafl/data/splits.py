@@ -33,7 +33,7 @@ def draw_unseen(total: int, share: float, seed: int) -> tuple[list[int], list[in
 def held_out_rows(
     first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
 ) -> tuple[Tensor, Tensor]:
-    """Which of the rows of consecutive clients are for testing, and how many of each client's: those of split_rows."""
+    """A mask of the rows that consecutive clients hold out, as :func:`split_rows` does, and how many each does."""
     num_test = _num_test(sizes, test_fraction)
     held = torch.zeros(int(sizes.sum()), dtype=torch.bool)
     begins = sizes.cumsum(0) - sizes

@@ -93,7 +93,9 @@ def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
     best, why = best_place(values, larger_is_better=larger)
     summaries = [_summary(row, larger) for row in values]
     tried = [{"radius": radius, **row} for radius, row in zip(radii, summaries, strict=True)]
-    return ChosenRadius(radii[best], f"radius {radii[best]:g} was chosen among {_listed(radii)}: {why}", tried)
+    *head, last = (f"{radius:g}" for radius in radii)
+    chosen = f"radius {radii[best]:g} was chosen among {', '.join(head)} and {last}: {why}"
+    return ChosenRadius(radii[best], chosen, tried)
 
 
 def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
@@ -149,11 +151,6 @@ def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
         return {"mean": None, "worst_tenth": None}
     mean, worst = _parts(values[None], larger_is_better)
     return {"mean": float(mean), "worst_tenth": float(worst)}
-
-
-def _listed(radii: Sequence[float]) -> str:
-    *head, last = (f"{radius:g}" for radius in radii)
-    return f"{', '.join(head)} and {last}"
 
 
 def _candidates(spread: float, norm: float, features: int) -> list[float]:

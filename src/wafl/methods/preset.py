@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol, dataclass_transform
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, dataclass_transform
 
 from wafl.base.options import Part, check_options, frozen, part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
@@ -44,6 +44,8 @@ class About:
 class Extending:
     """What all presets are: frozen dataclasses, whose options are checked and decide some parts of a method."""
 
+    about: ClassVar[About]
+
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         dataclass(frozen=True, kw_only=kw_only)(cls)
 
@@ -51,7 +53,7 @@ class Extending:
         check_options(self)
 
     def parts(self) -> dict[str, Any]:
-        """By default those that the preset extends: each class names its slot in a method."""
+        """The parts of the method that the preset decides, by slot: by default those that it extends."""
         return {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
 
 
@@ -79,16 +81,6 @@ class Stepped(Extending, kw_only=True):
     ] = None
 
 
-class Options(Protocol):
-    """A dataclass of a preset's options."""
-
-    about: ClassVar[About]
-
-    def parts(self) -> dict[str, Any]:
-        """The parts of the method that the preset decides, by their names in :class:`Method`."""
-        ...
-
-
 class Preset(Generic[P]):
     """A named method: called with its options, it gives a :class:`Method`.
 
@@ -96,7 +88,7 @@ class Preset(Generic[P]):
     """
 
     def __init__(self, options: Any) -> None:
-        self.options: type[Options] = options
+        self.options: type[Extending] = options
         self.__name__ = self.__qualname__ = options.__name__
         self.__doc__ = with_arguments(options.__doc__, options)
         self.__signature__ = plain_signature(options).replace(return_annotation=Method)
@@ -104,22 +96,18 @@ class Preset(Generic[P]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
         for name in kwargs:
             if name not in self.__signature__.parameters:
-                raise TypeError(self._no_option(name))
+                why = self.options.about.lacks.get(name)
+                unknown = unknown_option(self.__name__, name, self.__signature__.parameters)
+                raise TypeError(f"{self.__name__} has no option {name!r}: {why}" if why else unknown)
         options = self.options(*args, **kwargs)
         chosen = {name: value for name, value in vars(options).items() if name in PARTS and value is not None}
         usual: dict[str, Any] = {"objective": None, "client_weights": by_examples()}
         return Method(self.__name__, **{**usual, **chosen, **options.parts()})
 
-    def _no_option(self, name: str) -> str:
-        why = self.options.about.lacks.get(name)
-        if why:
-            return f"{self.__name__} has no option {name!r}: {why}"
-        return unknown_option(self.__name__, name, self.__signature__.parameters)
-
     def __repr__(self) -> str:
         return f"wafl.{self.__name__}{self.__signature__}"
 
 
-def preset(options: Callable[P, Options]) -> Preset[P]:
+def preset(options: Callable[P, Extending]) -> Preset[P]:
     """The preset of a dataclass of options, as a decorator that keeps their types."""
     return Preset(options)

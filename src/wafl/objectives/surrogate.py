@@ -132,6 +132,7 @@ def single_lane(
 
 
 def move_one_lane(objective: Objective, problem: Problem, x: Tensor, y: Tensor, seed: int = 0) -> Move:
+    """Where an objective moves the examples of one lane, with random starts from the seed."""
     check_seed(seed)
     key = Key(*(torch.tensor([value], device=x.device) for value in (seed, 0, 0, 0)))
     return objective(problem, x, y, ObjectiveState(key=key))

@@ -163,7 +163,7 @@ def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
 
 
 def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
-    """What two lanes do in a step."""
+    """Let two lanes do what a step does, and raise whatever the model raises."""
     params, x, y = (torch.cat([value[:1]] * 2) for value in (params, x, y))
     zero = torch.zeros(2, dtype=torch.int64, device=params.device)
     masks = task.draw_masks(Key(zero, zero, zero, zero), params, x)

@@ -40,4 +40,5 @@ class Layout:
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model that are trained, by name."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}

@@ -59,7 +59,7 @@ class Traits:
 
 
 class Task:
-    """Any ``nn.Module`` that treats each example by itself.
+    """A model and its loss: any ``nn.Module`` that treats each example by itself.
 
     With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
     as in evaluation. The ``layout`` says what the flat vector holds: parameters, and after them the running statistics
@@ -95,7 +95,7 @@ class Task:
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
-        params = {**self._own_statistics(), **params}
+        params = {**{name: self.module.get_buffer(name) for name in self.layout.statistics}, **params}
         missing = self._shapes.keys() ^ params.keys()
         if missing:
             raise ValueError(f"parameter names differ from the model's: {', '.join(sorted(missing))}")
@@ -122,9 +122,6 @@ class Task:
         own = dict(self.module.named_parameters())
         return self.flatten({name: own[name] for name in self.layout.params})
 
-    def _own_statistics(self) -> dict[str, Tensor]:
-        return {name: self.module.get_buffer(name) for name in self.layout.statistics}
-
     def batch_norm_places(self, *, affine: bool) -> list[int]:
         """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
         chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
@@ -132,7 +129,7 @@ class Task:
         return [place for place, name in enumerate(names) if name in chosen]
 
     def frozen_digest(self) -> bytes:
-        """What the outputs depend on in addition to the trainable parameters: frozen ones and buffers."""
+        """The bytes of frozen parameters and buffers, on which the outputs depend besides what is trained."""
         state = self.module.state_dict()
         fixed = [value for name, value in state.items() if name not in self._shapes]
         return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)

@@ -17,9 +17,6 @@ from wafl.base.random import Key, Purpose, uniform
 from wafl.tuning.candidate import Setting
 from wafl.tuning.space import Interval, Space, Values
 
-PATIENCE = 64
-"""How many points per trial are looked at before a space counts as exhausted."""
-
 
 def draw_settings(
     space: Space, own: Setting, trials: int, seed: int, check: Callable[[Setting], object]
@@ -30,7 +27,7 @@ def draw_settings(
     """
     check(own)
     found = [own]
-    for point in itertools.islice(_points(space, trials, seed), PATIENCE * trials):
+    for point in itertools.islice(_points(space, trials, seed), 64 * trials):  # then the space counts as exhausted
         if len(found) == trials:
             break
         setting = _setting(space, point)

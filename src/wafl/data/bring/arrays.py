@@ -41,7 +41,7 @@ FEW, MANY = 256, 4096
 
 @dataclass(frozen=True)
 class Packed:
-    """All clients' examples; the number of classes is None for a regression, their names if they have none."""
+    """All clients' examples; ``num_classes`` is None for a regression, ``classes`` is None if classes have no names."""
 
     train: Examples
     test: Examples
@@ -75,7 +75,7 @@ class Reading:
         return 0.25 if self.test_fraction is None else self.test_fraction
 
     def agreement(self) -> _Agreement:
-        """What clients are read with, one after another."""
+        """A reader of clients, one after another, which holds all of them to these options."""
         return _Agreement(Labels(self.num_classes, self.classes), check_box(self.bounds), self.preprocess)
 
 

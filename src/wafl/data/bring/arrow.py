@@ -19,7 +19,7 @@ def write_folder(
 ) -> None:
     """Write the rows of Parquet or Arrow files, or of a table of pyarrow, client by client into a new folder.
 
-    They are read twice, that many at a time: first to count the examples of each client, then to put each in its place.
+    The rows are read twice, some at a time: first to count the examples of each client, then to put each in its place.
     """
     if folder.exists():
         raise ValueError(
@@ -36,7 +36,7 @@ def write_folder(
 
 
 def is_table(value: Any) -> bool:
-    """Whether it is a table of pyarrow."""
+    """Whether a value is a table of pyarrow."""
     return type(value).__module__.partition(".")[0] == "pyarrow" and hasattr(value, "schema")
 
 

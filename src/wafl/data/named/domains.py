@@ -76,7 +76,7 @@ def federation_of(
     seed: int = 0,
     like: Sequence[str] = (),
 ) -> Federation:
-    """One client per data set, as in :func:`domains`; the data sets in ``like`` must have the same classes."""
+    """A federation with one client per data set, as in :func:`domains`; ``like`` must have the same classes."""
     if not sources or len(set(sources)) != len(sources):
         raise ValueError(f"sources={list(sources)} must be distinct data sets, at least one")
     if size < 1 or (limit is not None and limit < 1):

@@ -176,7 +176,8 @@ class Checkpoint(Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count += 1
         folder = self.folder / f"{self._count:09d}"
-        self._journal.append(_line(place, record) for place, record in unsaved.records)
+        rows = ({"run": place, **vars(record)} for place, record in unsaved.records)
+        self._journal.append(json.dumps(row).encode() for row in rows)
         unsaved.records = []
         memory = self._memory.write(unsaved.memory, self._count)
         lengths = {str(place): self._lengths[place] for place in unsaved.runs}
@@ -279,10 +280,6 @@ def _tensors(memory: Mapping[Place, ClientState]) -> bytes:
 
     named = {f"{run}.{client}.{name}": value for (run, client), kept in memory.items() for name, value in kept.items()}
     return save({name: value.detach().cpu().clone().contiguous() for name, value in named.items()})
-
-
-def _line(place: int, record: Record) -> bytes:
-    return json.dumps({"run": place, **vars(record)}).encode()
 
 
 def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:

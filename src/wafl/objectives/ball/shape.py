@@ -53,6 +53,7 @@ class Shape:
         return self._copies[kind]
 
     def check_fits(self, features: int) -> None:
+        """Refuse examples with another number of features."""
         if len(self.matrix) != features:
             raise ValueError(f"shape is for {len(self.matrix)} features, and an example has {features}")
 

@@ -60,6 +60,7 @@ def within_ball(
 
 
 def check_classes(problem: Problem, name: str) -> None:
+    """Refuse a loss that does not make class probabilities of the outputs."""
     if not problem.output_loss.logistic:
         raise ValueError(
             f"{name} compares class probabilities: it needs loss='cross_entropy', not {problem.output_loss.name!r}"

@@ -36,7 +36,7 @@ def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def side_by_side() -> Generator[None, None, None]:
-    """Lanes run in CUDA streams of their own: a small network fills a GPU only together with others."""
+    """A block in which lanes run in CUDA streams of their own: a small network fills a GPU only beside others."""
     token = _side_by_side.set(True)
     try:
         yield
@@ -45,6 +45,7 @@ def side_by_side() -> Generator[None, None, None]:
 
 
 def are_side_by_side() -> bool:
+    """Whether lanes run side by side now."""
     return _side_by_side.get()
 
 

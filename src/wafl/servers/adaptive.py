@@ -1,4 +1,4 @@
-"""FedAdam: the server's step adapted to each parameter.
+"""FedAdam and FedYogi: the server's step adapted to each parameter.
 
 Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 """
@@ -47,4 +47,13 @@ class Adam(Optimizer):
         return self.beta2 * square + (1.0 - self.beta2) * latest
 
 
+@frozen
+class Yogi(Adam):
+    """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``: it changes by at most ``d^2``."""
+
+    def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
+        return square - (1.0 - self.beta2) * latest * (square - latest).sign()
+
+
 adam = maker(Adam)
+yogi = maker(Yogi)
