@@ -13,7 +13,7 @@ from typing import Any
 from griffe import Class, Docstring, Extension, Function, Object, Parameter, ParameterKind, Parameters
 
 DOCTEST = re.compile(r"(?:^[ ]*>>> .*(?:\n(?![ ]*$).*)*\n?)+", re.MULTILINE)
-DERIVED = ("wafl.base.options.taking", "wafl.base.options.documented")
+DERIVED = tuple(f"wafl.base.options.{name}" for name in ("taking", "documented", "frozen"))
 ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
@@ -25,8 +25,11 @@ class Docstrings(Extension):
         if any(decorator.callable_path.startswith(DERIVED) for decorator in decorators):
             made = getattr(import_module(obj.module.path), obj.name)
             obj.docstring = Docstring(inspect.getdoc(made) or "", parent=obj)
+            parameters = _parameters(inspect.signature(made))
             if isinstance(obj, Function):
-                obj.parameters = _parameters(inspect.signature(made))
+                obj.parameters = parameters
+            else:
+                obj.set_member("__init__", Function("__init__", parameters=parameters))
         if obj.docstring:
             text = ROLE.sub(r"`\1`", obj.docstring.value)
             obj.docstring.value = DOCTEST.sub(lambda match: f"```python\n{match[0].rstrip()}\n```\n", text)

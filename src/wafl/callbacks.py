@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Annotated, Any, Protocol
 
 from wafl.attacks import Attack
-from wafl.base.options import Count, NotNegative, check_options, documented
+from wafl.base.options import Count, NotNegative, check_options, documented, frozen
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import check_attack, check_share, evaluate, present_clients
 from wafl.evaluation.score import Score
@@ -93,16 +93,6 @@ class _Function(Callback):
         self.function(moment)
 
 
-@dataclass(frozen=True)
-class _OnRound(Callback):
-    """The function that :func:`wafl.fit` takes as ``on_round``."""
-
-    function: OnRound
-
-    def on_round(self, moment: Moment) -> None:
-        self.function(moment.place, moment.final_record(), moment.state)
-
-
 def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
     """The callbacks in the order given; ``on_round`` comes last, after the others have added their metrics."""
     found: list[Callback] = []
@@ -113,7 +103,9 @@ def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[
             found.append(_Function(callback))
         else:
             raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
-    return found if on_round is None else [*found, _OnRound(on_round)]
+    if on_round is not None:
+        found.append(_Function(lambda moment: on_round(moment.place, moment.final_record(), moment.state)))
+    return found
 
 
 class TestedElsewhere(Protocol):
@@ -124,8 +116,7 @@ class TestedElsewhere(Protocol):
         ...
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class EvaluateEvery(Callback):
     """A test of the model from time to time, which adds ``accuracy`` (for classes) and ``test_loss`` to the metrics.
 
@@ -157,8 +148,7 @@ class EvaluateEvery(Callback):
             moment.metrics["accuracy" if clean else "attacked_accuracy"] = score.accuracy
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class EarlyStopping(Callback):
     """The end of a run whose metric no longer improves.
 
@@ -169,9 +159,6 @@ class EarlyStopping(Callback):
     patience: Annotated[int, Count(), "Stop after this many values of the metric without an improvement."] = 10
     min_delta: Annotated[float, NotNegative, "Only a change by more than this counts as an improvement."] = 0.0
     largest: Annotated[bool, "Whether larger values are better."] = False
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def on_round(self, moment: Moment) -> None:
         values = moment.values(self.metric)

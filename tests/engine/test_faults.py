@@ -361,9 +361,9 @@ def ask(*clients: int, iterates: dict[str, int] | None = None, kind: Any = "trai
 )
 def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, reason: str | None) -> None:
     received = [reply(3), bad, reply(0), reply(2)]
-    counted, replies, excluded, _ = admit(ask(0, 1, 2, 3), received, Tolerance())
-    assert excluded == ([] if reason is None else [Exclusion(1, reason)])
-    assert replies is not None
+    found = admit(ask(0, 1, 2, 3), received, Tolerance())
+    counted, replies = found.query, found.replies
+    assert found.excluded == ([] if reason is None else [Exclusion(1, reason)])
     expected = (0, 1, 2, 3) if reason is None else (0, 2, 3)
     assert counted.clients == replies.clients == expected, "in the order they were asked, not as they came"
     assert counted.weights.tolist() == [10.0 * (client + 1) for client in expected], "weights stay as they were"
@@ -382,33 +382,31 @@ def test_a_reply_without_a_usable_snapshot_is_left_out_if_one_was_asked_for(
     snapshot: Tensor | None, reason: str
 ) -> None:
     good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
-    _, replies, excluded, _ = admit(
-        ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance()
-    )
-    assert excluded == [Exclusion(1, reason)]
-    assert replies is not None
-    assert replies.vectors["snapshot"].shape == (2, 3)
+    found = admit(ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance())
+    assert found.excluded == [Exclusion(1, reason)]
+    assert found.replies.vectors["snapshot"].shape == (2, 3)
 
 
 def test_a_reply_to_a_query_for_losses_needs_no_update() -> None:
     losses = [Reply(client, torch.tensor(1.0 + client), torch.tensor(0.0)) for client in range(3)]
-    counted, replies, excluded, _ = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
-    assert (counted.clients, excluded) == ((0, 1, 2), [])
-    assert replies is not None
-    assert (replies.loss.tolist(), replies.vectors) == ([1.0, 2.0, 3.0], {})
+    found = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
+    assert (found.query.clients, found.excluded) == ((0, 1, 2), [])
+    assert (found.replies.loss.tolist(), found.replies.vectors) == ([1.0, 2.0, 3.0], {})
 
 
 def test_if_no_reply_can_be_used_nobody_counts() -> None:
-    counted, replies, excluded, _ = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
-    assert (counted.clients, replies, len(excluded)) == ((), None, 2)
+    found = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
+    assert (found.query.clients, found.replies.clients, len(found.excluded)) == ((), (), 2)
 
 
 def test_an_update_is_outsized_only_among_three_or_more_that_move() -> None:
     pair = [reply(0), reply(1, [1e9, 0.0, 0.0])]
-    assert admit(ask(0, 1), pair, Tolerance(outsized=1.5))[2] == []
-    assert len(admit(ask(0, 1, 2), [*pair, reply(2)], Tolerance(outsized=1.5))[2]) == 1
+    assert admit(ask(0, 1), pair, Tolerance(outsized=1.5)).excluded == []
+    assert len(admit(ask(0, 1, 2), [*pair, reply(2)], Tolerance(outsized=1.5)).excluded) == 1
     still = [reply(client, [0.0, 0.0, 0.0]) for client in range(3)]
-    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance())[2] == [], "if most stand still, every move is long"
+    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance()).excluded == [], (
+        "if most stand still, every move is long"
+    )
 
 
 def test_a_loss_or_cost_above_its_cap_is_left_out_with_its_reason() -> None:
@@ -429,7 +427,6 @@ def test_an_update_longer_than_the_clip_is_shortened_and_the_others_keep_their_b
     found = admit(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, Tolerance(clip=2.0))
     assert found.excluded == []
     assert found.shortened == {1: pytest.approx(1 / 15)}, "the lower median is 1"
-    assert found.replies is not None
     assert found.replies.params.tolist() == [away[0], [0.0, pytest.approx(-2.0), 0.0], away[2], away[3]]
     assert found.replies.vectors["snapshot"][:, 2].tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1])
     two = admit(ask(0, 1), received[:2], Tolerance(clip=2.0))

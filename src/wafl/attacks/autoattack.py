@@ -17,15 +17,11 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
 from wafl.base.options import Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
-
-_BATCH = 500
-_BATCH_ON_GPU = 8192
-"""There its thousands of small steps take as long for many examples as for few."""
 
 
 @documented
@@ -58,7 +54,7 @@ class AutoAttack(Attack):
         _package()
 
     def _box(self) -> tuple[float, float]:
-        box = box_of(self.bounds)
+        box = self.box
         if box is None or not is_finite(box):
             raise ValueError(
                 f"bounds={box}: AutoAttack works inside a box: give bounds=(low, high), both finite, or use data that "
@@ -67,7 +63,7 @@ class AutoAttack(Attack):
         return box
 
     def at_once(self, usual: int, device: torch.device) -> int:
-        return usual if device.type == "cpu" else _BATCH_ON_GPU
+        return usual if device.type == "cpu" else 8192  # on a GPU, small steps take as long for many as for few
 
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         seed = check_seed(seed)
@@ -96,10 +92,12 @@ class AutoAttack(Attack):
                 device=x.device,
             )
             classes = logits(unit[:1]).shape[-1]
-            attack.attacks_to_run = _ensemble(classes, tuple(examples.shape[1:]))
+            targeted = ["apgd-t"] if classes >= 4 else []
+            square = ["square"] if examples.ndim == 4 and min(examples.shape[2:]) >= 5 else []
+            attack.attacks_to_run = ["apgd-ce", *targeted, "fab-t", *square]
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attack.square.n_queries = self.queries
-            together = self.at_once(_BATCH, x.device)
+            together = self.at_once(500, x.device)
             found, _ = attack.run_standard_evaluation(unit, labels, batch_size=together)
         moved = self._project(examples, (low + (high - low) * found).to(x))
         stays = (found == unit).flatten(1).all(1)
@@ -118,13 +116,6 @@ class AutoAttack(Attack):
             length = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
             delta = delta * (self.epsilon / length.clamp_min(self.epsilon))
         return (x + delta.view_as(x)).clamp(*self._box())
-
-
-def _ensemble(classes: int, shape: tuple[int, ...]) -> list[str]:
-    """The attacks that work with this many classes and examples of this shape."""
-    targeted = ["apgd-t"] if classes >= 4 else []
-    square = ["square"] if len(shape) == 3 and min(shape[1:]) >= 5 else []
-    return ["apgd-ce", *targeted, "fab-t", *square]
 
 
 def _package() -> Any:

@@ -15,7 +15,7 @@ from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_s
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
-from wafl.base.options import documented, options_of
+from wafl.base.options import frozen, options_of
 from wafl.base.random import Key
 from wafl.objectives import BoundedAscent, ObjectiveState, ProjectedAscent
 from wafl.tasks.inputs import Inputs, dense
@@ -26,9 +26,18 @@ from wafl.tasks.task import Moved
 class BoundedAttack(Attack):
     """Ascent within ``||delta|| <= epsilon``, for many models and many epsilons at once."""
 
+    def __post_init__(self) -> None:
+        self.objective()
+
     @abstractmethod
     def objective(self) -> BoundedAscent:
         """The ascent that finds the moves."""
+
+    def describe(self, unit: str) -> str:
+        ascent = self.objective()
+        size = f"epsilon {ascent.epsilon:g} ({place(ascent.space, unit)})"
+        steps = f", {ascent.steps} steps" if isinstance(ascent, ProjectedAscent) else ""
+        return f"{norm_name(ascent.norm)} {type(self).__name__}, {size}{steps}, {in_words(ascent.bounds)}"
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
         """Epsilon and step size, one value per lane."""
@@ -79,8 +88,7 @@ def same_but_size(one: Attack | None, other: Attack | None) -> bool:
     )
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class PGD(BoundedAttack):
     """Projected gradient ascent within ``||delta|| <= epsilon`` (norm inf or 2), in the units of the data.
 
@@ -101,19 +109,11 @@ class PGD(BoundedAttack):
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
-    def __post_init__(self) -> None:
-        self.objective()
-
-    def describe(self, unit: str) -> str:
-        size = f"epsilon {self.epsilon:g} ({place(self.space, unit)}), {self.steps} steps"
-        return f"{norm_name(self.norm)} PGD, {size}, {in_words(self.bounds)}"
-
     def objective(self) -> BoundedAscent:
         return ProjectedAscent(**vars(self))
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class FGSM(BoundedAttack):
     """One gradient step of length epsilon, in the units of the data."""
 
@@ -121,13 +121,6 @@ class FGSM(BoundedAttack):
     norm: Annotated[float, "The norm of the step: inf or 2."] = math.inf
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
-
-    def __post_init__(self) -> None:
-        self.objective()
-
-    def describe(self, unit: str) -> str:
-        size = f"epsilon {self.epsilon:g} ({place(self.space, unit)})"
-        return f"{norm_name(self.norm)} FGSM, {size}, {in_words(self.bounds)}"
 
     def objective(self) -> BoundedAscent:
         return BoundedAscent(**vars(self))

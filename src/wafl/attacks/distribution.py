@@ -13,7 +13,7 @@ from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_s
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_space
 from wafl.base.norms import norm_name
-from wafl.base.options import Range, check_options, documented
+from wafl.base.options import Range, check_options, frozen
 from wafl.objectives import Move, Wasserstein
 from wafl.objectives.surrogate import move_one_lane, single_lane
 from wafl.results.run import Run
@@ -49,8 +49,7 @@ class Split:
         return torch.where(better, mixed, self.near)
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class WassersteinShift(Attack):
     """The worst distribution within ``radius`` of the population: the case that the theory is about.
 

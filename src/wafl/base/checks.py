@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -11,8 +12,18 @@ from torch import Tensor
 
 
 def check_positive(name: str, value: float) -> None:
+    """Refuse a number that is not positive and finite."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}={value} must be positive and finite")
+
+
+def in_round(name: str, value: float | Callable[[int], float], round: int) -> float:
+    """The value of an option in a round, if it is a function of the round; refuses one that is not positive."""
+    if not callable(value):
+        return value
+    found = value(round)
+    check_positive(f"round {round}: {name}", found)
+    return found
 
 
 def check_space(space: Any, bounds: Any) -> None:

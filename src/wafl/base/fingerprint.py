@@ -17,8 +17,6 @@ from typing import Any, cast
 
 from torch import Tensor, nn, uint8
 
-PLAIN = (bool, int, float, str, bytes, type(None))
-
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The names whose digest has changed, or is on one side alone.
@@ -47,7 +45,8 @@ def model_digest(model: nn.Module) -> str:
     for name, layer in model.named_modules():
         settings = {key: value for key, value in vars(layer).items() if key not in empty}
         layers.append([name, _name(type(layer)), _plain(settings)])
-        code |= code_of([type(layer), *_functions(settings)])
+        own = [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]
+        code |= code_of([type(layer), *own])
     trained = [[name, list(value.shape), value.requires_grad] for name, value in model.named_parameters()]
     fixed = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     fixed |= dict(model.named_buffers())
@@ -124,17 +123,11 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _functions(settings: Mapping[str, Any]) -> list[Any]:
-    return [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]
-
-
 def _plain(value: Any) -> Any:
     """Numbers and words as JSON, functions by their names; None for what has no lasting form."""
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | float):
         return value.hex()
-    if isinstance(value, float):
-        return value.hex()
-    if isinstance(value, PLAIN):
+    if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
@@ -158,11 +151,8 @@ def _is_own(thing: Any) -> bool:
     if module is None or module.__name__.partition(".")[0] in {"wafl", "torch", *sys.stdlib_module_names}:
         return False
     file = getattr(module, "__file__", None)
-    return file is None or not any(Path(file).is_relative_to(place) for place in _libraries())
-
-
-def _libraries() -> set[str]:
-    return {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    libraries = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return file is None or not any(Path(file).is_relative_to(place) for place in libraries)
 
 
 def _source(thing: Any) -> str:

@@ -25,7 +25,8 @@ def parsed(data: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
     level: list[Any] = [[content]]
     for _ in range(DEPTH + 1):
-        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        parts = [outer.values() if isinstance(outer, dict) else outer for outer in level]
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
         if not level:
             return content
     raise ValueError(f"it is nested more than {DEPTH} levels deep")
@@ -35,10 +36,6 @@ def _short_int(digits: str) -> int:
     if len(digits) > DIGITS:
         raise ValueError(f"it holds a whole number of {len(digits)} digits, more than {DIGITS}")
     return int(digits)
-
-
-def _inside(outer: Any) -> Any:
-    return outer.values() if isinstance(outer, dict) else outer  # pyright: ignore[reportUnknownVariableType]
 
 
 def parsed_table(data: bytes | str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, Self, cast
 
-from wafl.base.bounds import DATA, Bounds, Box
+from wafl.base.bounds import DATA, Bounds, Box, box_of
 from wafl.base.cost import LONGEST_ASCENT, check_steps
 
 
@@ -25,6 +25,11 @@ class Mover:
     """Random starts of an ascent."""
     queries: int = 0
     """How often the model may be asked per example."""
+
+    @property
+    def box(self) -> Box | None:
+        """The box that the bounds stand for without data: None if they are those of the data."""
+        return box_of(self.bounds)
 
     def within(self, declared: Box | None) -> Self:
         """The same on data that declare this box, which ``bounds="data"`` stands for.

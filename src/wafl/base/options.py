@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, update_wrapper, wraps
 from numbers import Integral, Real
@@ -29,6 +29,7 @@ from typing import (
     TypeVar,
     Union,
     cast,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -182,7 +183,6 @@ class Tunable:
 
 
 Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | EachRound
-LIMITS = (Range, Count, Choice, Box, Shaped, Seed, Listed, EachRound)
 
 
 def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:
@@ -261,6 +261,14 @@ def documented(kind: type[T]) -> type[T]:
     made: Any = kind.__init__  # a signature of the class itself would be inherited
     made.__annotations__ = {name: each.annotation for name, each in plain_signature(kind).parameters.items()}
     return kind
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(kind: type[T]) -> type[T]:
+    """The class as a frozen dataclass that checks its options, and whose help lists them."""
+    if not hasattr(kind, "__post_init__"):
+        setattr(kind, "__post_init__", check_options)  # noqa: B010
+    return documented(dataclass(frozen=True)(kind))
 
 
 def plain_signature(kind: Any) -> inspect.Signature:
@@ -344,7 +352,7 @@ def _option(name: str, hint: Any, default: Any) -> Option:
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kept = [member for member in members if member is not NoneType and get_origin(member) is not Callable]
     kept = [member for member in kept if get_origin(member) is not Literal] or kept  # a word stands for a number
-    limits = next((extra for extra in extras if isinstance(extra, LIMITS)), None)
+    limits = next((extra for extra in extras if isinstance(extra, Limits)), None)
     doc = next((extra for extra in extras if isinstance(extra, str)), "")
     kind = kept[0] if len(kept) == 1 else hint
     tunable = next((extra for extra in extras if isinstance(extra, Tunable)), None)

@@ -65,9 +65,11 @@ class Key:
 
     @classmethod
     def of(cls, seed: int, round: int = 0, client: int = 0, step: int = 0) -> Key:
+        """The key of a single draw."""
         return cls(*(torch.tensor(value, dtype=torch.int64) for value in (seed, round, client, step)))
 
     def at(self, step: int) -> Key:
+        """The same keys at another step."""
         return replace(self, step=torch.full_like(self.step, step))
 
 

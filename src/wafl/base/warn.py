@@ -6,12 +6,10 @@ import inspect
 import warnings
 from pathlib import Path
 
-PACKAGE = str(Path(__file__).parents[1])
-
 
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warn at the first line of the call stack that is not in this package."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    package, level, frame = str(Path(__file__).parents[1]), 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -69,14 +69,13 @@ class Examples:
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's examples as the model sees them, and their labels."""
         rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         return self.prepare(self.raw[rows], self.dtype), self.y[rows]
 
     def to(self, device: torch.device) -> Examples:
-        prepare = self.prepare.to(device)
-        return replace(
-            self, raw=self.raw.to(device), y=self.y.to(device), offsets=self.offsets.to(device), prepare=prepare
-        )
+        """The same examples on a device."""
+        return Examples(self.raw.to(device), self.y.to(device), self.offsets.to(device), self.prepare.to(device))
 
     def of_clients(self, chosen: Sequence[int]) -> Examples:
         """The examples of these clients alone."""

@@ -25,7 +25,7 @@ from wafl.data.bring.npy_folders import Apart, read_folder
 from wafl.data.examples import Examples
 from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted
-from wafl.data.unseen import draw_unseen
+from wafl.data.splits import draw_unseen
 
 
 class FrameOptions(TypedDict, total=False):

@@ -8,8 +8,6 @@ from typing import Any, cast
 
 from torch import Tensor
 
-BLUE = "#0072B2"
-
 
 def labels_by_client(
     counts: Tensor,
@@ -28,7 +26,7 @@ def labels_by_client(
     width = min(14.0, max(5.0, 0.16 * len(counts) + 2.0))
     figure = Figure(figsize=(width, max(2.5, 0.28 * counts.shape[1] + 1.2)), layout="constrained")
     axes = cast(Any, figure.subplots())
-    axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color=BLUE, alpha=0.8, linewidths=0)
+    axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color="#0072B2", alpha=0.8, linewidths=0)
     axes.set_xlabel("client")
     axes.set_ylabel("label")
     places = range(0, counts.shape[1], max(1, counts.shape[1] // 20))

@@ -13,9 +13,6 @@ from torch import Tensor
 from wafl.base.describe import some
 from wafl.base.options import Count
 
-MOST_COUNTED = 2**16
-"""Up to this many classes, counting all labels is much faster than sorting them."""
-
 
 class Labels:
     """What the labels of all clients have in common: how many classes there are, and what they are called."""
@@ -116,7 +113,7 @@ def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]
 
 def _refuse_gaps(parts: Sequence[Tensor], highest: int) -> None:
     """Refuse a class that nobody has: it is a mistake in the numbering, unless the number of classes was stated."""
-    if highest < MOST_COUNTED:
+    if highest < 2**16:  # counting all labels is then much faster than sorting them
         counts = torch.stack([torch.bincount(part, minlength=highest + 1) for part in parts]).sum(0)
         if bool((counts > 0).all()):
             return

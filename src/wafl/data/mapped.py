@@ -17,10 +17,8 @@ from torch import Tensor
 CHUNK = 2**22
 """How many bytes :meth:`Mapped.split` reads at a time."""
 
-
 RESIDENT = 2**26
 """How many bytes are read before the system is told that they need not stay in this process."""
-
 
 AROUND = 2**16
 """What a system maps into a process around a byte that is read."""
@@ -163,7 +161,7 @@ Stored = Tensor | Mapped
 
 
 def join(parts: Sequence[Stored]) -> Stored:
-    """All rows of the parts, one after another; on disk if the first are."""
+    """All rows of the parts, one after another; if a part is on disk, they stay where they are."""
     if any(isinstance(part, Mapped) for part in parts):
         return Mapped.joined([part if isinstance(part, Mapped) else Mapped.of(part.numpy()) for part in parts])
     return torch.cat([part for part in parts if isinstance(part, Tensor)])

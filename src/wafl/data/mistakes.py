@@ -25,6 +25,7 @@ def check_client(client: int, item: Any) -> Sequence[Any]:
 
 
 def what_is(item: Any) -> str:
+    """What a user gave, in a few words for an error message."""
     if isinstance(item, Mapping):
         return f"a dict with {', '.join(map(str, cast('Mapping[Any, Any]', item))) or 'no keys'}"
     if isinstance(item, np.ndarray | Tensor):

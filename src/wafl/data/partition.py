@@ -21,7 +21,7 @@ def labels_per_client(
     the clients' sizes are drawn from a normal distribution instead, split equally over their labels, and the rest is
     left out.
     """
-    check_clients(num_clients)
+    Count().check("num_clients", num_clients)
     if not 1 <= count <= num_classes:
         raise ValueError(f"labels_per_client={count} must lie in 1 .. {num_classes}, the number of labels")
     if num_clients * count < num_classes:
@@ -62,7 +62,7 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
     With a small alpha clients know few labels. Every client ends up with at least one example: a client that drew none
     is given one of the largest client's.
     """
-    check_clients(num_clients)
+    Count().check("num_clients", num_clients)
     Positive().check("dirichlet", alpha)
     if len(y) < num_clients:
         raise ValueError(f"{len(y)} examples for {num_clients} clients: use fewer clients")
@@ -83,14 +83,10 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
 
 def iid(total: int, num_clients: int, seed: int) -> list[Tensor]:
     """Random parts of equal size, give or take one example."""
-    check_clients(num_clients)
+    Count().check("num_clients", num_clients)
     if total < num_clients:
         raise ValueError(f"{total} examples for {num_clients} clients: use fewer clients")
     return list(_shuffled(torch.arange(total), seed, 0).tensor_split(num_clients))
-
-
-def check_clients(num_clients: int) -> None:
-    Count().check("num_clients", num_clients)
 
 
 def _shuffled(rows: Tensor, seed: int, which: int) -> Tensor:

@@ -17,7 +17,10 @@ NAMES = ("unit", "symmetric", *STATISTICS)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """``(raw - shift) / scale``, one number or one per pixel; ``bounds`` is the box the values lie in, if known."""
+    """A map of raw examples, ``(raw - shift) / scale``, by one number or one per pixel.
+
+    ``unit`` says what the results mean, and ``bounds`` is the box that they lie in, if one is known.
+    """
 
     name: str = "none"
     unit: str = "input units"
@@ -59,11 +62,9 @@ def make_preprocessing(
 ) -> Preprocessing:
     """The preprocessing of this name, for raw values in ``[0, max_value]``.
 
-    ``statistics(pooled)`` gives each pixel's mean and deviation. Measurements have no ``max_value``, and features in
-    place of pixels.
-
-    ``zscore`` uses the statistics of the training examples, ``zscore_pooled`` those of all examples, like the code
-    released with the paper. A pixel that never varies is only centered.
+    Measurements have no ``max_value``, and features in place of pixels. ``statistics(pooled)`` gives each pixel's mean
+    and deviation: ``zscore`` uses those of the training examples, ``zscore_pooled`` those of all examples, like the
+    code released with the paper. A pixel that never varies is only centered.
     """
     if name == "unit" and max_value is not None:
         return Preprocessing(name, "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(max_value))

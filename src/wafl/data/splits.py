@@ -1,22 +1,39 @@
-"""Which of each client's own examples are held out for testing."""
+"""What is held out for testing: some of each client's own examples, or whole clients that never train."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from wafl.base.random import Key, Purpose, permutation
+from wafl.base.checks import check_seed
+from wafl.base.random import Key, Purpose, choose, permutation
 
 MOST_DRAWN = 2**20
 """How many random numbers are drawn at a time for the split of many clients."""
 
 
+def draw_unseen(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """The clients that train and the clients that never do, both in ascending order and at least one each.
+
+    Clients that never train show what a model is worth to those who took no part: Yuan, Morningstar, Ning and Singhal,
+    "What do we mean by generalization in federated learning?", ICLR 2022.
+    """
+    check_seed(seed)
+    if not isinstance(share, Real) or not 0.0 < share < 1.0:
+        raise ValueError(f"share={share!r} must lie between 0 and 1: 0.2 holds out a fifth of the clients")
+    if total < 2:
+        raise ValueError("there is only one client: hold_out needs at least 2, one to train and one that never does")
+    unseen = choose(seed, Purpose.UNSEEN, total, min(max(round(share * total), 1), total - 1))
+    return sorted(set(range(total)) - set(unseen)), unseen
+
+
 def held_out_rows(
     first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
 ) -> tuple[Tensor, Tensor]:
-    """Which of the rows of consecutive clients are for testing, and how many of each client's: those of split_rows."""
+    """A mask of the rows that consecutive clients hold out, as :func:`split_rows` does, and how many each does."""
     num_test = _num_test(sizes, test_fraction)
     held = torch.zeros(int(sizes.sum()), dtype=torch.bool)
     begins = sizes.cumsum(0) - sizes

@@ -43,9 +43,6 @@ FEWEST = 4
 DRAWS = 1000
 """How often clients are drawn for a standard error."""
 
-DIGITS = 3
-"""Significant digits of a candidate."""
-
 
 def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: Sequence[Callback]) -> list[Spec]:
     """The same runs with numbers for their radii; what is chosen now is kept in ``progress``, and callbacks hear it."""
@@ -96,7 +93,9 @@ def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
     best, why = best_place(values, larger_is_better=larger)
     summaries = [_summary(row, larger) for row in values]
     tried = [{"radius": radius, **row} for radius, row in zip(radii, summaries, strict=True)]
-    return ChosenRadius(radii[best], f"radius {radii[best]:g} was chosen among {_listed(radii)}: {why}", tried)
+    *head, last = (f"{radius:g}" for radius in radii)
+    chosen = f"radius {radii[best]:g} was chosen among {', '.join(head)} and {last}: {why}"
+    return ChosenRadius(radii[best], chosen, tried)
 
 
 def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
@@ -154,17 +153,12 @@ def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
     return {"mean": float(mean), "worst_tenth": float(worst)}
 
 
-def _listed(radii: Sequence[float]) -> str:
-    *head, last = (f"{radius:g}" for radius in radii)
-    return f"{', '.join(head)} and {last}"
-
-
 def _candidates(spread: float, norm: float, features: int) -> list[float]:
     """The radii to try, the smallest first: parts of the spread of a client's examples, in the norm of the ball."""
     unit = spread * typical_length(norm, features)
     if not unit > 0.0:
         raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
-    return [rounded(part * unit, DIGITS) for part in CANDIDATES]
+    return [rounded(part * unit, 3) for part in CANDIDATES]
 
 
 def _halves(num_clients: int, seed: int) -> list[list[int]]:

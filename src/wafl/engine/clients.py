@@ -16,10 +16,10 @@ from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
 from wafl.objectives import Objective
 from wafl.objectives.ball.shape import Shape
-from wafl.parts.messages import Query, Replies
+from wafl.parts.messages import Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Exclusion, Tolerance
+from wafl.rounds.admission import Admitted, Tolerance
 from wafl.tasks.task import Task
 
 
@@ -52,22 +52,6 @@ class Roster:
         task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
         examples = f", {sum(self.num_examples)} training examples" if any(self.num_examples) else ""
         return f"{self.num_clients} clients{examples}, of shape {self.input_shape}, {task}"
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
-
-    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough. ``shortened``
-    has, by client, the share of its update's length that was kept.
-    """
-
-    query: Query
-    replies: Replies
-    excluded: Sequence[Exclusion] = ()
-    attempts: int = 1
-    diverged: str | None = None
-    shortened: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 class Engine(Protocol):

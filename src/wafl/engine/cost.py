@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from wafl.base.cost import check_memory, check_steps
 from wafl.engine.spec import Spec
 
-SLOT = 9
-"""Bytes for one example of one step in a client's plan of its batches."""
-
 
 def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory.
@@ -30,4 +27,5 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     gradients = float(schedule.rounds) * local * spec.method.local.gradients
     check_steps(f"{spec.method.name} with {words}", gradients * ascent, f"lower {most}")
     batch = min(schedule.batch_size or largest, largest)
-    check_memory(f"{most}={said[most]}", float(local) * max(batch, 1) * SLOT, f"lower {most}, and take more rounds")
+    plan = 9.0 * local * max(batch, 1)  # bytes: an example of a step takes nine in a client's plan of its batches
+    check_memory(f"{most}={said[most]}", plan, f"lower {most}, and take more rounds")

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack
-from wafl.base.bounds import box_of
 from wafl.base.describe import describe
 from wafl.base.errors import SequentialWarning
 from wafl.base.warn import warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.client.task import ClientTask
-from wafl.engine.clients import Admitted, Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
+from wafl.engine.clients import Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
 from wafl.engine.failing.faults import Faults, spoil, without
 from wafl.engine.failing.tolerant import Arrivals, Tolerant
 from wafl.engine.features import with_fixed_features
@@ -33,7 +32,7 @@ from wafl.objectives.ball.shape import Shape
 from wafl.parts.messages import Query, Replies
 from wafl.results.progress import ClientState, Place, Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Exclusion, Tolerance, split
+from wafl.rounds.admission import Admitted, Exclusion, Tolerance, split
 from wafl.tasks.fitness import UNFIT, check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
@@ -81,12 +80,11 @@ class Embedded:
         x, y = first_example(clients, start)
         check_fitness(problem, x, y, clients.num_classes)
         check_integers(task, start, clients)
-        boxes = (box_of(objective.bounds) for objective in objectives)
-        bounded = {box for box in boxes if box is not None and box != clients.bounds}  # it lies within its own
-        low, high = clients.train.span() if bounded else (0.0, 0.0)
-        for bounds in bounded:
-            if low < bounds[0] or high > bounds[1]:
-                raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={bounds}: widen them")
+        boxes = {objective.box for objective in objectives} - {clients.bounds}  # examples lie within their own
+        low, high = clients.train.span() if boxes - {None} else (0.0, 0.0)
+        for box in boxes:
+            if box is not None and (low < box[0] or high > box[1]):
+                raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={box}: widen them")
         for objective in objectives:
             objective.check_model(problem)
             objective.brief(problem, x, y, ObjectiveState())

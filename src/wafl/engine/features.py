@@ -15,9 +15,6 @@ from wafl.tasks.modes.layers import after, output_of
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
 
-CHUNK = 256
-"""How many examples the backbone sees together."""
-
 
 def with_fixed_features(client: ClientTask) -> ClientTask:
     """The same work on a layer's outputs, if the ball is at this layer and no parameter before it is trained."""
@@ -35,7 +32,10 @@ def with_fixed_features(client: ClientTask) -> ClientTask:
         return client
     y = client.examples.y[:1]
     find_traits(head, start[None], features[None, :1], (y.to(start) if y.is_floating_point() else y)[None])
-    examples = Examples(_all_features(client, layer, start), client.examples.y, client.examples.offsets)
+    chunks = torch.arange(len(client.examples.y), device=start.device).split(256)
+    parts = (client.examples.rows(chunk, start.dtype)[None] for chunk in chunks)
+    found = torch.cat([client.task.features(start[None], part, layer)[0] for part in parts]).detach()
+    examples = Examples(found, client.examples.y, client.examples.offsets)
     return replace(client, task=head, examples=examples, objective=objective.changed(space=None))
 
 
@@ -58,9 +58,3 @@ def _head(task: Task, layer: str, start: Tensor, x: Tensor, features: Tensor) ->
     with torch.no_grad():
         same = torch.equal(head.call(start, features), task.call(start, x))
     return head if same else None
-
-
-def _all_features(client: ClientTask, layer: str, start: Tensor) -> Tensor:
-    rows = torch.arange(len(client.examples.y), device=start.device).split(CHUNK)
-    parts = (client.examples.rows(part, start.dtype)[None] for part in rows)
-    return torch.cat([client.task.features(start[None], part, layer)[0] for part in parts]).detach()

@@ -30,7 +30,7 @@ class SurveyReplies:
 
 
 class Survey:
-    """What an objective does to every client's examples at fixed parameters: one query of kind "loss" per setting."""
+    """A question to every client: what an objective does to its examples at fixed parameters, setting by setting."""
 
     def __init__(self, task: Task, params: Tensor, examples: Examples, objective: Objective | None) -> None:
         self._params = params

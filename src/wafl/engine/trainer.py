@@ -22,7 +22,7 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.engine.clients import Admitted, Clients, Engine
+from wafl.engine.clients import Clients, Engine
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
@@ -30,6 +30,7 @@ from wafl.parts.messages import Query, Replies, State, mean_reply
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress, RunProgress
 from wafl.results.run import Run, with_params
+from wafl.rounds.admission import Admitted
 from wafl.rounds.algorithm import Algorithm
 from wafl.tasks.modes.statistics import check_statistics
 from wafl.tasks.structured import make_task
@@ -131,7 +132,9 @@ class Trainer:
             if place not in progress.runs:
                 progress.runs[place] = RunProgress(algorithm.init(self.start))
             reached = progress.runs[place]
-            reached.state = _moved(reached.state, self.clients.device)
+            state = reached.state
+            vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
+            reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
             active.append(_ActiveRun(place, spec, algorithm, watch, reached))
         self._welcome(active)
@@ -293,8 +296,3 @@ def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list
         places = [run.place for run, _ in alike]
         found.update(zip(places, engine.run([query for _, query in alike], places), strict=True))
     return [found[run.place] for run, _ in asking]
-
-
-def _moved(state: State, device: torch.device) -> State:
-    vectors = {name: value.to(device) for name, value in state.vectors.items()}
-    return replace(state, params=state.params.to(device), vectors=vectors)

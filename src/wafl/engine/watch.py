@@ -30,7 +30,7 @@ from wafl.tasks.task import Task
 
 
 def lowest_gamma(objective: Objective | None, task: Task, params: Tensor) -> float:
-    """The number that a learned gamma must not fall below for a model; 0 without an objective."""
+    """The number that a learned gamma must not fall below for a model; 0 for the loss itself."""
     return 0.0 if objective is None else objective.lowest_gamma(Problem(task, params[None]))
 
 

@@ -6,17 +6,15 @@ Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, documented, maker
+from wafl.base.options import NotNegative, Tunable, frozen, maker
 from wafl.parts.local_step import LocalState, LocalStep
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Prox(LocalStep):
     """Descend ``loss + mu / 2 ||params - start||^2``, where ``start`` is what the server sent."""
 

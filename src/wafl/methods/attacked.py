@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
@@ -10,7 +9,6 @@ from wafl.objectives import Affine, BoundedAscent, ProjectedAscent
 
 
 @preset
-@dataclass(frozen=True)
 class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
     """FedAvg with adversarial training by projected gradient ascent (see :class:`wafl.objectives.ProjectedAscent`)."""
 
@@ -24,7 +22,6 @@ class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
     """FedAvg with adversarial training by one gradient step (see :class:`wafl.objectives.BoundedAscent`)."""
 
@@ -37,7 +34,6 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FedRobust(Affine, Weighted, Served, Stepped):
     """FedAvg against an affine shift of each client's inputs (see :class:`wafl.objectives.Affine`)."""
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
 
 
 @preset
-@dataclass(frozen=True)
 class FedAvg(Weighted, Served, Stepped):
     """Federated averaging: the loss itself, at examples as they are, and clients weighted by their examples."""
 

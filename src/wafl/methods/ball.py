@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
@@ -10,7 +9,6 @@ from wafl.objectives import Resilient, Sinkhorn, Wasserstein
 
 
 @preset
-@dataclass(frozen=True)
 class WAFL(Wasserstein, Weighted, Served, Stepped):
     """Wasserstein-robust federated learning: FedAvg on ``phi_gamma`` (see :class:`wafl.objectives.Wasserstein`).
 
@@ -28,7 +26,6 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
     """WAFL with a Sinkhorn ball: the worst case is spread out (see :class:`wafl.objectives.Sinkhorn`)."""
 
@@ -43,7 +40,6 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     """WAFL that leaves out examples that no model explains (see :class:`wafl.objectives.Resilient`)."""
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-from wafl.base.options import Choice, Count, EachRound, Option, Range, documented, options_of
+from wafl.base.options import Choice, Count, EachRound, Option, Range, frozen, options_of
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
 from wafl.methods.preset import About
 from wafl.weights import Round
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """One named method."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wafl.local import GradientControl
@@ -13,7 +12,6 @@ from wafl.weights.primal_dual import Extrapolation
 
 
 @preset
-@dataclass(frozen=True)
 class AFL(Served, Stepped):
     """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
 
@@ -32,7 +30,6 @@ class AFL(Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class DRFA(Served, Stepped):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
 
@@ -53,7 +50,6 @@ class DRFA(Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class ScaffPD(Served):
     """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
 
@@ -78,7 +74,6 @@ class ScaffPD(Served):
 
 
 @preset
-@dataclass(frozen=True)
 class GroupDRO(Served, Stepped):
     """The worst mixture of the clients, by multiplicative steps (see :class:`wafl.weights.Group`)."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wafl.local import ControlVariates, Prox
@@ -10,7 +9,6 @@ from wafl.methods.preset import About, Served, Weighted, preset
 
 
 @preset
-@dataclass(frozen=True)
 class FedProx(Prox, Weighted, Served):
     """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
 
@@ -23,7 +21,6 @@ class FedProx(Prox, Weighted, Served):
 
 
 @preset
-@dataclass(frozen=True)
 class SCAFFOLD(Weighted, Served):
     """FedAvg with control variates: clients whose data differ no longer drift apart between rounds."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any
 
 from wafl.base.bounds import Box
-from wafl.base.options import Option, documented, options_of
+from wafl.base.options import Option, frozen, options_of
 from wafl.local import LocalStep, sgd
 from wafl.objectives import Objective
 from wafl.servers import Optimizer, Server, averaging
@@ -17,8 +17,7 @@ PARTS = ("client_weights", "server", "local")
 """The parts of a method that can be replaced as a whole."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Method:
     """Any objective with any client weights, any server and any local step.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset
@@ -10,7 +9,6 @@ from wafl.objectives import Calibrated, Invariant, SimpleRepresentation, Trades
 
 
 @preset
-@dataclass(frozen=True)
 class TRADES(Trades, Weighted, Served, Stepped):
     """FedAvg with a price for outputs that change in a ball (see :class:`wafl.objectives.Trades`)."""
 
@@ -24,7 +22,6 @@ class TRADES(Trades, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class CalFAT(Calibrated, Weighted, Served, Stepped):
     """Adversarial training of clients with different classes (see :class:`wafl.objectives.Calibrated`)."""
 
@@ -38,7 +35,6 @@ class CalFAT(Calibrated, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class IRM(Invariant, Weighted, Served, Stepped):
     """FedAvg with a price for outputs that a client would scale (see :class:`wafl.objectives.Invariant`)."""
 
@@ -52,7 +48,6 @@ class IRM(Invariant, Weighted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
     """FedAvg with a price for representations that are long or tell more than the class.
 

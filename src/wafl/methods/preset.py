@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, ParamSpec, Protocol
+from typing import Annotated, Any, ClassVar, Generic, ParamSpec, dataclass_transform
 
-from wafl.base.options import Part, check_options, documented, part, plain_signature, unknown_option, with_arguments
+from wafl.base.options import Part, check_options, frozen, part, plain_signature, unknown_option, with_arguments
 from wafl.methods.method import PARTS, Method
 from wafl.parts.local_step import LocalStep
 from wafl.parts.server import Optimizer, Server
@@ -20,8 +20,7 @@ from wafl.weights import ClientWeights, by_examples
 P = ParamSpec("P")
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class About:
     """What the list of methods says about one of them, in addition to its docstring."""
 
@@ -41,19 +40,24 @@ class About:
         return re.sub(r'"[^"]*",? ', "", self.paper)
 
 
+@dataclass_transform(frozen_default=True)
 class Extending:
-    """What all presets share: their options are checked, and they decide some parts of a method."""
+    """What all presets are: frozen dataclasses, whose options are checked and decide some parts of a method."""
+
+    about: ClassVar[About]
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def parts(self) -> dict[str, Any]:
-        """By default those that the preset extends: each class names its slot in a method."""
+        """The parts of the method that the preset decides, by slot: by default those that it extends."""
         return {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weighted(Extending):
+class Weighted(Extending, kw_only=True):
     """A method that leaves the client weights open."""
 
     client_weights: Annotated[
@@ -61,8 +65,7 @@ class Weighted(Extending):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Served(Extending):
+class Served(Extending, kw_only=True):
     """A method that leaves the server open."""
 
     server: Annotated[
@@ -70,23 +73,12 @@ class Served(Extending):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stepped(Extending):
+class Stepped(Extending, kw_only=True):
     """A method that leaves the local step open."""
 
     local: Annotated[
         LocalStep | None, "What clients do with a gradient (wafl.local); by default they descend along it."
     ] = None
-
-
-class Options(Protocol):
-    """A dataclass of a preset's options."""
-
-    about: ClassVar[About]
-
-    def parts(self) -> dict[str, Any]:
-        """The parts of the method that the preset decides, by their names in :class:`Method`."""
-        ...
 
 
 class Preset(Generic[P]):
@@ -96,7 +88,7 @@ class Preset(Generic[P]):
     """
 
     def __init__(self, options: Any) -> None:
-        self.options: type[Options] = options
+        self.options: type[Extending] = options
         self.__name__ = self.__qualname__ = options.__name__
         self.__doc__ = with_arguments(options.__doc__, options)
         self.__signature__ = plain_signature(options).replace(return_annotation=Method)
@@ -104,22 +96,18 @@ class Preset(Generic[P]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Method:
         for name in kwargs:
             if name not in self.__signature__.parameters:
-                raise TypeError(self._no_option(name))
+                why = self.options.about.lacks.get(name)
+                unknown = unknown_option(self.__name__, name, self.__signature__.parameters)
+                raise TypeError(f"{self.__name__} has no option {name!r}: {why}" if why else unknown)
         options = self.options(*args, **kwargs)
         chosen = {name: value for name, value in vars(options).items() if name in PARTS and value is not None}
         usual: dict[str, Any] = {"objective": None, "client_weights": by_examples()}
         return Method(self.__name__, **{**usual, **chosen, **options.parts()})
 
-    def _no_option(self, name: str) -> str:
-        why = self.options.about.lacks.get(name)
-        if why:
-            return f"{self.__name__} has no option {name!r}: {why}"
-        return unknown_option(self.__name__, name, self.__signature__.parameters)
-
     def __repr__(self) -> str:
         return f"wafl.{self.__name__}{self.__signature__}"
 
 
-def preset(options: Callable[P, Options]) -> Preset[P]:
+def preset(options: Callable[P, Extending]) -> Preset[P]:
     """The preset of a dataclass of options, as a decorator that keeps their types."""
     return Preset(options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, preset
@@ -12,7 +11,6 @@ from wafl.weights import CVaR as CVaRWeights
 
 
 @preset
-@dataclass(frozen=True)
 class CVaR(CVaRWeights, Served, Stepped):
     """FedAvg on the mean loss of the worst clients (see :class:`wafl.weights.CVaR`)."""
 
@@ -27,7 +25,6 @@ class CVaR(CVaRWeights, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FGDRO(KL, Served, Stepped):
     """Group DRO over the clients with a KL penalty, or within a KL ball (see :class:`wafl.weights.KL`)."""
 
@@ -41,7 +38,6 @@ class FGDRO(KL, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class QFFL(QFair, Served, Stepped):
     """Fair federated learning: losses to the power q + 1 (see :class:`wafl.weights.QFair`)."""
 
@@ -54,7 +50,6 @@ class QFFL(QFair, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class TERM(Tilted, Served, Stepped):
     """Tilted empirical risk minimization over the clients (see :class:`wafl.weights.Tilted`)."""
 
@@ -67,7 +62,6 @@ class TERM(Tilted, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class SFAT(Slack, ProjectedAscent, Served, Stepped):
     """FedPGM whose clients with small adversarial losses count more (see :class:`wafl.weights.Slack`)."""
 
@@ -81,7 +75,6 @@ class SFAT(Slack, ProjectedAscent, Served, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class REx(RiskVariance, Served, Stepped):
     """FedAvg plus a price for the variance of the clients' losses (see :class:`wafl.weights.RiskVariance`)."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wafl.methods.preset import About, Stepped, Weighted, preset
@@ -11,7 +10,6 @@ from wafl.servers.masked import Agreement
 
 
 @preset
-@dataclass(frozen=True)
 class FedGMA(Weighted, Stepped):
     """FedAvg whose parameters move less the less the clients agree on the direction."""
 
@@ -30,7 +28,6 @@ class FedGMA(Weighted, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FedAvgM(Momentum, Weighted, Stepped):
     """FedAvg with momentum on the server."""
 
@@ -44,7 +41,6 @@ class FedAvgM(Momentum, Weighted, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FedAdam(Adam, Weighted, Stepped):
     """FedAvg with Adam on the server."""
 
@@ -59,7 +55,6 @@ class FedAdam(Adam, Weighted, Stepped):
 
 
 @preset
-@dataclass(frozen=True)
 class FedYogi(Yogi, Weighted, Stepped):
     """FedAvg with Yogi on the server."""
 

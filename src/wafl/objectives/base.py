@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import field, is_dataclass, replace
 from functools import cached_property, reduce
 from typing import Annotated, ClassVar, Self
 
@@ -13,17 +13,14 @@ import torch
 from torch import Tensor
 
 from wafl.base.mover import Mover
-from wafl.base.options import Part, documented
+from wafl.base.options import Part, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
 
-Draw = Callable[[Key, Purpose, int], Tensor]
 
-
-@documented
-@dataclass(frozen=True)
+@frozen
 class ObjectiveState:
     """What an objective is given in addition to the examples."""
 
@@ -49,8 +46,7 @@ class ObjectiveState:
     ] = True
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Term:
     """Part of what a model descends: ``sum_b share_b <slopes_b, outputs(inputs_b)>``, with the slopes held fixed."""
 
@@ -64,15 +60,12 @@ class Term:
     def descent(self, problem: Problem, share: Tensor) -> Tensor:
         """Its gradient in the parameters ``[L, P]``."""
         slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
-        return (
-            problem.push(self.inputs, slopes)
-            if self.layer is None
-            else problem.push_at(self.layer, self.inputs, slopes)
-        )
+        if self.layer is None:
+            return problem.push(self.inputs, slopes)
+        return problem.push_at(self.layer, self.inputs, slopes)
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Move:
     """Where an objective moved the examples of every lane."""
 
@@ -92,7 +85,7 @@ class Move:
         """The gradient in the parameters ``[L, P]``, with the share of each example in its batch."""
         if not self.terms:
             return problem.descent(self.inputs, self.y_adv, share)
-        return sum_of([term.descent(problem, share) for term in self.terms])
+        return reduce(torch.add, (term.descent(problem, share) for term in self.terms))
 
     @cached_property
     def x_adv(self) -> Tensor:
@@ -201,10 +194,6 @@ class Objective(Part, Mover, ABC):
         return None
 
 
-def sum_of(tensors: Sequence[Tensor]) -> Tensor:
-    return reduce(torch.add, tensors)
-
-
 def move_at_layer(
     objective: Objective, layer: str, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None
 ) -> Move:
@@ -230,7 +219,7 @@ def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
     return Key(zero, zero, lanes, zero)
 
 
-def example_draws(draw: Draw, key: Key, batch: int, count: int) -> Tensor:
+def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: int, count: int) -> Tensor:
     """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from one key per lane or per example.
 
     With one key per lane, draws go example by example, so padding at the end of a batch changes none of them.
@@ -247,11 +236,6 @@ def better(one: Move, other: Move) -> Move:
     def pick(old: Tensor, new: Tensor) -> Tensor:
         return torch.where(wins.view(*wins.shape, *(1,) * (old.ndim - 2)), new, old)
 
-    return replace(
-        one,
-        inputs=pick(one.x_adv, other.x_adv),
-        y_adv=pick(one.y_adv, other.y_adv),
-        value=pick(one.value, other.value),
-        cost=pick(one.cost, other.cost),
-        converged=pick(one.converged, other.converged),
-    )
+    names = ("y_adv", "value", "cost", "converged")
+    parts = {name: pick(getattr(one, name), getattr(other, name)) for name in names}
+    return replace(one, inputs=pick(one.x_adv, other.x_adv), **parts)

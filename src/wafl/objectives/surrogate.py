@@ -112,7 +112,8 @@ def single_lane(
     if not isinstance(model, nn.Module):
         loss = loss if loss is not None else model.loss
         model, layout = model.module, model.layout
-    task = make_task(model, loss if loss is not None else "cross_entropy", _device_of(model), layout)
+    device = next((value.device for value in model.parameters()), torch.device("cpu"))
+    task = make_task(model, loss if loss is not None else "cross_entropy", device, layout)
     params = task.initial()
     inputs, labels = torch.as_tensor(x).to(params), torch.as_tensor(y).to(params.device)
     if len(inputs) != len(labels) or len(inputs) == 0:
@@ -131,10 +132,7 @@ def single_lane(
 
 
 def move_one_lane(objective: Objective, problem: Problem, x: Tensor, y: Tensor, seed: int = 0) -> Move:
+    """Where an objective moves the examples of one lane, with random starts from the seed."""
     check_seed(seed)
     key = Key(*(torch.tensor([value], device=x.device) for value in (seed, 0, 0, 0)))
     return objective(problem, x, y, ObjectiveState(key=key))
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((value.device for value in model.parameters()), torch.device("cpu"))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Part, documented
+from wafl.base.options import Part, frozen
 from wafl.base.random import Purpose
 from wafl.parts.feistel import first
 from wafl.parts.schedule import Schedule
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Round:
     """What a rule knows about a round."""
 
@@ -37,8 +35,7 @@ class Round:
     ] = None
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Cohort:
     """Who trains in a round."""
 
@@ -46,8 +43,7 @@ class Cohort:
     weights: Annotated[Tensor, "How much each of them counts in the mean; only the ratios matter."]
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class LossQuery:
     """Who reports a loss in a round, and where."""
 

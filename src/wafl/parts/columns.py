@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
+import torch
 from torch import Tensor
 
 NUMBERS = 2**22
@@ -26,7 +28,4 @@ def gram(rows: Tensor, start: Tensor) -> Tensor:
         moved = part.double() - begin.double()
         return moved @ moved.T
 
-    first, *others = by_columns(products, rows, start)
-    for other in others:
-        first = first + other
-    return first
+    return reduce(torch.add, by_columns(products, rows, start))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from wafl.base.options import Part, documented
+from wafl.base.options import Part, frozen
 from wafl.parts.client_weights import ClientWeights
 from wafl.parts.messages import Query, Replies, Vectors
 
@@ -17,8 +17,7 @@ def _outside(params: Tensor) -> Tensor:
     raise ValueError("gradient_at() can be called only in direction(), where there is a batch")
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class LocalState:
     """What a local step is given, for all lanes at once."""
 
@@ -37,8 +36,7 @@ class LocalState:
     ] = _outside
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """How a client's round ends."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 
 PARAMS = "params"
 """The vector that every client sends back after training: where its parameters ended."""
@@ -19,8 +19,7 @@ Vectors = Mapping[str, Tensor]
 """Vectors as long as the parameters, by name."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class State:
     """All that a server remembers between queries: plain data, so a checkpoint is the state."""
 
@@ -35,8 +34,7 @@ class State:
     ] = field(default_factory=dict[str, Tensor])
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Query:
     """Work asked of clients: to train from ``params``, or to report their loss there."""
 
@@ -64,8 +62,7 @@ class Query:
         return (PARAMS, *self.iterates, *self.sends) if self.kind == "train" else self.sends
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Replies:
     """What clients send back: one row per client.
 

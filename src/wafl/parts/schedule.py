@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from wafl.base.checks import check_positive
+from wafl.base.checks import in_round
 from wafl.base.options import Choice, Count, EachRound, NotNegative, Positive, Range, Seed, Tunable, check_options
 from wafl.tasks.gpu.precision import BFLOAT16, FLOAT32, TF32
 from wafl.tasks.modes.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
-
-LearningRate = float | Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Schedule:
     local_epochs: Annotated[int | None, Count(), "Passes of each client over its examples per round."] = None
     batch_size: Annotated[int | None, Count(), "Examples per step; in Python, None takes all of a client's."] = 64
     learning_rate: Annotated[
-        LearningRate,
+        float | Callable[[int], float],
         EachRound(Positive()),
         Tunable(),
         "The learning rate of the clients' steps; in Python, it may be a function of the round.",
@@ -100,8 +98,4 @@ class Schedule:
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
-        if not callable(self.learning_rate):
-            return self.learning_rate
-        rate = self.learning_rate(round)
-        check_positive(f"round {round}: learning_rate", rate)
-        return rate
+        return in_round("learning_rate", self.learning_rate, round)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 
-from wafl.base.options import Count, Range, check_options, documented
+from wafl.base.options import Count, Range, frozen
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.rounds.caps import Caps
 
 NOT_FINITE = "with NaN or infinity"
+NOTHING = Replies((), torch.empty(0), torch.empty(0))
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ REMOTE_CLIP = 3.0
 """How many times the median length an update may have where clients are on other machines, unless told otherwise."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Tolerance:
     """How many clients may fail before a round does, and how far one may stray from the others."""
 
@@ -63,9 +63,6 @@ class Tolerance:
         "default it goes on, with a warning.",
     ] = math.inf
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     @property
     def multiple(self) -> float:
         """How many times as long as the round's median an update may be before it is shortened."""
@@ -80,19 +77,23 @@ class Tolerance:
         return replies >= max(1, self.min_replies * asked)
 
 
-class Admission(NamedTuple):
-    """The query as if only the clients whose replies count had been asked, their replies, and who was left out.
+@dataclass(frozen=True)
+class Admitted:
+    """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
 
-    ``shortened`` has, by client, the share of its update's length that was kept.
+    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough. ``shortened``
+    has, by client, the share of its update's length that was kept.
     """
 
     query: Query
-    replies: Replies | None
-    excluded: list[Exclusion]
-    shortened: dict[int, float]
+    replies: Replies
+    excluded: Sequence[Exclusion] = ()
+    attempts: int = 1
+    diverged: str | None = None
+    shortened: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
-def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admission:
+def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admitted:
     """The replies that count; the clients' weights stay as they were.
 
     Every algorithm takes means relative to the weights of the clients that count.
@@ -104,9 +105,9 @@ def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: C
     places = [order[reply.client] for reply in kept]
     counted = replace(query, clients=tuple(reply.client for reply in kept), weights=query.weights[places])
     if not kept:
-        return Admission(counted, None, [*excluded, *outsized], {})
+        return Admitted(counted, NOTHING, [*excluded, *outsized])
     replies, short = _shorten(query, _stack(kept, query.wanted), tolerance.multiple)
-    return Admission(counted, replies, [*excluded, *outsized], short)
+    return Admitted(counted, replies, [*excluded, *outsized], shortened=short)
 
 
 def not_finite(excluded: Exclusion) -> bool:

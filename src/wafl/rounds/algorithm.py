@@ -10,28 +10,21 @@ An algorithm asks for client work and is told the replies; it never knows where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.objectives import Objective
 from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
 from wafl.parts.server import Server
-from wafl.rounds.reported_losses import (
-    SNAPSHOT,
-    after_losses,
-    damped,
-    ended,
-    held_losses,
-    place_to_report,
-    with_learned_weights,
-)
+from wafl.rounds import reported_losses
+from wafl.rounds.reported_losses import SNAPSHOT
 from wafl.weights import ClientWeights, Round
 
 
@@ -48,8 +41,7 @@ class Parts(Protocol):
     def local(self) -> LocalStep: ...
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Algorithm:
     """A method on a schedule: it asks for client work round by round, and makes the next state of the replies."""
 
@@ -94,7 +86,7 @@ class Algorithm:
         here = state.round, self.schedule.seed
         scalars = {**state.scalars, **method.local.scalars(), **self.schedule.scalars(state.round)}
         asked = method.client_weights.loss_query(now)
-        place = place_to_report(state, asked)
+        place = reported_losses.place_to_report(state, asked)
         if asked is not None and place is not None:
             equal = torch.ones(len(asked.clients), dtype=torch.float64)
             sends = () if asked.step else method.local.reports
@@ -108,27 +100,27 @@ class Algorithm:
         """The state after the replies to a query."""
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
-            return after_losses(rule, self.method.local, state, replies, now)
+            return reported_losses.after_losses(rule, self.method.local, state, replies, now)
         counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
         told = self._trained(state, query, replies) if counts else state
         if SNAPSHOT in told.vectors:
             return told  # the round ends with the losses there
         if rule.loss_query(now) is None:  # the losses came with the models
-            told = with_learned_weights(rule, told, replies, now)
-        return ended(rule, told)
+            told = reported_losses.with_learned_weights(rule, told, replies, now)
+        return reported_losses.ended(rule, told)
 
     def _trained(self, state: State, query: Query, replies: Replies) -> State:
         """The state after clients have trained: the server combines their models."""
         method, old, weights = self.method, state.vectors, query.weights
         aggregate = partial(method.server.aggregate, state.params, weights)
         params, server = method.server.step(state.params, weights, replies, owned("server", old))
-        params = damped(method.client_weights, state, query, replies, params, self.num_statistics)
+        params = reported_losses.damped(method.client_weights, state, query, replies, params, self.num_statistics)
         if self.num_statistics:
             params = torch.cat([params[: -self.num_statistics], aggregate(replies.params)[-self.num_statistics :]])
         local = method.local.tell(owned("local", old), query, replies, state.client_weights[list(replies.clients)])
         scalars = self._learned_scalars(state, params, mean_reply(query, replies.cost))
         iterates = {name: aggregate(replies.vectors[name]) for name in query.iterates}
-        vectors = {**named("server", server), **named("local", local), **iterates, **held_losses(state)}
+        vectors = {**named("server", server), **named("local", local), **iterates, **reported_losses.held_losses(state)}
         return replace(state, params=params, scalars=scalars, vectors=vectors)
 
     def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
-from wafl.base.options import Count, Listed, Positive, check_options, documented
+from wafl.base.options import Count, Listed, Positive, check_options, frozen
 
 MOST_FEATURES = 10**6
 """The most numbers in an example if its shape is not declared."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Caps:
     """The most that clients on other machines may claim; one that claims more is left out, with its name and a warning.
 
@@ -38,8 +36,8 @@ class Caps:
 
     def fault_of_count(self, name: str, claimed: float) -> str | None:
         """Why a number of examples, tests, classes or clients of a node is too large, if it is."""
-        most = getattr(self, name)
-        return None if claimed <= most else f"claims {claimed} {_words(name)}, above caps.{name} = {most}"
+        most, words = getattr(self, name), {"tests": "test examples", "clients_per_node": "clients"}.get(name, name)
+        return None if claimed <= most else f"claims {claimed} {words}, above caps.{name} = {most}"
 
     def fault_of_shape(self, shape: tuple[int, ...]) -> str | None:
         """Why examples of this shape are not taken, if they are not."""
@@ -58,7 +56,3 @@ class Caps:
         if cost > self.cost:
             return f"a cost of {cost:.3g}, above caps.cost = {self.cost:g}"
         return None
-
-
-def _words(name: str) -> str:
-    return {"tests": "test examples", "clients_per_node": "clients"}.get(name, name)

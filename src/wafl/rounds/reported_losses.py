@@ -43,16 +43,11 @@ def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: R
 
 def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, now: Round) -> State:
     """The state with what the rule makes of the client weights and the losses in these replies."""
-    now = replace(now, last_losses=_last_losses(state))
-    return replace(state, client_weights=rule.learn(state.client_weights, replies.clients, replies.loss, now))
-
-
-def _last_losses(state: State) -> Tensor | None:
-    """The losses of the round before, with NaN for clients that have joined since; None if nobody remembers them."""
     last = state.vectors.get(LAST_LOSSES)
-    if last is None:
-        return None
-    return torch.cat([last, last.new_full((len(state.client_weights) - len(last),), torch.nan)])
+    if last is not None:  # clients that have joined since then did not report
+        last = torch.cat([last, last.new_full((len(state.client_weights) - len(last),), torch.nan)])
+    now = replace(now, last_losses=last)
+    return replace(state, client_weights=rule.learn(state.client_weights, replies.clients, replies.loss, now))
 
 
 def held_losses(state: State) -> dict[str, Tensor]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.parts.messages import Replies, Vectors
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.sgd import SGD
@@ -19,8 +19,7 @@ Stepping = Annotated[
 ]
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Aggregating(Server):
     """A server that hands one model, its aggregate of the clients' models, to an optimizer."""
 

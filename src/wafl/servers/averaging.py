@@ -5,18 +5,15 @@ McMahan et al., "Communication-efficient learning of deep networks from decentra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from torch import Tensor
-
-from wafl.base.options import documented, maker
-from wafl.parts.messages import weighted_mean
+from wafl.base.options import frozen, maker
+from wafl.parts.server import Server
 from wafl.servers.aggregating import Aggregating, Stepping
 from wafl.servers.sgd import SGD
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Averaging(Aggregating):
     """The weighted mean of the clients' models, handed to an optimizer."""
 
@@ -26,8 +23,7 @@ class Averaging(Aggregating):
     def averages(self) -> bool:
         return type(self) is Averaging  # one that derives from it may look at each model
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        return weighted_mean(weights, models)
+    aggregate = Server.aggregate
 
 
 averaging = maker(Averaging)

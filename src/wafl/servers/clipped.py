@@ -6,19 +6,17 @@ length in place of a length that must be tuned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import Positive, documented, maker
+from wafl.base.options import Positive, frozen, maker
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Clipped(Aggregating):
     """The mean, weighted by lambda, of the models with updates of at most ``multiple`` times the median length.
 

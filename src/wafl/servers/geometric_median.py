@@ -6,12 +6,11 @@ Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning" (IEE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import Count, Positive, documented, maker
+from wafl.base.options import Count, Positive, frozen, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
@@ -20,8 +19,7 @@ SETTLED = 1e-12
 """The iteration ends when no share of a client changes by more than this."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class GeometricMedian(Aggregating):
     """The model z with the smallest ``sum_i lambda_i ||model_i - z||``.
 

@@ -6,20 +6,18 @@ Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Count, documented, maker
+from wafl.base.options import Count, frozen, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Krum(Aggregating):
     """The model whose ``n - liars - 2`` nearest others are the nearest, in the sum of squared distances.
 
@@ -58,8 +56,7 @@ class Krum(Aggregating):
 krum = maker(Krum)
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class MultiKrum(Krum):
     """The mean of the ``kept`` models with the best scores of :class:`Krum`, weighted by lambda."""
 

@@ -5,13 +5,12 @@ Tenison et al., "Gradient masked averaging for federated learning" (TMLR 2023).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable, documented, maker
+from wafl.base.options import Range, Tunable, frozen, maker
 from wafl.parts.messages import weighted_mean
 from wafl.servers.aggregating import Aggregating
 
@@ -19,8 +18,7 @@ Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a p
 """The option of the server and of FedGMA."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Masked(Aggregating):
     """The mean update, coordinate by coordinate times how far the clients agree on its sign.
 

@@ -6,19 +6,17 @@ Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Range, Tunable, documented, maker
+from wafl.base.options import Positive, Range, Tunable, frozen, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Momentum(Optimizer):
     """``v <- beta v + (mean - params)``, ``params <- params + rate v``."""
 

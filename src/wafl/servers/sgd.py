@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import Positive, documented, maker
+from wafl.base.options import Positive, frozen, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class SGD(Optimizer):
     """``params <- params + rate (mean - params)``."""
 

@@ -3,9 +3,8 @@
 ``shift.py`` is what they share.
 """
 
-from wafl.shifts.geometry import Blur, Rotation, Translation, blur, rotation, translation
+from wafl.shifts.images import Blur, Occlusion, Rotation, Translation, blur, occlusion, rotation, translation
 from wafl.shifts.labels import LabelShift, label_shift
-from wafl.shifts.occlusion import Occlusion, occlusion
 from wafl.shifts.shift import Shift
 from wafl.shifts.values import (
     Affine,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -10,14 +9,13 @@ from torch import Tensor
 
 from wafl.attacks.base import Attack, Population
 from wafl.base.checks import check_seed
-from wafl.base.options import check_options, documented, maker
+from wafl.base.options import frozen, maker
 from wafl.base.random import Key, uniform
 from wafl.shifts.shift import PURPOSE, Draw, Severity
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class LabelShift(Attack):
     """Label probabilities change from ``p_c``, those of the data, to ``q_c`` proportional to ``p_c d_c^severity``.
 
@@ -32,9 +30,6 @@ class LabelShift(Attack):
     needs_classes: ClassVar[bool] = True
 
     severity: Annotated[float, Severity(), "The size of the shift, at least 0."]
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor:
         """Each example's weight ``[N]`` under the shifted labels; they sum to 1."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar
 
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor
 
 from wafl.attacks.base import BOUNDS, Attack, Population
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, in_words, is_finite
+from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
-from wafl.base.options import Range, check_options, documented
+from wafl.base.options import Range, check_options, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.problem import Problem
 
@@ -39,8 +38,7 @@ def Severity(highest: float = math.inf) -> Range:
     return Range(0.0, highest, ": 0 leaves the data as they are, more moves them further")
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Shift(Attack):
     """A change of examples that needs no model; severity 0 is exactly the identity."""
 
@@ -55,10 +53,6 @@ class Shift(Attack):
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.bounds != DATA:
             self._check_box()
-
-    @property
-    def box(self) -> tuple[float, float] | None:
-        return box_of(self.bounds)
 
     def _check_box(self) -> None:
         if self.needs_bounds and not is_finite(self.box):

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from wafl.base.bounds import DATA, Bounds
-from wafl.base.options import Range, documented, maker
+from wafl.base.options import Range, frozen, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, each_row
 
-_DARK = 30.0
 FINITE = Range(hint="; 0 leaves it out")
 RANGE = 'The darkest and the brightest value, both finite; ``"data"``: what the data declare.'
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Affine(Shift):
     """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
 
@@ -60,8 +57,7 @@ class Affine(Shift):
         return torch.cat(each_row(torch.arange(features, device=flat.device), flat, seed, Draw.AFFINE, products), dim=1)
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class GaussianNoise(Shift):
     """Every value gets independent normal noise: ``x + severity n`` with n standard normal.
 
@@ -84,8 +80,7 @@ class GaussianNoise(Shift):
         return torch.cat(each_row(rows, flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class ShotNoise(Shift):
     """Light is counted in photons: ``v -> severity^2 Poisson(v / severity^2)``, with v in [0, 1] the place in the box.
 
@@ -124,7 +119,7 @@ def _shot(light: Tensor, severity: float, u: Tensor) -> Tensor:
     """
     z = torch.special.ndtri(u)
     noisy = light + severity * light.sqrt() * z + severity**2 * (z.square() - 1.0) / 6.0
-    dark = light <= _DARK * severity**2
+    dark = light <= 30.0 * severity**2
     if bool(dark.any()):
         rate = light[dark] / max(severity**2, 1e-300)
         noisy[dark] = severity**2 * poisson_quantile(rate, u[dark])
@@ -145,8 +140,7 @@ def poisson_quantile(rate: Tensor, u: Tensor) -> Tensor:
     return count
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Inversion(Shift):
     """Every value goes toward its negative: ``x -> (1 - severity) x + severity (low + high - x)``, all gray at 1/2.
 

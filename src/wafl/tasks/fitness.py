@@ -94,18 +94,16 @@ def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
 
 def takes_integers(model: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Whether a model refuses floating-point ``x [B, ...]``, but takes the same whole numbers as integers."""
-    with torch.no_grad():
+
+    def takes(x: Tensor) -> bool:
         try:
             model(x)
         except UNFIT:
-            if not torch.equal(x, x.round()):
-                return False
-            try:
-                model(x.long())
-            except UNFIT:
-                return False
-            return True
-    return False
+            return False
+        return True
+
+    with torch.no_grad():
+        return not takes(x) and torch.equal(x, x.round()) and takes(x.long())
 
 
 def _movable(task: Task, flat: Tensor, x: Tensor) -> bool:
@@ -165,7 +163,7 @@ def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
 
 
 def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
-    """What two lanes do in a step."""
+    """Let two lanes do what a step does, and raise whatever the model raises."""
     params, x, y = (torch.cat([value[:1]] * 2) for value in (params, x, y))
     zero = torch.zeros(2, dtype=torch.int64, device=params.device)
     masks = task.draw_masks(Key(zero, zero, zero, zero), params, x)

@@ -28,6 +28,7 @@ class Inputs:
     passed: Passed | None = None
 
     def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Inputs:
+        """The same examples, moved along the rows of a linear model's weights to where it has these outputs."""
         return replace(self, weight=weight, shift=shift, outputs=outputs)
 
     def dense(self) -> Tensor:

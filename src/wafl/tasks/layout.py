@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 import torch
 from torch import Tensor, nn
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.tasks.modes.statistics import layers_in_training, names_of
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """The shapes of what a flat vector holds, by name and in order: parameters, then statistics."""
 
@@ -42,4 +40,5 @@ class Layout:
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model that are trained, by name."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}

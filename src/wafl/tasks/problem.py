@@ -29,16 +29,19 @@ class Problem:
         return self.task.reading(self.params)
 
     def outputs(self, x: Moved) -> Tensor:
+        """The outputs of each model ``[L, B, C]``."""
         return self._reader.outputs(self.params, x, self.masks)
 
     def forward(self, x: Tensor) -> Inputs:
-        """The same examples, for both :meth:`loss` and :meth:`descent`, which then share a forward pass if they can."""
+        """The examples in a form with which :meth:`loss` and :meth:`descent` share a forward pass, if they can."""
         return self._reader.forward(self.params, x, self.masks)
 
     def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return self._reader.losses(self.params, x, y, self.masks)
+        """The loss of each example ``[L, B]``."""
+        return self.output_loss.value(self.outputs(x), y)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of each loss in its example ``[L, B, ...]``."""
         return self.loss_and_gradient(x, y)[1]
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,9 +98,6 @@ class LayerProblem(Problem):
 
     def outputs(self, x: Moved) -> Tensor:
         return super().outputs(x if isinstance(x, Shifted) else self.shifted(x))
-
-    def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return super().loss(x if isinstance(x, Shifted) else self.shifted(x), y)
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self._reader.input_gradient(self.params, self.shifted(x), y, self.masks)

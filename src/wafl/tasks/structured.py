@@ -18,6 +18,7 @@ from wafl.tasks.gpu.fused import Fused, fuse
 from wafl.tasks.inputs import Inputs, Shifted, dense, shared
 from wafl.tasks.layout import Layout, trainable
 from wafl.tasks.losses import OutputLoss, output_loss, value_and_slope
+from wafl.tasks.modes.one_by_one import autograd_gradient
 from wafl.tasks.products import product
 from wafl.tasks.structure.chain import ELEMENTWISE, Chain, Passed, has_bias
 from wafl.tasks.structure.sequence import is_plain, members
@@ -63,10 +64,6 @@ class LinearTask(Task):
         super().__init__(module, loss, layout)
         self._classes, self._features = layer.out_features, layer.in_features
         self._has_bias = has_bias(layer)
-
-    @property
-    def steady(self) -> bool:
-        return True
 
     def linear(self, params: Tensor) -> tuple[Tensor, Tensor]:
         split = self._classes * self._features
@@ -130,10 +127,6 @@ class LayeredTask(Task):
         super().__init__(module, loss, layout)
         self._chain = Chain(layers)
 
-    @property
-    def steady(self) -> bool:
-        return True
-
     def outputs(self, params: Tensor, x: Moved, masks: Masks | None = None) -> Tensor:
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
@@ -154,7 +147,8 @@ class LayeredTask(Task):
         if isinstance(x, Shifted):
             return super().losses_and_gradient(params, x, y, weight, masks)
         if precision.is_reduced():
-            return self._by_autograd(params, x, y, weight)
+            slope, losses = autograd_gradient(lambda point: self._total(point, x, y, weight))(params)
+            return losses, slope
         gradient = torch.empty_like(params)
         with torch.no_grad():
             values = self._values(params)
@@ -163,13 +157,10 @@ class LayeredTask(Task):
             self._chain.write_gradient(values, passed, slope, self._values(gradient))
         return losses, gradient
 
-    def _by_autograd(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and their weighted gradient with the casts of a reduced precision."""
-        with torch.enable_grad():
-            point = params.detach().requires_grad_()
-            losses = self.losses(point, x, y)
-            total = (weight * losses).sum()
-        return losses.detach(), torch.autograd.grad(total, point)[0]
+    def _total(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the losses, and the losses, with the casts of a reduced precision."""
+        losses = self.losses(params, x, y)
+        return (weight * losses).sum(), losses
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
@@ -177,10 +168,9 @@ class LayeredTask(Task):
         if isinstance(x, Shifted):
             return super().input_gradient(params, x, y, masks)
         if precision.is_reduced():
-            with torch.enable_grad():
-                leaf = x.detach().requires_grad_()
-                losses = self.losses(params.detach(), leaf, y)
-            return losses.detach(), torch.autograd.grad(losses.sum(), leaf)[0]
+            one = params.new_ones(())
+            slope, losses = autograd_gradient(lambda point: self._total(params.detach(), point, y, one))(x)
+            return losses, slope
         with torch.no_grad():
             values = self._values(params)
             passed = self._chain.forward(values, x)

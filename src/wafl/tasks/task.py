@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, Self
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.base.random import Key
 from wafl.tasks.gpu import precision
 from wafl.tasks.gpu.pooling import with_pooling
@@ -41,8 +40,7 @@ Params = Tensor | tuple[Tensor, ...]
 """Parameters as one vector, or one by one, as layers read them."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Traits:
     """What is found out about a model by trying it (:func:`wafl.tasks.fitness.check_fitness`)."""
 
@@ -62,12 +60,13 @@ class Traits:
 
 
 class Task:
-    """Any ``nn.Module`` that treats each example by itself.
+    """A model and its loss: any ``nn.Module`` that treats each example by itself.
 
     With ``masks``, one for each of its dropouts, the model is as in training (:meth:`draw_masks`); without them, it is
     as in evaluation. The ``layout`` says what the flat vector holds: parameters, and after them the running statistics
     that are learned, ``num_statistics`` numbers with no gradient (``statistics.py``); P counts them too.
-    ``in_streams`` says whether a captured step computes each lane in a stream of its own.
+    ``in_streams`` says whether a captured step computes each lane in a stream of its own; where it does not, lanes are
+    the batch of each matrix product.
     """
 
     in_streams = True
@@ -95,7 +94,7 @@ class Task:
     @property
     def steady(self) -> bool:
         """Whether a lane rounds the same alone as next to others; a batched convolution of one lane does not."""
-        return not self.traits.batched
+        return not (self.in_streams and self.traits.batched)
 
     @property
     def rescales(self) -> bool:
@@ -104,7 +103,7 @@ class Task:
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
-        params = {**self._own_statistics(), **params}
+        params = {**{name: self.module.get_buffer(name) for name in self.layout.statistics}, **params}
         missing = self._shapes.keys() ^ params.keys()
         if missing:
             raise ValueError(f"parameter names differ from the model's: {', '.join(sorted(missing))}")
@@ -131,9 +130,6 @@ class Task:
         own = dict(self.module.named_parameters())
         return self.flatten({name: own[name] for name in self.layout.params})
 
-    def _own_statistics(self) -> dict[str, Tensor]:
-        return {name: self.module.get_buffer(name) for name in self.layout.statistics}
-
     def batch_norm_places(self, *, affine: bool) -> list[int]:
         """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
         chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
@@ -141,7 +137,7 @@ class Task:
         return [place for place, name in enumerate(names) if name in chosen]
 
     def frozen_digest(self) -> bytes:
-        """What the outputs depend on in addition to the trainable parameters: frozen ones and buffers."""
+        """The bytes of frozen parameters and buffers, on which the outputs depend besides what is trained."""
         state = self.module.state_dict()
         fixed = [value for name, value in state.items() if name not in self._shapes]
         return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)

@@ -17,9 +17,6 @@ from wafl.base.random import Key, Purpose, uniform
 from wafl.tuning.candidate import Setting
 from wafl.tuning.space import Interval, Space, Values
 
-PATIENCE = 64
-"""How many points per trial are looked at before a space counts as exhausted."""
-
 
 def draw_settings(
     space: Space, own: Setting, trials: int, seed: int, check: Callable[[Setting], object]
@@ -30,7 +27,7 @@ def draw_settings(
     """
     check(own)
     found = [own]
-    for point in itertools.islice(_points(space, trials, seed), PATIENCE * trials):
+    for point in itertools.islice(_points(space, trials, seed), 64 * trials):  # then the space counts as exhausted
         if len(found) == trials:
             break
         setting = _setting(space, point)
@@ -45,16 +42,15 @@ def draw_settings(
 
 
 def _points(space: Space, trials: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Points of the unit cube; the middles of all cells, if the space is a grid with no more than ``trials`` points."""
+    """Points of the unit cube: Sobol's sequence, shifted modulo 1.
+
+    If the space is a grid with no more than ``trials`` points, they are the middles of its cells.
+    """
     counts = [len(dimension.values) for dimension in space.values() if isinstance(dimension, Values)]
     if len(counts) == len(space) and math.prod(counts) <= trials:
-        return itertools.product(*([(place + 0.5) / count for place in range(count)] for count in counts))
-    return _sequence(len(space), seed)
-
-
-def _sequence(size: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Sobol's sequence in this dimension, shifted modulo 1."""
-    engine, shift = SobolEngine(size), uniform(Key.of(seed), Purpose.TRIALS, size)
+        yield from itertools.product(*([(place + 0.5) / count for place in range(count)] for count in counts))
+        return
+    engine, shift = SobolEngine(len(space)), uniform(Key.of(seed), Purpose.TRIALS, len(space))
     while True:
         yield tuple(((engine.draw(dtype=torch.float64)[0] + shift) % 1.0).tolist())
 

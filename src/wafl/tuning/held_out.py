@@ -50,8 +50,10 @@ def hold_out(clients: Federation, way: Way, share: float, seed: int) -> HeldOut:
 
 
 def _hold_out_examples(clients: Federation, share: float, seed: int) -> HeldOut:
-    parts = list(_split(clients.train, share, seed))
-    kept, held = (_gathered(clients.train, list(side)) for side in zip(*parts, strict=True))
+    kept, held = (
+        _rows(clients.train, torch.cat(rows), torch.tensor([0, *map(len, rows)]).cumsum(0))
+        for rows in zip(*_split(clients.train, share, seed), strict=True)
+    )
     if len(held.y) == 0:
         raise ValueError(
             f"share={share} of the training examples is not one example of any client: raise it, or hold out clients"
@@ -67,11 +69,6 @@ def _split(examples: Examples, share: float, seed: int) -> Iterator[tuple[Tensor
         sizes, begins = (values[first : first + BLOCK] for values in (examples.num_examples, examples.offsets[:-1]))
         for begin, (kept, held) in zip(begins, split_rows(first, sizes, share, seed, Purpose.HELD_OUT), strict=True):
             yield begin + kept, begin + held
-
-
-def _gathered(examples: Examples, rows: list[Tensor]) -> Examples:
-    sizes = torch.tensor([0, *map(len, rows)])
-    return _rows(examples, torch.cat(rows), sizes.cumsum(0))
 
 
 def _rows(examples: Examples, rows: Tensor, offsets: Tensor) -> Examples:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from wafl.base.options import documented
+from wafl.base.options import documented, frozen
 from wafl.methods import Method
 from wafl.results.frames import to_frame
 from wafl.tuning.candidate import Candidate, Setting
@@ -18,8 +18,7 @@ EDGE = 0.15
 """How near an end of its range a value is, as a share of the range in the logarithm, to be called at the edge."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Trial:
     """One setting of a method and what it gave on held-out data."""
 
@@ -28,8 +27,7 @@ class Trial:
     diverged: Annotated[str | None, "Why it diverged, if it did."] = None
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Best:
     """The choice for a method: ``wafl.fit(model, clients, best.method, **best.schedule)`` trains it."""
 

@@ -6,15 +6,12 @@ same parameters and reports its loss there; the model descends the weighted loss
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.parts.schedule import Schedule
 from wafl.weights.learned import Learned
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Agnostic(Learned):
     """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``."""
 

@@ -6,18 +6,16 @@ Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural networks for g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.parts.client_weights import Round
 from wafl.weights.learned import Climb, Learned
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Group(Learned):
     """GroupDRO over clients: weights that grow exponentially with the losses met so far.
 

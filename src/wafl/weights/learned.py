@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.checks import check_positive
-from wafl.base.options import EachRound, NotNegative, Positive, Tunable, documented
+from wafl.base.checks import in_round
+from wafl.base.options import EachRound, NotNegative, Positive, Tunable, frozen
 from wafl.parts.client_weights import ClientWeights, Round, normalized
 from wafl.weights.simplex import project_in_place
 
@@ -26,8 +25,7 @@ Evenness = Annotated[float, NotNegative, "The price of client weights that diffe
 """The option of those that keep the weights near equal ones."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Learned(ClientWeights):
     """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, starting from equal weights.
 
@@ -55,8 +53,4 @@ class Learned(ClientWeights):
 
     def step(self, round: int) -> float:
         """The step size of a round."""
-        if not callable(self.step_size):
-            return self.step_size
-        step = self.step_size(round)
-        check_positive(f"round {round}: weights_step", step)
-        return step
+        return in_round("weights_step", self.step_size, round)

@@ -8,13 +8,12 @@ All clients report in every round, as in the paper.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, documented, maker
+from wafl.base.options import Range, frozen, maker
 from wafl.parts.client_weights import Cohort, LossQuery, Round
 from wafl.parts.schedule import Schedule
 from wafl.weights.learned import Evenness, Learned
@@ -24,8 +23,7 @@ Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses 
 """The option of the rule and of Scaff-PD."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class PrimalDual(Learned):
     """Scaff-PD's weights: all clients report their losses, the weights climb them, and then the clients train.
 

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.base.random import Key, Purpose, bits, uniform
 from wafl.parts.client_weights import Cohort, LossQuery, Round, uniform_cohort
 from wafl.weights.learned import Climb, Evenness, Learned
 from wafl.weights.simplex import project_in_place
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Snapshot(Learned):
     """DRFA: like AFL, but from the losses of a random subset U of the clients at a random snapshot of the round.
 

@@ -24,9 +24,6 @@ from wafl.data.mistakes import check_client, check_order, refuse_raw_images
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
 from wafl.data.splits import held_out_rows, split_rows
 
-QUARTER = 0.25
-"""What clients hold out for testing if nothing else is said."""
-
 Client = tuple[Any, Any] | tuple[Any, Any, Any, Any]
 """``(x, y)``, or ``(x_train, y_train, x_test, y_test)``."""
 
@@ -41,12 +38,10 @@ EXACT = 2**24
 FEW, MANY = 256, 4096
 """How many clients are read at a time: many if they are small."""
 
-_HeldOut = Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True)
-
 
 @dataclass(frozen=True)
 class Packed:
-    """All clients' examples; the number of classes is None for a regression, their names if they have none."""
+    """All clients' examples; ``num_classes`` is None for a regression, ``classes`` is None if classes have no names."""
 
     train: Examples
     test: Examples
@@ -71,16 +66,16 @@ class Reading:
         if self.preprocess is not None and self.bounds is not None:
             raise ValueError(f"bounds={self.bounds} follow from preprocess={self.preprocess!r}: leave them out")
         if self.test_fraction is not None:
-            _HeldOut.check("test_fraction", self.test_fraction)
+            Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", self.test_fraction)
         check_seed(self.seed)
 
     @property
     def fraction(self) -> float:
         """The part of each client's examples that is held out, if clients bring no test examples of their own."""
-        return QUARTER if self.test_fraction is None else self.test_fraction
+        return 0.25 if self.test_fraction is None else self.test_fraction
 
     def agreement(self) -> _Agreement:
-        """What clients are read with, one after another."""
+        """A reader of clients, one after another, which holds all of them to these options."""
         return _Agreement(Labels(self.num_classes, self.classes), check_box(self.bounds), self.preprocess)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafl.base.extras import require
-from wafl.base.files import write_whole
+from wafl.base.files import whole_folder, write_whole
 
 
 def write_folder(
@@ -20,7 +19,7 @@ def write_folder(
 ) -> None:
     """Write the rows of Parquet or Arrow files, or of a table of pyarrow, client by client into a new folder.
 
-    They are read twice, that many at a time: first to count the examples of each client, then to put each in its place.
+    The rows are read twice, some at a time: first to count the examples of each client, then to put each in its place.
     """
     if folder.exists():
         raise ValueError(
@@ -32,18 +31,12 @@ def write_folder(
         counted.add(owners, labels)
     if not counted.sizes:
         raise ValueError("the files have no rows")
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        _write(partial, columns.batches([client, target, *columns.features]), columns.features, counted)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with whole_folder(folder) as new:
+        _write(new, columns.batches([client, target, *columns.features]), columns.features, counted)
 
 
 def is_table(value: Any) -> bool:
-    """Whether it is a table of pyarrow."""
+    """Whether a value is a table of pyarrow."""
     return type(value).__module__.partition(".")[0] == "pyarrow" and hasattr(value, "schema")
 
 
@@ -73,7 +66,7 @@ def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequen
         for feature, width, part in zip(features, widths, parts, strict=True):
             if part.shape[1] != width:
                 raise ValueError(f"column {feature!r} has lists of {width} and {part.shape[1]}: all must be as long")
-        places = _places(counted.numbers_of(owners), next_row)
+        places = _places(counted.numbered(owners), next_row)
         x[places], y[places] = np.concatenate(parts, axis=1), counted.coded(labels)
     assert x is not None
     x.flush()
@@ -170,7 +163,7 @@ class _Counted:
         self._labels: set[str] | None = None
 
     def add(self, owners: NDArray[Any], labels: NDArray[Any]) -> None:
-        numbers = self._numbered(owners, new=True)
+        numbers = self.numbered(owners, new=True)
         self.sizes += [0] * (len(self.clients) - len(self.sizes))
         for number, size in zip(*np.unique(numbers, return_counts=True), strict=True):
             self.sizes[number] += int(size)
@@ -185,10 +178,8 @@ class _Counted:
     def classes(self) -> list[str] | None:
         return None if self._labels is None else sorted(self._labels)
 
-    def numbers_of(self, owners: NDArray[Any]) -> NDArray[np.int64]:
-        return self._numbered(owners, new=False)
-
-    def _numbered(self, owners: NDArray[Any], *, new: bool) -> NDArray[np.int64]:
+    def numbered(self, owners: NDArray[Any], *, new: bool = False) -> NDArray[np.int64]:
+        """The number of the client of each row; only with ``new`` may there be clients that were not counted yet."""
         different, first, inverse = np.unique(owners, return_index=True, return_inverse=True)
         codes = np.empty(len(different), np.int64)
         for place in np.argsort(first):  # as they appear

@@ -32,7 +32,7 @@ class Columns:
     target: str | None = None
 
     def among(self, names: Sequence[str], labeled: bool = True) -> Columns:
-        """What is meant where these columns are there."""
+        """The inputs and the target among columns with these names."""
         target = self.target or next((name for name in LABELS if name in names), None)
         usual = next((name for name in INPUTS if name in names), None)
         others = tuple(name for name in names if name != target)
@@ -50,17 +50,17 @@ class Columns:
 
 
 def is_dataset(value: Any) -> bool:
-    """Whether :func:`read_dataset` reads it."""
+    """Whether a value is a data set or a loader, which :func:`read_dataset` reads."""
     return isinstance(value, DataLoader | torch.utils.data.Dataset) or hasattr(value, "with_format")
 
 
 def is_image(value: Any) -> bool:
-    """Whether it is an image of PIL."""
+    """Whether a value is an image of PIL."""
     return hasattr(value, "getbands")
 
 
 def are_images(value: Any) -> bool:
-    """Whether it is a list of images of PIL."""
+    """Whether a value is a list of images of PIL."""
     return isinstance(value, list | tuple) and bool(value) and all(map(is_image, cast("Sequence[Any]", value)))
 
 
@@ -106,7 +106,9 @@ def read_dataset(source: Any, columns: Columns, labeled: bool = True) -> Arrays:
         loaded = _in_order(cast("DataLoader[Any]", source))
         batches = ((_plain(x), _plain(y)) for x, y in (_pair(batch, columns, labeled) for batch in loaded))
     else:
-        pairs = (_pair(item, columns, labeled) for item in _items(source))
+        indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+        items = (source[row] for row in range(len(source))) if indexed else source
+        pairs = (_pair(item, columns, labeled) for item in items)
         batches = ((_plain(x)[None], _plain(y)[None]) for x, y in pairs)
     examples, labels = zip(*batches, strict=True) if (batches := list(batches)) else ((), ())
     if not examples:
@@ -192,12 +194,6 @@ def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
     )
-
-
-def _items(source: Any) -> Iterator[Any]:
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        return (source[row] for row in range(len(source)))
-    return iter(source)
 
 
 def _pair(item: Any, columns: Columns, labeled: bool) -> Arrays:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it looks like a data frame."""
+    """Whether a value looks like a data frame."""
     return hasattr(type(value), "columns") and hasattr(value, "__getitem__")
 
 
@@ -39,6 +39,7 @@ class Frame:
             raise ValueError(f"{role}={name!r} is not a column of the frame: {hint}")
 
     def column(self, name: str) -> NDArray[Any]:
+        """The values of a column; an error if some are missing."""
         series = self._frame[name]
         gone = np.asarray(series.isna() if hasattr(series, "isna") else series.is_null(), dtype=bool)
         values = np.asarray(series.to_numpy())

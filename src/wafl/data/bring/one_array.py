@@ -32,9 +32,9 @@ class Packer:
         self._sizes: list[Array] = []
 
     def joined(self, xs: Sequence[Array], ys: Sequence[Array]) -> tuple[Array, Array]:
-        """Examples and labels, each all of one type, one after another; until something is added.
+        """The examples and the labels of several clients as one array each, valid until something is added.
 
-        They lie where they would be added, so that adding them as they are copies nothing.
+        Both arrays lie where they would be added, so that adding them as they are copies nothing.
         """
         return self._x.joined(xs), self._y.joined(ys)
 

@@ -57,7 +57,7 @@ class RawDataset:
 
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, NDArray[Any]]) -> RawDataset:
-        """Build one from arrays under the names they have in the file; other arrays are ignored."""
+        """The data set of arrays under the names that they have in its file; other arrays are ignored."""
         if missing := [key for key in KEYS if key not in arrays]:
             raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
         return cls(name, *(arrays[key] for key in KEYS), *(arrays.get(key) for key in GROUP_KEYS))
@@ -111,6 +111,7 @@ def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
 
 
 def source_of(name: str) -> Source:
+    """What is known about a data set; an error that suggests a name if there is no such data set."""
     if name in SOURCES:
         return SOURCES[name]
     if name == "digits":
@@ -144,7 +145,7 @@ def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
 
 
 def _download(source: Source, folder: Path) -> RawDataset:
-    """Fetch, parse and write, all in a temporary folder that is removed whatever happens."""
+    """A data set that is fetched, parsed and written to the folder, by way of a temporary folder that is removed."""
     if not source.files:
         message = f"{source.name} is not in {folder}, and there is no file to download for it."
         raise FileNotFoundError(f"{message}\n{_remedy(source)}")
@@ -186,7 +187,7 @@ def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, Non
 
 
 def _read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """The arrays that are there, each read in full, so that a truncated file is noticed here and not in training."""
+    """The arrays of a file by name, each read in full, so that a truncated file is noticed here and not in training."""
     with reading(path):
         return read_npz(path, keys)
 

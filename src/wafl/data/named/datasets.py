@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import check_seed
+from wafl.base.options import Count
 from wafl.data import partition as ways
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
@@ -155,7 +156,7 @@ class Dataset:
         group = torch.cat([self.group_train, self.group_test])
         found = group.unique().tolist()
         if num_clients is not None:
-            ways.check_clients(num_clients)
+            Count().check("num_clients", num_clients)
         if num_clients is not None and num_clients > len(found):
             raise ValueError(f"num_clients={num_clients} is more than the {len(found)} groups of {self.name}")
         kept = found[:num_clients]
@@ -246,11 +247,9 @@ def _natural(name: str, data_dir: str | os.PathLike[str] | None) -> Dataset:
         y = torch.from_numpy(table.y).to(torch.float32)
     names = sorted(set(table.who), key=lambda name: (len(name), name))  # subject 2 before subject 10
     group = torch.tensor([names.index(name) for name in table.who])
-    num_classes = len(source.classes) or None
     classes = source.classes or None
-    return Dataset(
-        name, x, y, x[:0], y[:0], num_classes, None, group, group[:0], tuple(names), classes, source.features
-    )
+    about = group, group[:0], tuple(names), classes, source.features
+    return Dataset(name, x, y, x[:0], y[:0], None if classes is None else len(classes), None, *about)
 
 
 def _digits() -> Dataset:

@@ -76,7 +76,7 @@ def federation_of(
     seed: int = 0,
     like: Sequence[str] = (),
 ) -> Federation:
-    """One client per data set, as in :func:`domains`; the data sets in ``like`` must have the same classes."""
+    """A federation with one client per data set, as in :func:`domains`; ``like`` must have the same classes."""
     if not sources or len(set(sources)) != len(sources):
         raise ValueError(f"sources={list(sources)} must be distinct data sets, at least one")
     if size < 1 or (limit is not None and limit < 1):
@@ -85,20 +85,17 @@ def federation_of(
     for other in (*loaded, *(load_dataset(name, data_dir) for name in like)):
         if other.num_classes != loaded[0].num_classes:
             raise ValueError(f"{other.name} has {other.num_classes} classes, {loaded[0].name} {loaded[0].num_classes}")
-    x = torch.cat([d.x_train for d in loaded] + [d.x_test for d in loaded])
-    y = torch.cat([d.y_train for d in loaded] + [d.y_test for d in loaded])
-    origin = torch.cat(
-        [torch.full((len(d.y_train),), i) for i, d in enumerate(loaded)]
-        + [torch.full((len(d.y_test),), i) for i, d in enumerate(loaded)]
-    )
+    x = [*(each.x_train for each in loaded), *(each.x_test for each in loaded)]
+    y = [*(each.y_train for each in loaded), *(each.y_test for each in loaded)]
+    origin = torch.arange(len(loaded)).repeat(2).repeat_interleave(torch.tensor([len(labels) for labels in y]))
     return pack(
-        x,
-        y,
+        torch.cat(x),
+        torch.cat(y),
         [(origin == place).nonzero()[:, 0] for place in range(len(loaded))],
         num_classes=loaded[0].num_classes,
         max_value=255,
         preprocess=preprocess,
-        num_train=sum(len(d.y_train) for d in loaded),
+        num_train=sum(len(each.y_train) for each in loaded),
         names=list(sources),
         seed=seed,
     )

@@ -16,7 +16,7 @@ from wafl.data.splits import split_rows
 
 
 class Skew(Protocol):
-    """What makes a client's features its own, such as a shift of :mod:`wafl.shifts`."""
+    """A change of a client's features that no other client has, such as a shift of :mod:`wafl.shifts`."""
 
     def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         """The moved ``x [N, ...]``, with values in [0, 1]; random draws are keyed by the numbers in ``rows``."""
@@ -37,7 +37,7 @@ def pack(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """One client for each of ``shares``, which are the rows of ``x`` and ``y`` that it has.
+    """A federation with one client per share: a share lists the rows of ``x`` and ``y`` that its client has.
 
     With ``num_train``, the rows from there on are for testing; otherwise each client holds out ``test_fraction`` of its
     own rows.

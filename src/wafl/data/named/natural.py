@@ -51,7 +51,7 @@ class NaturalSource:
         return f"{len(self.classes)} classes" if self.classes else "regression"
 
     def find(self, data_dir: Path) -> Path | None:
-        """The file (or for a package without one, its folder); None if it is not here."""
+        """The file of the data set, or the folder of its package if the data have no file; None if it is not here."""
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.origin:
             return None

@@ -41,7 +41,7 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
 
 
 def read_smartwatch(path: Path) -> Table:
-    """Windows of the recordings, each reduced to a few statistics per axis."""
+    """The table of the smartwatch: windows of its recordings, each reduced to a few statistics per axis."""
     data = np.load(path, allow_pickle=True).item()  # as seglearn itself reads it
     labels = [str(label) for label in data["y_labels"]]
     rows: list[tuple[Any, str, str]] = []
@@ -55,7 +55,7 @@ def read_smartwatch(path: Path) -> Table:
 
 
 def praat_reader(command: str, features: Sequence[str], name: Callable[[dict[str, str]], str]) -> Callable[..., Table]:
-    """Reads a table that is built into Praat."""
+    """A function that reads a table built into Praat: what creates it, its features, and the client of a row."""
 
     def read(_: Path) -> Table:
         call = require("parselmouth", extra="natural", what="a table of Praat").praat.call
@@ -67,7 +67,7 @@ def praat_reader(command: str, features: Sequence[str], name: Callable[[dict[str
 
 
 def read_mlbench(path: Path) -> Table:
-    """R's data file; ``rdata`` parses it and runs no R."""
+    """The table of mlbench's vowels, from a data file of R, which ``rdata`` parses without running R."""
     rdata = require("rdata", extra="natural", what="a data file of R")
     try:
         with warnings.catch_warnings(), unpacked(path) as file:
@@ -87,6 +87,7 @@ def read_frame(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def read_hospitals(path: Path) -> Table:
+    """The table of patients, with the hospitals as clients."""
     frame = read_frame(path)
     x = np.stack([frame[feature].astype(np.float64) for feature in HOSPITAL], axis=1)
     fate = np.array(["lived", "died"])[frame["died"]]
@@ -94,6 +95,7 @@ def read_hospitals(path: Path) -> Table:
 
 
 def read_states(path: Path) -> Table:
+    """The table of traffic deaths by year, with the states as clients."""
     frame = read_frame(path)
     x = np.stack([frame[feature].astype(np.float64) for feature in STATE], axis=1)
     return Table(x, frame["fatal"] / frame["pop"] * 1e4, [str(who).upper() for who in frame["state"]])

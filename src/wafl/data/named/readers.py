@@ -40,7 +40,7 @@ CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 @dataclass(frozen=True)
 class Layout:
-    """Files in a folder below the data folder, or in the data folder itself if it has that name."""
+    """Where the files of a data set may lie: a folder below the data folder, or that one if it has the name."""
 
     folder: str
     files: tuple[str, ...]
@@ -62,7 +62,7 @@ class Layout:
 
 
 def read_idx_files(paths: Sequence[Path]) -> Arrays:
-    """MNIST and Fashion-MNIST: four idx files, plain or compressed."""
+    """The arrays of MNIST or Fashion-MNIST, from four idx files, plain or compressed."""
     names = ("x_train", "y_train", "x_test", "y_test")
     return {name: _read_idx(path) for name, path in zip(names, paths, strict=True)}
 
@@ -83,7 +83,7 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
-    """CIFAR-10 unpacked: five training batches and a test batch."""
+    """The arrays of CIFAR-10 as it unpacks: five training batches and a test batch."""
     batches: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for path in paths:
         with reading(path), unpacked(path) as file:
@@ -92,7 +92,7 @@ def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
 
 
 def read_cifar10_archive(paths: Sequence[Path]) -> Arrays:
-    """CIFAR-10 as it is published; the archive is read in one pass and never unpacked onto the disk."""
+    """The arrays of CIFAR-10 as it is published: the archive is read in one pass and never unpacked onto the disk."""
     (path,) = paths
     batches: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
     with reading(path):
@@ -176,7 +176,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_svhn(paths: Sequence[Path]) -> Arrays:
-    """SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10.
+    """The arrays of SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10.
 
     A damaged MATLAB file can end the interpreter that reads it, so only the published ones are read.
     """
@@ -192,7 +192,7 @@ def read_svhn(paths: Sequence[Path]) -> Arrays:
 
 
 def _published(path: Path, md5: str) -> bytes:
-    """What a file holds, if that is what was published."""
+    """The bytes of a file; an error if its checksum is not the published one."""
     content = path.read_bytes()
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
@@ -200,12 +200,8 @@ def _published(path: Path, md5: str) -> bytes:
     return content
 
 
-USPS_TEXT = 256 * 2**20
-"""Bytes of text that a file of USPS may hold: ten times what it does."""
-
-
 def read_usps(paths: Sequence[Path]) -> Arrays:
-    """USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
+    """The arrays of USPS in libsvm's text format: values in [-1, 1], labels 1 .. 10.
 
     Values become bytes, rounded down, as in torchvision. The small addend is for values such as -0.6, which stand for
     a whole byte (51) but are stored slightly below it.
@@ -214,7 +210,7 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
     arrays: Arrays = {}
     for path, part in zip(paths, ("train", "test"), strict=True):
-        with reading(path), unpacked(path, USPS_TEXT) as file:
+        with reading(path), unpacked(path, 256 * 2**20) as file:  # ten times what it holds
             sparse, labels = load_svmlight_file(file, n_features=256)[:2]
             check_size(8 * sparse.shape[0] * sparse.shape[1])
             values: NDArray[np.float64] = sparse.toarray()
@@ -226,7 +222,7 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
 
 
 def read_mnist_m(paths: Sequence[Path]) -> Arrays:
-    """MNIST-M as its authors publish it: one archive of PNG images and two lists of labels."""
+    """The arrays of MNIST-M as its authors publish it: one archive of PNG images and two lists of labels."""
     image = require("PIL.Image", extra="data", what="MNIST-M")
     (path,) = paths
     images: dict[str, NDArray[Any]] = {}
@@ -259,7 +255,7 @@ def _members(path: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
 
 @contextmanager
 def reading(path: Path) -> Generator[None, None, None]:
-    """Turn the errors of many libraries into one that names the file and the remedy."""
+    """A block in which an error of any library becomes one that names the file and the remedy."""
     try:
         yield
     except MemoryError as error:

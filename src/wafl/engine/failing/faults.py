@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 
-from wafl.base.options import Range, Seed, check_options, documented
+from wafl.base.options import Range, Seed, check_options, frozen
 from wafl.base.random import Key, Purpose, bits, uniform
 from wafl.parts.messages import Query, Reply
 from wafl.rounds.admission import Exclusion
@@ -16,8 +16,7 @@ from wafl.rounds.admission import Exclusion
 RATE = Range(0, 1, ": it is a rate")
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Faults:
     """Rates at which clients that are asked fail on purpose.
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-import torch
-
 from wafl.base.errors import TooFewRepliesError
-from wafl.engine.clients import Admitted
-from wafl.parts.messages import Query, Replies, Reply
-from wafl.rounds.admission import Exclusion, Tolerance, admit, not_finite
+from wafl.parts.messages import Query, Reply
+from wafl.rounds.admission import NOTHING, Admitted, Exclusion, Tolerance, admit, not_finite
 from wafl.rounds.caps import Caps
-
-NOTHING = Replies((), torch.empty(0), torch.empty(0))
 
 
 @dataclass(frozen=True)
@@ -50,13 +45,13 @@ class Tolerant:
             waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
             arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
             for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
-                counted, kept, faulty, shortened = admit(query, arrived.replies, tolerance, self._caps)
+                answer = admit(query, arrived.replies, tolerance, self._caps)
+                faulty, excluded = answer.excluded, [*arrived.missing, *answer.excluded]
                 diverged.pop(run, None)
-                if kept is not None and tolerance.enough(len(kept.clients), len(query.clients)):
-                    out = [*arrived.missing, *faulty]
-                    admitted[run] = Admitted(counted, kept, out, attempt + 1, shortened=shortened)
+                if tolerance.enough(len(answer.replies.clients), len(query.clients)):
+                    admitted[run] = replace(answer, excluded=excluded, attempts=attempt + 1)
                     continue
-                why = next((f" ({out.reason})" for out in [*arrived.missing, *faulty]), "")
+                why = next((f" ({out.reason})" for out in excluded), "")
                 if faulty and all(not_finite(out) for out in faulty) and not arrived.missing:
                     reason = f"{len(faulty)} clients: {faulty[0].reason}"
                     diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)

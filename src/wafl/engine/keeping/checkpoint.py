@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError
-from wafl.base.files import sealed, sync, unsealed, write_whole
+from wafl.base.files import remove_temporary, sealed, unsealed, whole_folder, write_whole
 from wafl.base.fingerprint import changed
 from wafl.base.json_types import parsed
 from wafl.base.warn import warn_user
@@ -139,7 +139,7 @@ class Checkpoint(Callback):
     def keep_last(self) -> None:
         """Remove what a finished training does not need to go on with more rounds."""
         good = [folder for folder in self._written() if folder not in self.damaged]
-        for folder in (*self._written(), *self.folder.glob("*.partial")):
+        for folder in self._written():
             if folder not in good[-1:]:
                 shutil.rmtree(folder)
         self._memory.forget(good[-1:])
@@ -176,7 +176,8 @@ class Checkpoint(Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count += 1
         folder = self.folder / f"{self._count:09d}"
-        self._journal.append(_line(place, record) for place, record in unsaved.records)
+        rows = ({"run": place, **vars(record)} for place, record in unsaved.records)
+        self._journal.append(json.dumps(row).encode() for row in rows)
         unsaved.records = []
         memory = self._memory.write(unsaved.memory, self._count)
         lengths = {str(place): self._lengths[place] for place in unsaved.runs}
@@ -207,6 +208,7 @@ class Checkpoint(Callback):
                 f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
             ) from None
         self._lock = lock
+        remove_temporary(self.folder)
         self._signals.__enter__()
         return self
 
@@ -280,10 +282,6 @@ def _tensors(memory: Mapping[Place, ClientState]) -> bytes:
     return save({name: value.detach().cpu().clone().contiguous() for name, value in named.items()})
 
 
-def _line(place: int, record: Record) -> bytes:
-    return json.dumps({"run": place, **vars(record)}).encode()
-
-
 def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:
     """Write a folder with the tensors and a description, which holds their checksum and its own."""
     from safetensors.torch import save
@@ -303,16 +301,9 @@ def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[st
         }
     content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
     sealing = {"format": FORMAT, "sha256": sha256(content).hexdigest(), "runs": rows, **about}
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name, data in (("state.safetensors", content), ("state.json", sealed(sealing, indent=None))):
-        with (partial / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    partial.replace(folder)
-    sync(folder.parent)
+    with whole_folder(folder) as new:
+        write_whole(new / "state.safetensors", content)
+        write_whole(new / "state.json", sealed(sealing, indent=None))
 
 
 def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Any]]:

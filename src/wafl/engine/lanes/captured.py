@@ -18,9 +18,6 @@ from wafl.engine.client.step import Batch, Carry, step
 from wafl.engine.client.task import ClientTask, LaneInput
 from wafl.tasks.modes.one_by_one import side_by_side
 
-MOST_SHAPES = 32
-"""How many shapes are kept: each has a copy of what its lanes carry."""
-
 T = TypeVar("T")
 
 
@@ -88,7 +85,7 @@ class Captured:
             return self._last
         shape = _shape(lanes, carry, batch), tuple(map(_is_shared, tensors_of(lanes)))
         if shape not in self._recordings:
-            if len(self._recordings) == MOST_SHAPES:
+            if len(self._recordings) == 32:  # each has a copy of what its lanes carry
                 self._recordings.clear()
             lanes = mapped(lambda tensor: _cloned(_one(tensor)).expand_as(tensor), lanes)
             self._recordings[shape] = _Recording(lanes, _cloned(carry), _cloned(batch), {})

@@ -72,7 +72,7 @@ class Lanes:
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
                 done = local_update(self.client, piece, self._step) if trains else report_loss(self.client, piece)
                 outputs.append(done.take(slice(1)) if alone else done)
-        output = _join(outputs)
+        output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
         self._remember(keepers, output.memory)
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
@@ -178,8 +178,3 @@ def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) ->
     # Whole rows are copied several times faster by index_select than by indexing.
     vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}
     return Replies(query.clients, output.loss[rows], output.cost[rows], vectors)
-
-
-def _join(outputs: list[LaneOutput]) -> LaneOutput:
-    """The lanes of several outputs, one after another."""
-    return outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)

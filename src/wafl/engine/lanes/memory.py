@@ -8,9 +8,6 @@ import torch
 
 from wafl.engine.client.task import REPORT_BATCH, ClientTask, LaneInput
 
-SLOT = 64
-"""Bytes that drawing one example of one step takes: its number, and what is compared and sorted on the way."""
-
 
 def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
     """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs."""
@@ -41,7 +38,8 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
         client.task.call(params[0].clone().requires_grad_(), x)
     memory = sum(kept[0].nbytes for kept in lanes.memory.values())
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
-    drawn = max(client.work.num_steps([largest])) * client.batch_room(largest)
+    # Drawing one example of one step takes 64 bytes: its number, and what is compared and sorted on the way.
+    drawn = 64 * max(client.work.num_steps([largest])) * client.batch_room(largest)
     again = client.local.gradients - 1  # each has its own place, gradient and moved examples
     models, batches = 6 + 2 * again, 8 + 2 * again
-    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + 4 * memory + SLOT * drawn
+    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + 4 * memory + drawn

@@ -12,9 +12,6 @@ from collections.abc import Callable
 
 import torch
 
-CLOSE = 1e-12
-"""Relative error of what is found by bisection."""
-
 
 def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
     """The least delta for which that many releases are (epsilon, delta)-private.
@@ -49,14 +46,14 @@ def _log_phi(x: float) -> float:
 
 
 def _least(enough: Callable[[float], bool]) -> float:
-    """The least positive number that is enough, found from above; every larger number is enough too."""
+    """The least positive number that is enough, to a part in 10^12; every larger number is enough too."""
     high = 1.0
     while not enough(high):
         high *= 2.0
     low = high / 2.0
     while low > 1e-300 and enough(low):
         low, high = low / 2.0, low
-    while high - low > CLOSE * high:
+    while high - low > 1e-12 * high:
         middle = (low + high) / 2.0
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack
-from wafl.base.options import Positive, Range, check_options, documented
-from wafl.engine.clients import Admitted, Clients, Engine, Roster
+from wafl.base.options import Positive, Range, frozen
+from wafl.engine.clients import Clients, Engine, Roster
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
@@ -30,13 +30,12 @@ from wafl.objectives.ball.shape import CLIENTS, Shape
 from wafl.parts.messages import PARAMS, Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Tolerance
+from wafl.rounds.admission import Admitted, Tolerance
 from wafl.tasks.modes.statistics import FROZEN
 from wafl.tasks.task import Task
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Privacy:
     """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
 
@@ -56,9 +55,6 @@ class Privacy:
         Positive(),
         "Instead of epsilon: the standard deviation of the noise on the sum of a round's updates, over clip_norm.",
     ] = None
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def noise(self, rounds: int) -> float:
         """The noise multiplier of a run of that many rounds."""

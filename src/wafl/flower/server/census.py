@@ -13,7 +13,7 @@ from wafl.base.describe import some
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.config.experiment import Flower
 from wafl.data.bring.intake import Intake
-from wafl.data.unseen import draw_unseen
+from wafl.data.splits import draw_unseen
 from wafl.engine.clients import Roster
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.refusals import signature

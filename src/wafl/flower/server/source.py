@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 
-from wafl.engine.clients import Admitted, Engine
+from wafl.engine.clients import Engine
 from wafl.engine.failing.tolerant import Arrivals
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery
 from wafl.parts.messages import Query, Reply
-from wafl.rounds.admission import Exclusion
+from wafl.rounds.admission import Admitted, Exclusion
 
 Asked = tuple[Mapping[int, list[list[Reply]]], Mapping[int, NodeQuery], Mapping[int, str]]
 """The replies by node, what each node was asked, and by client why there is no reply."""

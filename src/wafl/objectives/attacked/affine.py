@@ -6,20 +6,19 @@ Reisizadeh et al., "Robust federated learning: the case of affine distribution s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Tunable, documented, maker
+from wafl.base.options import Positive, Tunable, frozen, maker
 from wafl.objectives.base import Move, Objective, ObjectiveState, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Affine(Objective):
     """Replace x by ``A x + b``, with one map per client that ascends ``loss - penalty (||A - I||^2 + ||b||^2)``.
 

@@ -7,17 +7,17 @@ Goodfellow et al., "Explaining and harnessing adversarial examples" (ICLR 2015).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, check_inside
+from wafl.base.bounds import DATA, Bounds, check_bounds, check_inside
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
-from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, documented, maker
+from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, frozen, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.objectives.base import (
     Move,
@@ -29,14 +29,12 @@ from wafl.objectives.base import (
     lane_key,
     lane_scalar,
     move_at_layer,
-    sum_of,
 )
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class BoundedAscent(Objective):
     """One gradient step to the surface of the ball of radius epsilon (FGSM)."""
 
@@ -59,10 +57,6 @@ class BoundedAscent(Objective):
         super().__post_init__()
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         check_space(self.space, self.bounds)
-
-    @property
-    def box(self) -> tuple[float, float] | None:
-        return box_of(self.bounds)
 
     def scalars(self) -> dict[str, float]:
         return {"epsilon": self.epsilon, "step_size": self.epsilon}
@@ -126,8 +120,7 @@ class BoundedAscent(Objective):
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class ProjectedAscent(BoundedAscent):
     """Projected gradient ascent within ``||x_adv - x|| <= epsilon`` (PGM)."""
 
@@ -167,7 +160,7 @@ def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) ->
     terms = tuple(
         Term(end, part * loss.gradient(output, y)) for end, output, part in zip(ends, outputs, shares, strict=True)
     )
-    value = sum_of([part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)])
+    value = reduce(torch.add, (part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)))
     return replace(move, value=value, terms=terms)
 
 

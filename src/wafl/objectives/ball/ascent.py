@@ -51,21 +51,21 @@ def linear_maximizer(gradient: Tensor, gamma: Tensor, norm: float, power: int, r
     Without a room and with power 2 this is ``(||g||_* / 2 gamma) v``, where v is the unit vector of the norm that
     maximizes ``<g, v>``. With power 1 it is finite only within a room.
     """
+    if power == 1 and room is None:
+        raise ValueError("power=1 has no finite linear maximizer without bounds")
     if norm == 2:
         return _l2_maximizer(gradient, gamma, power, room)
     size = gradient.abs()
     if room is None:
-        return gradient.sign() * _free_lengths(size, gamma, norm, power)
+        return gradient.sign() * _free_lengths(size, gamma, norm)
     space = room.along(gradient)
     if norm == 1:
         return gradient.sign() * _l1_lengths(size, space, gamma, power)
     return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power), space)
 
 
-def _free_lengths(size: Tensor, gamma: Tensor, norm: float, power: int) -> Tensor:
-    """Without bounds: a single coordinate for l1, all coordinates alike for l_inf."""
-    if power == 1:
-        raise ValueError("power=1 has no finite linear maximizer without bounds")
+def _free_lengths(size: Tensor, gamma: Tensor, norm: float) -> Tensor:
+    """Without bounds and with power 2: a single coordinate for l1, all coordinates alike for l_inf."""
     price = 2.0 * gamma[:, None, None]
     if norm == math.inf:
         return size.sum(-1, keepdim=True) / price
@@ -77,8 +77,7 @@ def _l2_maximizer(gradient: Tensor, gamma: Tensor, power: int, room: Room | None
     if power == 2:
         delta = gradient / (2.0 * gamma[:, None, None])
         return room.clip(delta) if room is not None else delta
-    if room is None:
-        raise ValueError("power=1 has no finite linear maximizer without bounds")
+    assert room is not None
     # A free coordinate satisfies g = gamma d / ||d||, so d = clip(t g) with t = ||d|| / gamma. Bisection from the
     # largest useful t down finds the largest fixed point.
     low = torch.zeros_like(gradient[..., :1])

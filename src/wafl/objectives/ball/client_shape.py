@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.base.cost import check_memory
-from wafl.base.options import documented
+from wafl.base.options import frozen
 from wafl.objectives.ball.shape import CLIENTS, Shape
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class ClassMeans:
     """The mean of each class that a client has, for several clients, by class and then by client."""
 

@@ -88,6 +88,7 @@ class InputSpace:
 
 
 def num_classes(problem: Problem, x: Inputs) -> int:
+    """How many outputs the models have."""
     if problem.linear is not None:
         return problem.linear[0].shape[1]
     return problem.outputs(x).shape[-1]

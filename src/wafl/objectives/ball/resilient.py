@@ -9,21 +9,20 @@ center is the best explained reweighting of the data, an infimum, so that garbag
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Tunable, documented, maker, part
+from wafl.base.options import Positive, Tunable, frozen, maker, part
 from wafl.objectives.ball.wasserstein import Wasserstein
 from wafl.objectives.base import Move, ObjectiveState, Term, lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Resilient(Wasserstein):
     """Descend ``min over w of E_w[phi_gamma] + temperature KL(w, batch)``, with WAFL's ``phi_gamma`` of each example.
 

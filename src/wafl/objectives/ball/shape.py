@@ -16,7 +16,6 @@ from torch import Tensor
 
 from wafl.base.fingerprint import tensors_digest
 from wafl.tasks.inputs import Inputs, Shifted, dense, shared
-from wafl.tasks.losses import OutputLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
 
@@ -54,6 +53,7 @@ class Shape:
         return self._copies[kind]
 
     def check_fits(self, features: int) -> None:
+        """Refuse examples with another number of features."""
         if len(self.matrix) != features:
             raise ValueError(f"shape is for {len(self.matrix)} features, and an example has {features}")
 
@@ -67,12 +67,8 @@ class Shape:
         return f"Shape({len(self.matrix)} features, {self.digest[:12]})"
 
 
-Shaping = Shape | str | None
-"""A shape, ``"clients"`` for one that is found from how clients differ, or None for a round ball."""
-
-
-def check_shaping(value: Any) -> Shaping:
-    """A shape from what a user gives."""
+def check_shaping(value: Any) -> Shape | str | None:
+    """The shape that a user gives: None for a round ball, ``"clients"`` for one to be found from how clients differ."""
     if value is None or isinstance(value, Shape):
         return value
     if isinstance(value, str):
@@ -129,16 +125,9 @@ class ShapedProblem(Problem):
     def outputs(self, x: Moved) -> Tensor:
         return self.inner.outputs(x if isinstance(x, Shifted) else self.real(x))
 
-    def loss(self, x: Moved, y: Tensor) -> Tensor:
-        return self.output_loss.value(self.outputs(x), y)
-
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         loss, gradient = self.inner.loss_and_gradient(cast(Tensor, self.real(x)), y)
         return loss, _product(gradient.flatten(2), self.factor).view_as(x)
-
-    @property
-    def output_loss(self) -> OutputLoss:
-        return self.inner.output_loss
 
     @cached_property
     def linear(self) -> tuple[Tensor, Tensor] | None:

@@ -7,14 +7,14 @@ squared l2 cost and the Gaussian that it makes of each example.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.base.norms import typical_price
-from wafl.base.options import Count, Positive, Range, Tunable, documented, maker
+from wafl.base.options import Count, Positive, Range, Tunable, frozen, maker
 from wafl.base.random import normal
 from wafl.objectives.ball.wasserstein import Wasserstein
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, example_draws, lane_key, lane_scalar
@@ -22,8 +22,7 @@ from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Sinkhorn(Objective):
     """Descend ``gamma eps log E exp(loss(x + d) / (gamma eps))`` over Gaussian moves d, with ``eps = 2 noise^2``.
 

@@ -12,13 +12,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-MOST_TURNS = 100
-"""Far more than are ever needed: 2 to 10 for images."""
-
-
-REPETITIONS = 3
-"""How often the cheap way is tried; with the few gray levels of images it rarely fails."""
-
 
 def crossing(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor]) -> Tensor:
     """The t >= 0 where the sum of ``gain`` over ``reach > t`` falls below a line that does not fall; ``[..., 1]``.
@@ -36,7 +29,7 @@ def crossing(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor]) -> T
     low = torch.zeros_like(high)
     left, right = high, low  # where the line has the heights that the staircase has at the two ends
     t = high
-    for turn in range(MOST_TURNS):
+    for turn in range(100):  # far more than are ever needed: 2 to 10 for images
         beyond = (reach - t).sign_().clamp_min_(0.0)
         here = line(torch.linalg.vecdot(gain, beyond).unsqueeze(-1))
         before = here > t
@@ -55,7 +48,7 @@ def crossing(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor]) -> T
 
 def _repeated(reach: Tensor, gain: Tensor, line: Callable[[Tensor], Tensor], t: Tensor) -> Tensor | None:
     """Where the height of the staircase leads back to itself, if a few repetitions show that for all: that is exact."""
-    for _ in range(REPETITIONS):
+    for _ in range(3):  # with the few gray levels of images they rarely fail
         here = line(torch.linalg.vecdot(gain, (reach > t).to(gain)).unsqueeze(-1))
         if torch.equal(here, t):
             return t

@@ -9,28 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import DATA, Bounds, box_of, check_bounds, is_finite
+from wafl.base.bounds import DATA, Bounds, check_bounds, is_finite
 from wafl.base.checks import check_space
 from wafl.base.norms import typical_length, typical_price
-from wafl.base.options import (
-    Box,
-    Choice,
-    Count,
-    Norm,
-    Positive,
-    Range,
-    Shaped,
-    Tunable,
-    documented,
-    maker,
-)
+from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, frozen, maker
 from wafl.base.random import normal
 from wafl.objectives.ball.box_space import BoxSpace
 from wafl.objectives.ball.class_space import ClassSpace
@@ -71,8 +60,7 @@ AUTO = "auto"
 """The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Wasserstein(Objective):
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
 
@@ -163,10 +151,6 @@ class Wasserstein(Objective):
         elif options.get("radius") is not None and "gamma" not in options:
             options["gamma"] = None
         return replace(self, **options)
-
-    @property
-    def box(self) -> tuple[float, float] | None:
-        return box_of(self.bounds)
 
     @property
     def first_gamma(self) -> float:

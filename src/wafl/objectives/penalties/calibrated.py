@@ -5,26 +5,22 @@ Chen et al., "CalFAT: Calibrated federated adversarial training with label skewn
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from wafl.base.options import documented, maker
+from wafl.base.options import frozen, maker
 from wafl.objectives.attacked.projected import ProjectedAscent
 from wafl.objectives.base import Move, ObjectiveState, Term
 from wafl.objectives.penalties.trades import check_classes, within_ball
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
-RAREST = 1e-8
-"""What counts as the share of a class that a client does not have."""
 
-
-@documented
-@dataclass(frozen=True)
+@frozen
 class Calibrated(ProjectedAscent):
     """Descend the calibrated cross-entropy at the point of the ball where the calibrated outputs change most.
 
@@ -50,12 +46,15 @@ class Calibrated(ProjectedAscent):
 
 
 def _log_shares(state: ObjectiveState | None, outputs: Tensor) -> Tensor:
-    """The logarithms of the clients' shares of the classes ``[L, 1, C]``; 0 if nobody counted."""
+    """The logarithms of the clients' shares of the classes ``[L, 1, C]``; 0 if nobody counted.
+
+    The share of a class that a client does not have counts as 1e-8.
+    """
     counts = None if state is None else state.label_counts
     if counts is None:
         return outputs.new_zeros(1)
     counts = pad(counts.to(outputs), (0, outputs.shape[-1] - counts.shape[-1]))
-    return (counts / counts.sum(-1, keepdim=True)).clamp_min(RAREST).log()[:, None]
+    return (counts / counts.sum(-1, keepdim=True)).clamp_min(1e-8).log()[:, None]
 
 
 calibrated = maker(Calibrated)

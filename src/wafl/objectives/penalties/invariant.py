@@ -5,21 +5,19 @@ Arjovsky et al., "Invariant risk minimization" (2019), IRMv1. It moves no exampl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, documented, maker
+from wafl.base.options import NotNegative, Tunable, frozen, maker
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, lane_scalar
 from wafl.objectives.penalties.trades import check_classes
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Invariant(Objective):
     """Descend ``loss + penalty D^2``, with D the derivative of the batch's loss in a common factor of the outputs.
 

@@ -8,7 +8,7 @@ network will do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -16,15 +16,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from wafl.base.checks import check_space
-from wafl.base.options import NotNegative, Positive, Tunable, documented, maker
+from wafl.base.options import NotNegative, Positive, Tunable, frozen, maker
 from wafl.base.random import normal
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, example_draws, lane_key, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class SimpleRepresentation(Objective):
     """Descend ``E loss(z) + l2 E ||z||^2 + cmi KL(p(z|x), r(z|y))`` with z from ``p(z|x) = N(h(x), noise^2 I)``.
 

@@ -5,13 +5,13 @@ Zhang et al., "Theoretically principled trade-off between robustness and accurac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, documented, maker, part
+from wafl.base.options import NotNegative, Tunable, frozen, maker, part
 from wafl.objectives.attacked.projected import ProjectedAscent
 from wafl.objectives.base import Move, ObjectiveState, Term, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
@@ -19,8 +19,7 @@ from wafl.tasks.losses import SoftLabels
 from wafl.tasks.problem import Problem
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Trades(ProjectedAscent):
     """Descend ``loss(x) + beta max KL(p(x), p(x_adv))`` over ``||x_adv - x|| <= epsilon``, p the class probabilities.
 
@@ -61,6 +60,7 @@ def within_ball(
 
 
 def check_classes(problem: Problem, name: str) -> None:
+    """Refuse a loss that does not make class probabilities of the outputs."""
     if not problem.output_loss.logistic:
         raise ValueError(
             f"{name} compares class probabilities: it needs loss='cross_entropy', not {problem.output_loss.name!r}"

@@ -20,7 +20,6 @@ from wafl.tasks.structure.chain import Chain, Passed
 
 CHANNELS = (16, 32, 64, 128)
 """What a product of matrices on tensor cores takes. The first filters see fewer, and have up to 16 numbers in a row."""
-SIDES = (3, 5)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def fuse(layers: Sequence[nn.Module]) -> Fused | None:
 def _is_known(layer: nn.Module, *, first: bool) -> bool:
     assert isinstance(layer, nn.Conv2d)
     side, depth = layer.kernel_size[0], layer.in_channels
-    same = layer.kernel_size == (side, side) and layer.padding == (side // 2, side // 2) and side in SIDES
+    same = layer.kernel_size == (side, side) and layer.padding == (side // 2, side // 2) and side in (3, 5)
     whole = layer.stride == layer.dilation == (1, 1) and layer.groups == 1
     fits = side * depth <= 16 if first else depth in CHANNELS
     return same and whole and fits and layer.out_channels in CHANNELS

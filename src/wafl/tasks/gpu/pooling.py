@@ -56,14 +56,11 @@ def _pooled(convolution: Any, x: Tensor) -> Tensor:
     steps = convolution.stride, convolution.padding, convolution.dilation, convolution.groups
     images = nn.functional.conv2d(x, convolution.weight, None, *steps)
     bias = convolution.bias.to(images.dtype)
-    if images.ndim == 4 and images.shape[2] % 2 == images.shape[3] % 2 == 0 and _is_dense(images):
+    dense = images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last)
+    known = dense and images.dtype in (torch.float32, torch.bfloat16)
+    if images.ndim == 4 and images.shape[2] % 2 == images.shape[3] % 2 == 0 and known:
         return _ReluPool.apply(images, bias)  # pyright: ignore[reportReturnType]
     return nn.functional.max_pool2d((images + bias[:, None, None]).relu(), 2)
-
-
-def _is_dense(images: Tensor) -> bool:
-    known = images.dtype in (torch.float32, torch.bfloat16)
-    return known and (images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last))
 
 
 class _ReluPool(torch.autograd.Function):
@@ -72,16 +69,12 @@ class _ReluPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, bias: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(images, bias)
-        kernel = _kernel()
-        assert kernel is not None
-        return kernel.forward(images, bias)
+        return _kernel().forward(images, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        kernel = _kernel()
-        assert kernel is not None
-        found = kernel.backward(*ctx.saved_tensors, slope)
+        found = _kernel().backward(*ctx.saved_tensors, slope)
         return found, found.sum((0, 2, 3)) if ctx.needs_input_grad[1] else None
 
 

@@ -57,10 +57,6 @@ def layers(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
-CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Layers whose parameters and inputs a reduced precision casts."""
-
-
 @dataclass(frozen=True)
 class Casts:
     """What a reduced precision casts in a plain sequence: the parameters with these names, and the inputs or not."""
@@ -87,7 +83,8 @@ def _leaves(module: nn.Module, place: str = "") -> Iterator[tuple[str, nn.Module
 
 
 def _is_cast(layer: nn.Module) -> bool:
-    return any(is_plain(layer, kind) for kind in CAST)
+    """Whether a reduced precision casts the parameters and inputs of a layer."""
+    return any(is_plain(layer, kind) for kind in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
 
 
 def prepared(values: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ class _ReachedError(Exception):
 
 
 def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tensor:
-    """What the layer gives while ``run`` calls the module; what comes after it is not computed."""
+    """The output of a layer while ``run`` calls the module; what comes after the layer is not computed."""
     found: list[Any] = []
 
     def stop(_: nn.Module, args: Any, output: Any) -> None:
@@ -90,6 +90,7 @@ def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:
 
 
 def find_layer(module: nn.Module, layer: str) -> nn.Module:
+    """The layer of a model by its name; an error that lists the layers if there is none."""
     found = dict(module.named_modules())
     if layer not in found or layer == "":
         raise ValueError(f"space={layer!r} is not a layer of the model, which has: {_names(module)}")

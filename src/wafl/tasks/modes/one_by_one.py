@@ -36,7 +36,7 @@ def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def side_by_side() -> Generator[None, None, None]:
-    """Lanes run in CUDA streams of their own: a small network fills a GPU only together with others."""
+    """A block in which lanes run in CUDA streams of their own: a small network fills a GPU only beside others."""
     token = _side_by_side.set(True)
     try:
         yield
@@ -45,6 +45,7 @@ def side_by_side() -> Generator[None, None, None]:
 
 
 def are_side_by_side() -> bool:
+    """Whether lanes run side by side now."""
     return _side_by_side.get()
 
 
@@ -114,13 +115,8 @@ def _at(value: Any, lane: int) -> Any:
 
 def _stacked(results: list[Any]) -> Any:
     if isinstance(results[0], Tensor):
-        if _has_channels_last(results[0]):
+        images = results[0].ndim == 4 and results[0].is_contiguous(memory_format=torch.channels_last)
+        if images and not results[0].is_contiguous():  # which torch would lay out anew before it stacks them
             return torch.stack([images.permute(0, 2, 3, 1) for images in results]).permute(0, 1, 4, 2, 3)
         return torch.stack(results)
     return tuple(_stacked(list(parts)) for parts in zip(*results, strict=True))
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    """Whether these are images, which torch would lay out anew before it stacks them."""
-    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return last and not tensor.is_contiguous()

@@ -25,8 +25,6 @@ ICLR 2021).
 """
 
 MEAN, VARIANCE = "running_mean", "running_var"
-AFFINE = ("weight", "bias")
-"""What BatchNorm calls its scale and offset."""
 
 
 def layers_in_training(module: nn.Module) -> dict[str, BatchNorm]:
@@ -61,7 +59,7 @@ def names_of(layers: Mapping[str, BatchNorm]) -> tuple[str, ...]:
 
 def affine_of(layers: Mapping[str, BatchNorm]) -> set[str]:
     """The names that the layers' scales and offsets have, or would have, among the parameters of the model."""
-    return {_path(layer, kind) for layer in layers for kind in AFFINE}
+    return {_path(layer, kind) for layer in layers for kind in ("weight", "bias")}
 
 
 def check_statistics(choice: str, layers: Mapping[str, BatchNorm]) -> None:

@@ -20,7 +20,7 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True)
 class Passed:
-    """What goes into each layer, and last the outputs."""
+    """What a forward pass leaves behind: the input of each layer, and last the outputs."""
 
     hidden: list[Tensor]
 

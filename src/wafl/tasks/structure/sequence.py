@@ -9,7 +9,6 @@ from torch import nn
 
 HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_func__"}
 """What a subclass may have of its own and still compute what its parent computes."""
-PARAMETERS = {"weight", "bias"}
 
 
 def members(sequence: nn.Module) -> list[nn.Module]:
@@ -25,13 +24,11 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """
     if not isinstance(module, kind):
         return False
-    hooked = module._forward_hooks or module._forward_pre_hooks or _hooked_everywhere()  # pyright: ignore[reportPrivateUsage]
-    return not (hooked or _replaced_by_subclass(type(module), kind) or _replaced_on_itself(module))
-
-
-def _hooked_everywhere() -> bool:
     everywhere = torch.nn.modules.module
-    return bool(everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+    hooked = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+    hooked = hooked or module._forward_hooks or module._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+    replaced = any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())
+    return not (hooked or _replaced_by_subclass(type(module), kind) or replaced)
 
 
 @cache
@@ -39,13 +36,9 @@ def _replaced_by_subclass(own: type[nn.Module], kind: type[nn.Module]) -> bool:
     """Whether a class between the module's own and its kind has something that could change what is computed."""
     between = own.__mro__[: own.__mro__.index(kind)]
     own_parts = {name for each in between for name, part in vars(each).items() if _counts(name, part)}
-    return any(hasattr(kind, name) or name in PARAMETERS for name in own_parts - HARMLESS)
+    return any(hasattr(kind, name) or name in ("weight", "bias") for name in own_parts - HARMLESS)
 
 
 def _counts(name: str, part: object) -> bool:
     """Not what Python itself notes about a class, such as its docstring."""
     return callable(part) or not name.startswith("__")
-
-
-def _replaced_on_itself(module: nn.Module) -> bool:
-    return any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())

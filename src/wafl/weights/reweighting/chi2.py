@@ -7,18 +7,16 @@ Weighing a cohort that is not everyone by its own losses is ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, documented, maker
+from wafl.base.options import NotNegative, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 from wafl.weights.reweighting.divergence import leaning
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Chi2(Reweighted):
     """Chi-squared: weights ``center_i max(loss_i - eta, 0)``, scaled to sum to 1, at a distance from the center.
 

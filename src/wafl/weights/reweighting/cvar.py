@@ -7,18 +7,16 @@ Machine Learning 2024). As in their algorithm, the quantile is that of the cohor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable, documented, maker
+from wafl.base.options import Range, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class CVaR(Reweighted):
     """CVaR: the worst clients of a cohort alone, those that hold ``1 - alpha`` of its weight.
 

@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-HALVINGS = 200
-"""Enough for an interval to shrink to two neighboring numbers in double precision."""
-
 
 def leaning(
     lean: Callable[[float], Tensor], divergence: Callable[[float], float], radius: float, most: float
@@ -21,7 +18,7 @@ def leaning(
     if divergence(most) <= radius:
         return lean(most)
     low, high = 0.0, most
-    for _ in range(HALVINGS):
+    for _ in range(200):  # enough for an interval to shrink to two neighboring numbers in double precision
         middle = (low + high) / 2.0
         low, high = (middle, high) if divergence(middle) <= radius else (low, middle)
     return lean(low)

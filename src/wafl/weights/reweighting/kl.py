@@ -7,19 +7,18 @@ their examples, and nothing has to be estimated. Weighing a cohort that is not e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Positive, Tunable, documented, maker
+from wafl.base.options import NotNegative, Positive, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 from wafl.weights.reweighting.divergence import leaning
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class KL(Reweighted):
     """KL: weights ``center_i exp(loss_i / temperature)``, scaled to sum to 1; give a temperature or a radius.
 

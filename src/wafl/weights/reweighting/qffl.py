@@ -7,18 +7,16 @@ counts them alike; here they are drawn uniformly and count by their share, as in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, documented, maker
+from wafl.base.options import NotNegative, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class QFair(Reweighted):
     """q-FFL: weights ``center_i loss_i^q``, scaled to sum to 1, and a step of the server that fits them.
 

@@ -6,17 +6,15 @@ The paper asks every environment; taking the variance over a cohort is ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import NotNegative, Tunable, documented, maker
+from wafl.base.options import NotNegative, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class RiskVariance(Reweighted):
     """V-REx: weights ``center_i (1 + 2 beta (loss_i - mean))``, cut off at 0 and scaled to sum to 1.
 

@@ -6,18 +6,16 @@ mechanism.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable, documented, maker
+from wafl.base.options import Range, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Slack(Reweighted):
     """SFAT: the clients of a cohort with the smallest losses count ``1 + alpha``, the others ``1 - alpha``.
 

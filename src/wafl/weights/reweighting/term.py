@@ -6,18 +6,16 @@ weights are normalized over the cohort.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Range, Tunable, documented, maker
+from wafl.base.options import Range, Tunable, frozen, maker
 from wafl.weights.reweighting.base import Reweighted
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Tilted(Reweighted):
     """TERM: weights ``center_i exp(t loss_i)``, scaled to sum to 1.
 

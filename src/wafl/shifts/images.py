@@ -1,21 +1,20 @@
-"""Shifts of where things are in an image: rotation, translation, blur. Beyond its edges an image repeats them."""
+"""Shifts of images: rotation, translation, blur and occlusion. Beyond its edges an image repeats them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wafl.base.options import documented, maker
-from wafl.shifts.shift import Severity, Shift, check_images
+from wafl.base.options import frozen, maker
+from wafl.base.random import Key, uniform
+from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, check_images, each_row
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Rotation(Shift):
     """Every image is turned counterclockwise by ``90 * severity`` degrees about its center (bilinear).
 
@@ -40,8 +39,7 @@ class Rotation(Shift):
         )
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Translation(Shift):
     """Every image moves by ``severity * direction`` pixels (bilinear between whole pixels).
 
@@ -67,8 +65,7 @@ class Translation(Shift):
         return _sample(x, down - self.severity * self.direction[0], right - self.severity * self.direction[1])
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Blur(Shift):
     """Every pixel is averaged with its neighbors under a Gaussian, cut off at four standard deviations.
 
@@ -96,6 +93,39 @@ class Blur(Shift):
         return matrix.scatter_add_(1, sources, (weights / weights.sum()).expand(size, -1))
 
 
+@frozen
+class Occlusion(Shift):
+    """A square of every image, as dirt on a lens makes, has the darkest value of the image; its place is drawn.
+
+    >>> image = torch.tensor([[[[0.0, 1.0], [1.0, 1.0]]]])
+    >>> occlusion(severity=1.0).apply(image).sum()
+    tensor(0.)
+    """
+
+    severity: Annotated[float, Severity(1), "The side of the square, as a share of the image's shorter side."]
+
+    def _label(self, unit: str) -> str:
+        return f"a dark square, {self.severity:g} of an image's shorter side"
+
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        check_images(x, "occlusion")
+        height, width = x.shape[-2:]
+        side = round(self.severity * min(height, width))
+        down, right = (torch.arange(size, device=x.device) for size in (height, width))
+
+        def covered(places: Tensor, key: Key) -> Tensor:
+            images = x[places]
+            room = torch.tensor([height - side + 1, width - side + 1], device=x.device)
+            top, left = (uniform(key, PURPOSE, 2) * room).long().mT
+            lines = (down >= top[:, None]) & (down < top[:, None] + side)
+            columns = (right >= left[:, None]) & (right < left[:, None] + side)
+            square = (lines[:, :, None] & columns[:, None, :]).view(-1, *(1,) * (x.ndim - 3), height, width)
+            darkest = images.flatten(1).amin(1).view(-1, *(1,) * (x.ndim - 1))
+            return torch.where(square, darkest, images)
+
+        return torch.cat(each_row(rows, x.flatten(1), seed, Draw.OCCLUSION, covered))
+
+
 def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
     """Each pixel's offset from the center of the image, in pixels: ``[H, 1]`` down, ``[1, W]`` right."""
     height, width = x.shape[-2:]
@@ -117,3 +147,4 @@ def _sample(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
 rotation = maker(Rotation)
 translation = maker(Translation)
 blur = maker(Blur)
+occlusion = maker(Occlusion)

@@ -1,23 +1,21 @@
-"""FedAdam: the server's step adapted to each parameter.
+"""FedAdam and FedYogi: the server's step adapted to each parameter.
 
 Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import Positive, Range, Tunable, documented, maker
+from wafl.base.options import Positive, Range, Tunable, frozen, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
 
 
-@documented
-@dataclass(frozen=True)
+@frozen
 class Adam(Optimizer):
     """``params <- params + rate m / (sqrt(v) + tau)``, where m and v are running means of d and of its square.
 
@@ -49,4 +47,13 @@ class Adam(Optimizer):
         return self.beta2 * square + (1.0 - self.beta2) * latest
 
 
+@frozen
+class Yogi(Adam):
+    """Like :class:`Adam`, but with ``v <- v - (1 - beta2) d^2 sign(v - d^2)``: it changes by at most ``d^2``."""
+
+    def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
+        return square - (1.0 - self.beta2) * latest * (square - latest).sign()
+
+
 adam = maker(Adam)
+yogi = maker(Yogi)
