@@ -47,6 +47,8 @@ CLASSES, CLIENTS, LABELS = 10, 20, 3
 RISE, STAGES = 0.1, (1.0, 0.3, 0.1, 0.03)
 WITHIN = {"mnist": 0.3, "cifar10": 36 / 255, "digits": 0.3}
 RADII = (0.3, 0.6)
+SCALE = 2.0
+"""Images are trained on in [-1, 1], where distances are twice those that are printed, of [0, 1]."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--batch", type=int, default=25, help="examples per client and step")
     parser.add_argument("--server", choices=["momentum", "adam"], default="momentum")
-    parser.add_argument("--rate", type=float, default=0.3, help="the highest; adam: 0.003 is usual")
+    parser.add_argument("--rate", type=float, default=0.02, help="the highest; adam: 0.003 is usual")
     parser.add_argument("--offset", type=float, default=1.0, help="u of the loss")
     parser.add_argument("--temperature", type=float, default=0.25, help="t of the loss")
     parser.add_argument("--shift", type=int, default=0, help="pixels by which images are moved in a step")
@@ -73,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--image", nargs=3, type=int, default=[3, 32, 32], help="cost: the shape of an image")
     parser.add_argument("--sizes", nargs="+", default=["1x500", "20x25"], help="cost: clients x examples per step")
     small = {"image": [1, 8, 8], "sizes": ["2x4"], "steps": 2, "repeats": 1, "data": ["digits"], "images": 200}
-    given = options.read(parser, argv, width=4, depth=1, rounds=2, rate=0.1, **small)
+    given = options.read(parser, argv, width=4, depth=1, rounds=2, **small)
     for part in given.part:
         Console(width=120).print(PARTS[part](given))
     name = torch.cuda.get_device_name() if HERE.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
@@ -146,8 +148,9 @@ def bars(given: argparse.Namespace) -> Table:
         run, rounds = train(model, clients, given)
         took = now() - began
         distances = distances_of(run, clients)
-        clean, safe = (100.0 * float((distances > far).double().mean()) for far in (0.0, WITHIN[data]))
-        rows = wafl.certify(run, clients, radii=RADII, metric="error", part="test", client_weights=BY_EXAMPLES)
+        clean, safe = (100.0 * float((distances > SCALE * far).double().mean()) for far in (0.0, WITHIN[data]))
+        radii = [SCALE * radius for radius in RADII]
+        rows = wafl.certify(run, clients, radii=radii, metric="error", part="test", client_weights=BY_EXAMPLES)
         errors = [f"{100.0 * row.value:.1f}" for row in rows.rows]
         within = f"{safe:.1f} within {WITHIN[data]:.3g}"
         table.add_row(data, f"{clean:.1f}", within, *errors, f"{took:.0f}", str(rounds))
@@ -161,7 +164,7 @@ def load(name: str, given: argparse.Namespace) -> wafl.Federation:
     data = wafl.load_dataset(name, None if name == "digits" else given.data_dir)
     if given.images is not None:
         data = replace(data, x_train=data.x_train[: given.images], y_train=data.y_train[: given.images])
-    return data.partition(CLIENTS, labels_per_client=LABELS, split="standard")
+    return data.partition(CLIENTS, labels_per_client=LABELS, split="standard", preprocess="symmetric")
 
 
 def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace) -> tuple[wafl.Run, int]:
@@ -174,7 +177,7 @@ def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace)
         "shift": given.shift,
         "flip": given.flip,
         "device": HERE.type,
-        "loss": wafl.MarginLoss(given.offset, given.temperature),
+        "loss": wafl.MarginLoss(SCALE * given.offset, SCALE * given.temperature),
         "callbacks": [lambda moment: moment.stop("the time is over") if now() > until else None],
     }
 
