@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.flower.test_grid import BASE, SIZES, UNEVEN, assert_same, interrupt, only
+from tests.flower.conftest import SIZES, UNEVEN
+from tests.flower.test_grid import BASE, assert_same, interrupt, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock
 from tests.studies.test_study import assert_one_line, flip, invoke
@@ -20,11 +21,6 @@ EXPERIMENT = only(
     {"method": "FedAvg"}, {"method": "SCAFFOLD"}, seeds=[2, 5], schedule={**BASE["schedule"], "rounds": 3}
 )
 CLIENTS = fakes.make_clients(SIZES)
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return fakes.virtual(monkeypatch)
 
 
 @pytest.fixture(scope="module")
