@@ -39,14 +39,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str, set[str]]] = {
     "results": ("whole", lambda path: flip(path / "results.json"), "Still to test: fedavg, scaffold", set()),
-    "metrics": ("whole", lambda path: flip(path / "metrics.jsonl"), "Made again", set()),
     "parameters": (
         "whole",
         lambda path: flip(path / "scaffold" / "seed-5" / "params.safetensors"),
         "Still to train: scaffold",
         {"scaffold"},
     ),
-    "results of a half": ("half", lambda path: flip(path / "results.json"), "Still to test: fedavg", {"scaffold"}),
     "the last checkpoint": (
         "half",
         lambda path: flip(sorted(path.glob("checkpoint/scaffold/*/state.json"))[-1]),
@@ -58,10 +56,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str, set[str]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_study_is_repaired_without_nodes_and_ends_with_the_same_bits(
-    damage: str,
-    places: dict[str, Path],
-    clock: Clock,
-    tmp_path: Path,
+    damage: str, places: dict[str, Path], clock: Clock, tmp_path: Path
 ) -> None:
     which, spoil, said, trained = DAMAGES[damage]
     path = Path(shutil.copytree(places[which], tmp_path / "all")) / "study"

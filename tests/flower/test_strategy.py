@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.mod import adaptiveclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
@@ -632,19 +631,6 @@ def test_flowers_server_side_clipping_bounds_the_update() -> None:
     assert length(arrays, linear()) == pytest.approx(clip, rel=1e-6)  # both clients have the same data
     assert metrics["gamma"] == 0.5
     train(linear(), batches(6), ask(strategy, loaded(linear(), arrays), lr=0.5)[0], context())
-
-
-def test_flowers_client_side_clipping_bounds_the_update() -> None:
-    clip = 0.01
-    strategy = DifferentialPrivacyClientSideFixedClipping(WAFL(gamma=0.5), 0.0, clip, 2)
-    messages = ask(strategy, linear(), lr=0.5)
-    replies = [
-        fixedclipping_mod(message, context(), client_of(batches(6, seed=seed))) for seed, message in enumerate(messages)
-    ]
-    assert [length(state_of(reply), linear()) for reply in replies] == pytest.approx([clip, clip], rel=1e-6)
-    arrays, _ = strategy.aggregate_train(1, replies)
-    assert arrays is not None
-    assert 0.0 < length(arrays, linear()) <= clip * (1 + 1e-6)
 
 
 def test_flowers_adaptive_clipping_finds_its_own_metric_next_to_ours() -> None:

@@ -194,23 +194,3 @@ def test_pgd_and_fgsm_move_examples_as_the_objectives_pgm_and_fgsm_do():
             (FGSM(0.2, norm), fgsm(epsilon=0.2, norm=norm)),
         ):
             assert torch.equal(attack(model, x, y), objective(problem, x[None], y[None]).x_adv[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epsilon": -0.1}, "epsilon=-0.1"),
-        ({"epsilon": math.nan}, "epsilon=nan"),
-        ({"step_size": 0.0}, "step_size=0.0 must be positive"),
-        ({"steps": 0}, "steps=0"),
-        ({"norm": 1}, "norm=1 must be 2 or inf"),
-        ({"restarts": 3}, "restarts=3 without random_start=True"),
-        ({"bounds": (1.0, 1.0)}, "low < high"),
-    ],
-)
-def test_options_outside_their_range_are_refused_with_a_message(options, message):
-    with pytest.raises(ValueError, match=message):
-        PGD(**{"epsilon": 0.1, **options})
-    if "restarts" not in options:
-        with pytest.raises(ValueError, match=message):
-            pgm(**{"epsilon": 0.1, **options})
