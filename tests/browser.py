@@ -18,9 +18,7 @@ import torch
 
 import wafl
 from wafl.config.read import parse_experiment
-from wafl.report import Page, write_page
 from wafl.studies.pages.live import Server
-from wafl.studies.pages.shown import show_study
 from wafl.studies.study import Study
 
 EVIL = "<script>document.title='hacked'</script>"
@@ -266,12 +264,3 @@ def test_a_page_of_a_study_prints(page: Any, tmp_path: Path) -> None:
     data = page.pdf(path=str(tmp_path / "page.pdf"))
     assert data.startswith(b"%PDF")
     assert len(data) > 20_000
-
-
-def test_an_empty_study_is_a_page_too(chromium: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("")
-    (tmp_path / "about.json").write_text("{}")
-    page, wrong = opened(chromium, write_page(Page("empty", [show_study(tmp_path)]), tmp_path / "page.html").as_uri())
-    assert page.locator("h3").all_inner_texts() == ["Left out", "Setup"]
-    assert wrong == []
-    page.close()

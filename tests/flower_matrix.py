@@ -136,21 +136,6 @@ def hangs(stage: Stage) -> str:
     return f"left out: {stage.left_out()}"
 
 
-def joins_late(stage: Stage) -> str:
-    """A SuperNode comes when training has begun, and takes part from then on."""
-    for site in (0, 1):
-        stage.start(site)
-    stage.loopback.wait_for_nodes(2)
-    run = stage.submit()
-    stage.wait_for_rounds(1)
-    stage.start(2)
-    completed(run)
-    sizes = [len(record.cohort) for record in stage.history()]
-    if sizes[0] != 2 or sizes[-1] != 3:
-        raise AssertionError(f"cohorts of {sizes} clients")
-    return f"clients asked: {sizes}"
-
-
 def link_restarted(stage: Stage) -> str:
     """The SuperLink is killed and restarted; the run is submitted again and goes on from its checkpoint."""
     run = stage.begin(2)
@@ -163,21 +148,6 @@ def link_restarted(stage: Stage) -> str:
     completed(stage.submit())
     stage.check()
     return f"after {done} rounds; left out: {stage.left_out()}"
-
-
-def nobody_for_a_while(stage: Stage) -> str:
-    """All nodes are killed in a round and come back: the round is asked again, and said so."""
-    run = stage.begin(1)
-    for node in stage.loopback.nodes.values():
-        node.kill()
-    time.sleep(5.0)
-    for node in stage.loopback.nodes.values():
-        node.restart()
-    completed(run)
-    stage.check()
-    if "asking again" not in run.log():
-        raise AssertionError("nothing was said of the round without replies")
-    return f"attempts a round: {[record.attempts for record in stage.history()]}"
 
 
 def stops_and_goes_on(stage: Stage) -> str:
@@ -197,16 +167,6 @@ def stops_and_goes_on(stage: Stage) -> str:
     return f"stopped after {done} rounds, said why, went on"
 
 
-def too_few_to_start(stage: Stage) -> str:
-    """Nodes that are waited for do not come: the run ends, in the time given."""
-    stage.start(0)
-    stage.loopback.wait_for_nodes(1)
-    status = stage.submit().wait(90.0)
-    if status != "finished:failed" or stage.folder.exists():
-        raise AssertionError(f"the run ended as {status}")
-    return "refused, and nothing written"
-
-
 def twenty_nodes(stage: Stage) -> str:
     """Twenty SuperNodes, one client each."""
     for site in range(20):
@@ -221,11 +181,8 @@ def twenty_nodes(stage: Stage) -> str:
 SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "killed": (killed, {}),
     "hangs": (hangs, {}),
-    "joins late": (joins_late, {"min_nodes": 2, "wait": 15.0}),
     "SuperLink restarted": (link_restarted, {}),
-    "nobody for a while": (nobody_for_a_while, {}),
     "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
-    "too few to start": (too_few_to_start, {"wait": 10.0}),
     "20 nodes": (twenty_nodes, {"sites": 20, "round_timeout": 400.0, "wait": 400.0}),
 }
 """What happens, and how its stage differs from the usual one."""

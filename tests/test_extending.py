@@ -345,13 +345,6 @@ def test_a_server_learning_rate_is_shorthand_for_a_server(clients: wafl.Federati
     assert not equal(short, wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE))
 
 
-def test_fedprox_without_a_pull_is_fedavg_to_the_bit(clients: wafl.Federation) -> None:
-    model = wafl.models.mlr(clients)
-    assert equal(
-        wafl.fit(model, clients, wafl.FedProx(mu=0.0), **SCHEDULE), wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)
-    )
-
-
 def test_a_clip_norm_that_nothing_reaches_changes_no_bit(clients: wafl.Federation) -> None:
     model = wafl.models.mlr(clients)
     plain = wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)

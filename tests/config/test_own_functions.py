@@ -120,18 +120,6 @@ def test_a_model_that_does_not_fit_the_data_is_one_line(own: tuple[Path, str]) -
     assert_one_line(result, "the model does not take examples of shape (1, 8, 8)")
 
 
-def test_a_module_next_to_the_file_comes_before_one_of_the_same_name_elsewhere(
-    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module of the same name elsewhere is not imported instead."""
-    path, module = own
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / f"{module}.py").write_text("raise RuntimeError('the wrong one')")
-    monkeypatch.syspath_prepend(elsewhere)
-    assert check(path).exit_code == 0
-
-
 # -- Your own methods and parts -------------------------------------------------------------------------------
 
 

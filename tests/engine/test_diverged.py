@@ -14,7 +14,6 @@ import torch
 
 import wafl
 from wafl.callbacks import Callback, Moment
-from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.results.run import load_run
 
 TOO_LARGE = 1e38
@@ -127,26 +126,6 @@ def test_callbacks_are_told_of_the_end_of_a_diverged_run() -> None:
     assert diary.rounds.count(0) == 4
     assert diary.rounds.count(1) == len(bad.history)
     assert {place: run.diverged for place, run in diary.ended.items()} == {0: None, 1: bad.diverged}
-
-
-class InterruptError(Exception):
-    pass
-
-
-def test_a_resumed_sweep_does_not_train_a_diverged_run_again(tmp_path: Path) -> None:
-    def interrupt(moment: Moment) -> None:
-        if (moment.place, moment.record.round) == (0, 2):
-            raise InterruptError
-
-    grid = {"learning_rate": [0.05, TOO_LARGE]}
-    whole = sweep(wafl.FedAvg(), grid)
-    with pytest.raises(InterruptError):
-        sweep(wafl.FedAvg(), grid, checkpoint=Checkpoint(tmp_path), callbacks=[interrupt])
-    diary = Diary()
-    resumed = sweep(wafl.FedAvg(), grid, checkpoint=Checkpoint(tmp_path), callbacks=[diary])
-    assert 1 not in diary.rounds
-    assert [run.diverged for run in resumed] == [run.diverged for run in whole]
-    assert all(same(one, other) for one, other in zip(resumed, whole, strict=True))
 
 
 def test_a_diverging_run_ends_alone_also_where_failing_clients_are_tolerated() -> None:

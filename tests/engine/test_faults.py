@@ -267,20 +267,6 @@ def test_the_loss_of_a_round_is_the_mean_of_the_clients_that_count() -> None:
     assert run.history[0].participants == tuple(there)
 
 
-def test_when_only_clients_of_weight_zero_reply_the_model_stays_as_it_is() -> None:
-    """AFL's weights may end on a single client: if it drops out, no client that counts is left."""
-    lonely = 0
-    for seed in range(8):
-        weights: list[list[float]] = []
-        run = fit(wafl.AFL(weights_step=10.0), ALL, faults=Faults(dropout=0.4, seed=seed), tolerance=LENIENT,
-            on_round=lambda place, record, state, seen=weights: seen.append(state.client_weights.tolist()),
-        )  # fmt: skip
-        before = [[1.0] * len(SIZES), *weights]
-        lonely += sum(not any(before[record.round][client] for client in record.participants) for record in run.history)
-        assert all(bool(torch.isfinite(value).all()) for value in run.params.values())
-    assert lonely > 0, "it happens here"
-
-
 def test_a_learned_gamma_follows_only_the_clients_that_count() -> None:
     """The reply of a client that is left out says nothing about the radius."""
     run = fit(wafl.WAFL(radius=0.5), rounds=2, faults=Faults(nan=0.3, seed=1), tolerance=LENIENT)

@@ -198,28 +198,6 @@ def test_the_seed_and_redraw_determine_which_clients_are_attacked(digits, run):
 
 
 @pytest.mark.parametrize(
-    "shift",
-    [
-        shifts.rotation(severity=0),
-        shifts.gaussian_noise(severity=0),
-        shifts.blur(severity=0),
-        shifts.affine(severity=0),
-        shifts.label_shift(severity=0),
-        shifts.inversion(severity=0, bounds=(0.0, 1.0)),
-        wafl.PGD(epsilon=0.0),
-        wafl.WassersteinShift(radius=0.0),
-    ],
-    ids=repr,
-)
-def test_an_attack_of_size_zero_gives_the_clean_score(digits, run, shift):
-    clean, score = wafl.evaluate(run, digits), wafl.evaluate(run, digits, attack=shift)
-    assert all(client.attacked for client in score.per_client)
-    for one, other in zip(clean.per_client, score.per_client, strict=True):
-        assert other.accuracy == pytest.approx(one.accuracy, abs=1e-12)
-        assert other.loss == pytest.approx(one.loss, rel=1e-6)
-
-
-@pytest.mark.parametrize(
     "attack", [None, wafl.PGD(epsilon=0.1, steps=4), wafl.WassersteinShift(radius=0.3)], ids=["clean", "pgd", "shift"]
 )
 def test_bytes_and_floats_score_the_same(digits, run, attack):

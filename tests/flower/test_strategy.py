@@ -209,27 +209,6 @@ def test_a_whole_run_matches_the_engine(method: dict[str, Any]) -> None:
         assert (strategy.gamma, strategy.radius) == (found, 0.4), "more rounds go on with the whole ball"
 
 
-def test_the_strategys_options_reach_clients_unchanged() -> None:
-    options = {"gamma": 0.25, "norm": math.inf, "steps": 3, "tolerance": 0.0, "restarts": 2, "bounds": (0, 1)}
-    config = message_for(linear(), **options).content.config_records["config"]
-    there = ConfigRecord.inflate(config.deflate())
-    assert all(isinstance(value, int | float) for value in there.values())
-    told = {name: value for name, value in there.items() if name.startswith("wafl-")}
-    assert told == {
-        "wafl-gamma": 0.25,
-        "wafl-norm": math.inf,
-        "wafl-power": 2,
-        "wafl-label_cost": math.inf,
-        "wafl-steps": 3,
-        "wafl-tolerance": 0.0,
-        "wafl-restarts": 2,
-        "wafl-strict": False,
-        "wafl-low": 0.0,
-        "wafl-high": 1.0,
-    }
-    assert there["server-round"] == 1
-
-
 def test_the_strategys_docstring_lists_every_option_of_its_own_and_of_fedavg() -> None:
     listed = re.findall(r"^    (\w+): ", inspect.getdoc(WAFL) or "", re.MULTILINE)
     assert listed == [

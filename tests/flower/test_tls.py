@@ -62,17 +62,6 @@ def test_a_nodes_files_are_a_matching_p384_key_pair(tmp_path: Path):
     assert publics[0] != publics[1]
 
 
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_ssh_keygen_derives_the_same_public_key(tmp_path: Path):
-    made = make_certificates(tmp_path / "c", nodes=["a"])
-    derived = subprocess.run(
-        ["ssh-keygen", "-y", "-f", made.node_key("a")], check=True, capture_output=True, text=True, timeout=30
-    ).stdout
-    kind, public = made.node_pub("a").read_text().split()[:2]
-    assert kind == "ecdsa-sha2-nistp384"
-    assert derived.split()[:2] == [kind, public]
-
-
 def test_private_files_are_readable_by_their_owner_only(tmp_path: Path):
     made = make_certificates(tmp_path / "deep" / "c", nodes=["a"])
     for private in (made.ca_key, made.server_key, made.node_key("a")):

@@ -12,8 +12,7 @@ from torch import nn
 
 from tests.oracles import objective as oracles
 from wafl import FGSM, PGD
-from wafl.base.random import Key
-from wafl.objectives import ObjectiveState, ProjectedAscent, fgsm, pgm
+from wafl.objectives import ProjectedAscent, fgsm, pgm
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 
@@ -145,33 +144,6 @@ def test_a_zero_gradient_moves_nothing(norm):
         assert np.array_equal(attack(model, x, [0, 1]), x)
     moved = PGD(0.3, norm=norm, random_start=True)(model, x, [0, 1])
     assert bool(torch.isfinite(moved).all())
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("random_start", [False, True])
-def test_no_example_depends_on_its_neighbors(norm, random_start):
-    """Each lane has its own model, epsilon and key; a lane may be padded to the longest of its cohort."""
-    task = make_task(network(0)[0])
-    draw = torch.Generator().manual_seed(1)
-    params = torch.randn(3, task.num_params, generator=draw, dtype=torch.float64)
-    x = torch.rand(3, 5, 6, generator=draw, dtype=torch.float64)
-    y = torch.randint(3, (3, 5), generator=draw)
-    epsilon = torch.tensor([0.1, 0.5, 2.0]).double()
-    key = torch.tensor([4, 7, 1])
-    objective = pgm(epsilon=1.0, steps=5, norm=norm, random_start=random_start)
-
-    def run(lanes, count):
-        scalars = {"epsilon": epsilon[lanes], "step_size": epsilon[lanes] / 3}
-        state = ObjectiveState(scalars, Key(*4 * (key[lanes],)))
-        return objective(Problem(task, params[lanes]), x[lanes, :count], y[lanes, :count], state)
-
-    together = run([0, 1, 2], 5)
-    for lanes, count in (([0, 1, 2], 2), ([1], 5), ([2], 1), ([2, 0], 3)):
-        alone = run(lanes, count)
-        for name in ("x_adv", "value", "cost"):
-            torch.testing.assert_close(
-                getattr(alone, name), getattr(together, name)[lanes, :count], rtol=1e-12, atol=1e-12
-            )
 
 
 def test_value_and_cost_are_those_of_the_moved_example():

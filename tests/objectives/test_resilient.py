@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ import wafl
 from tests.objectives.test_penalties import MODELS, by_autograd, drawn
 from wafl.objectives import Wasserstein, resilient
 from wafl.objectives.ball.resilient import best_explained
-from wafl.objectives.surrogate import move_one_lane, single_lane
 
 BALL = {"gamma": 3.0, "steps": 50, "tolerance": 0.0, "bounds": None}
 
@@ -73,31 +70,6 @@ def test_at_a_layer_examples_are_weighed_once() -> None:
     value, _ = best_explained(plain.value, state.weight, torch.full((2, 1), 0.5, dtype=torch.float64))
     torch.testing.assert_close(move.value[:, :1], value)
     assert torch.isfinite(move.descent(problem, state.weight)).all()
-
-
-def spoiled(clients: wafl.Federation, share: float, seed: int) -> tuple[wafl.Federation, Tensor]:
-    """The clients, this share of whose training examples are bright noise with any label; and which."""
-    generator, train = torch.Generator().manual_seed(seed), clients.train
-    rows = torch.randperm(len(train.y), generator=generator)[: round(share * len(train.y))]
-    raw, y = train.raw[:].clone(), train.y.clone()
-    raw[rows] = torch.randint(128, raw[rows].shape, generator=generator, dtype=raw.dtype)
-    y[rows] = torch.randint(10, (len(rows),), generator=generator)
-    return replace(clients, train=replace(train, raw=raw, y=y)), rows
-
-
-def test_planted_outliers_lose_weight_and_a_supremum_would_give_them_more() -> None:
-    clients = wafl.load_dataset("digits").partition(num_clients=5, iid=True, preprocess="zscore", seed=0)
-    garbage, rows = spoiled(clients, 0.05, 1)
-    method = wafl.ResilientWAFL(gamma=0.5, temperature=4.0)
-    run = wafl.fit(
-        wafl.models.mlr(clients), garbage, method, rounds=5, local_epochs=1, batch_size=32, learning_rate=0.02
-    )
-    problem, x, y = single_lane(run, garbage.train.x, garbage.train.y)
-    robust = move_one_lane(Wasserstein(gamma=0.5, bounds=None), problem, x, y).value
-    share = torch.ones_like(robust)
-    factor, opposite = (best_explained(sign * robust, share, torch.tensor([[4.0]]))[1][0] for sign in (1.0, -1.0))
-    assert float(factor[rows].mean()) < 0.2
-    assert float(opposite[rows].mean()) > 5.0, "the sign of a supremum over the weights"
 
 
 def test_without_a_temperature_the_error_names_the_method_to_use() -> None:

@@ -52,19 +52,6 @@ def test_the_trimmed_mean_leaves_out_the_same_weight_at_both_ends(drawn: Any) ->
             assert found == pytest.approx(robust.trimmed_mean(rows, each, cut), abs=1e-12)
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.4, 1.0])
-def test_the_masked_mean_moves_a_parameter_as_far_as_the_clients_agree(threshold: float, drawn: Any) -> None:
-    start, rows, weights = drawn
-    wanted = []
-    for column, begin in enumerate(start):
-        moves = [row[column] - begin for row in rows]
-        shares = [weight / sum(weights) for weight in weights]
-        agreement = abs(sum(share * ((move > 0) - (move < 0)) for share, move in zip(shares, moves, strict=True)))
-        mean = sum(share * move for share, move in zip(shares, moves, strict=True))
-        wanted.append(begin + (1.0 if agreement >= threshold else agreement) * mean)
-    assert aggregate(servers.masked(threshold), start, rows, weights) == pytest.approx(wanted, abs=1e-12)
-
-
 @pytest.mark.parametrize("liars", [0, 1, 2])
 def test_krum_and_multi_krum_choose_the_models_nearest_to_most_others(liars: int, drawn: Any) -> None:
     start, rows, weights = drawn
