@@ -187,7 +187,8 @@ def test_a_study_whose_every_run_diverged_is_an_error_after_its_results_are_writ
     shown = invoke("resume", path)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
     assert shown.stderr.startswith("Error: every run diverged; hopeless, seed 1: round 1, client")
-    assert shown.stdout.count("Diverged: hopeless, seed ") == 4
+    again = invoke("run", write(source, methods=methods), "--output", tmp_path, "--name", "again")
+    assert (again.exit_code, again.stdout.count("Diverged: hopeless, seed ")) == (2, 4)
     assert "every run in" in invoke("evaluate", path).stderr
     assert f"{4 * len(methods)} runs diverged" in invoke("runs", tmp_path).stdout
 
