@@ -336,16 +336,19 @@ def test_an_experiment_arrives_unchanged(seed: int) -> None:
     assert found.engine == "flower"
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_every_key_of_a_file_arrives_unchanged(table: Table) -> None:
-    """The first and the last of the values that the reader accepts there."""
-    for key, schema in table.keys.items():
-        accepted: list[Experiment] = []
-        for value in tried(schema):
-            with suppress(ConfigError):
-                accepted.append(parse_experiment(table.holding(**{key: value}), "here"))
-        for experiment in (*accepted[:1], *accepted[-1:]):
-            assert meaning(told(experiment)) == meaning(experiment), key
+def accepted(table: Table, key: str) -> list[Experiment]:
+    """An experiment with the last of the values to try that the reader accepts there: lists come late."""
+    for value in reversed(tried(table.keys[key])):
+        with suppress(ConfigError):
+            return [parse_experiment(table.holding(**{key: value}), "here")]
+    return []
+
+
+def test_every_key_of_a_file_arrives_unchanged() -> None:
+    for table in TABLES.values():
+        for key in table.keys:
+            for experiment in accepted(table, key):
+                assert meaning(told(experiment)) == meaning(experiment), key
 
 
 def test_an_option_whose_name_cannot_be_an_argument_is_refused() -> None:
