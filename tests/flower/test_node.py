@@ -337,8 +337,8 @@ def test_an_experiment_arrives_unchanged(seed: int) -> None:
 
 
 def accepted(table: Table, key: str) -> list[Experiment]:
-    """An experiment with the last of the values to try that the reader accepts there: lists come late."""
-    for value in reversed(tried(table.keys[key])):
+    """An experiment with the first of the values to try that the reader accepts there."""
+    for value in tried(table.keys[key]):
         with suppress(ConfigError):
             return [parse_experiment(table.holding(**{key: value}), "here")]
     return []
