@@ -49,8 +49,7 @@ deployment: .venv/installed-dev
 test-data: .venv/installed-dev
 	WAFL_DATA="$${WAFL_DATA:-../shared/data}" $(BIN)/pytest -m data tests/data -rs
 
-# Kill runs, flip bytes, fill the disk, let clients fail, set links, change data, train 100,000 rounds: prints how often, and
-# what was lost.
+# Kill runs, flip bytes, fill the disk, train 100,000 rounds: prints how often, and what was lost.
 test-faults: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
 

@@ -18,9 +18,7 @@ import torch
 
 import wafl
 from wafl.config.read import parse_experiment
-from wafl.report import Page, write_page
 from wafl.studies.pages.live import Server
-from wafl.studies.pages.shown import show_study
 from wafl.studies.study import Study
 
 EVIL = "<script>document.title='hacked'</script>"
@@ -82,6 +80,15 @@ def opened(chromium: Any, url: str, **options: Any) -> tuple[Any, list[str]]:
     return page, wrong
 
 
+@pytest.fixture
+def page(chromium: Any, report: Path) -> Generator[Any, None, None]:
+    """The report from disk, on which nothing may go wrong."""
+    opened_page, wrong = opened(chromium, report.as_uri())
+    yield opened_page
+    assert wrong == []
+    opened_page.close()
+
+
 def wait_until(page: Any, expression: str, seconds: float = 30.0) -> None:
     """Poll from here: the page's own policy lets no text become code."""
     end = time.monotonic() + seconds
@@ -90,8 +97,7 @@ def wait_until(page: Any, expression: str, seconds: float = 30.0) -> None:
         page.wait_for_timeout(100)
 
 
-def test_a_page_from_disk_draws_every_chart_and_asks_nobody(chromium: Any, report: Path) -> None:
-    page, wrong = opened(chromium, report.as_uri())
+def test_a_page_from_disk_draws_every_chart_and_asks_nobody(page: Any) -> None:
     shown = page.locator(".chart:visible")
     assert shown.count() > 6
     for place in range(shown.count()):
@@ -99,14 +105,11 @@ def test_a_page_from_disk_draws_every_chart_and_asks_nobody(chromium: Any, repor
         assert page.evaluate("box => box.querySelector('.plot').data.length > 0", shown.nth(place).element_handle())
     entries = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
     assert [name for name in entries if not name.startswith(("data:", "blob:"))] == []
-    assert wrong == []
     assert page.title() == "WAFL report", "a name became a script"
     assert page.locator("b:text('dark')").count() == 0
-    page.close()
 
 
-def test_tables_sort_by_every_column_with_the_keyboard(chromium: Any, report: Path) -> None:
-    page, wrong = opened(chromium, report.as_uri())
+def test_tables_sort_by_every_column_with_the_keyboard(page: Any) -> None:
     table = page.locator("table").first
 
     def column(place: int) -> list[str]:
@@ -123,12 +126,9 @@ def test_tables_sort_by_every_column_with_the_keyboard(chromium: Any, report: Pa
     page.keyboard.press("Enter")
     rising = [float(value) for value in column(2)]
     assert rising == sorted(rising)
-    assert wrong == []
-    page.close()
 
 
-def test_the_slider_moves_numbers_images_and_the_line_in_the_chart(chromium: Any, report: Path) -> None:
-    page, wrong = opened(chromium, report.as_uri())
+def test_the_slider_moves_numbers_images_and_the_line_in_the_chart(page: Any) -> None:
     walk = page.locator(".walk:visible")
     slider = walk.locator("input[type=range]")
     slider.focus()
@@ -150,12 +150,9 @@ def test_the_slider_moves_numbers_images_and_the_line_in_the_chart(chromium: Any
     page.locator(".walks select").select_option(index=1)
     assert page.locator(".walk:visible").count() == 1
     assert seen()[0] != last[0] or page.locator(".walks select").input_value() == "1"
-    assert wrong == []
-    page.close()
 
 
-def test_legends_views_theme_and_copy_work(chromium: Any, report: Path) -> None:
-    page, wrong = opened(chromium, report.as_uri())
+def test_legends_views_theme_and_copy_work(page: Any) -> None:
     chart = page.locator(".figure .chart:visible").first
     button = chart.locator(".legend button").first
     button.focus()
@@ -177,8 +174,6 @@ def test_legends_views_theme_and_copy_work(chromium: Any, report: Path) -> None:
     copy = page.locator(".copy:visible").first
     copy.click()
     wait_until(page, "[...document.querySelectorAll('.copy')].some(each => each.textContent === 'Copied')")
-    assert wrong == []
-    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -195,8 +190,7 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(chromium: Any, report
     page.close()
 
 
-def test_the_keyboard_reaches_everything_that_can_be_used(chromium: Any, report: Path) -> None:
-    page, _ = opened(chromium, report.as_uri())
+def test_the_keyboard_reaches_everything_that_can_be_used(page: Any) -> None:
     seen: set[str] = set()
     for _ in range(400):
         page.keyboard.press("Tab")
@@ -209,7 +203,6 @@ def test_the_keyboard_reaches_everything_that_can_be_used(chromium: Any, report:
     text = " ".join(sorted(seen))
     for wanted in ("skip", "theme", "range", "radio", "select-one", "SUMMARY", "scroll"):
         assert wanted in text, f"Tab does not reach {wanted}"
-    page.close()
 
 
 def test_the_live_page_moves_as_a_run_proceeds(chromium: Any, tmp_path: Path) -> None:
@@ -267,18 +260,7 @@ def test_a_page_of_a_hundred_studies_opens(chromium: Any, tmp_path: Path) -> Non
         server.shutdown()
 
 
-def test_a_page_of_a_study_prints(chromium: Any, report: Path, tmp_path: Path) -> None:
-    page, _ = opened(chromium, report.as_uri())
+def test_a_page_of_a_study_prints(page: Any, tmp_path: Path) -> None:
     data = page.pdf(path=str(tmp_path / "page.pdf"))
     assert data.startswith(b"%PDF")
     assert len(data) > 20_000
-    page.close()
-
-
-def test_an_empty_study_is_a_page_too(chromium: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("")
-    (tmp_path / "about.json").write_text("{}")
-    page, wrong = opened(chromium, write_page(Page("empty", [show_study(tmp_path)]), tmp_path / "page.html").as_uri())
-    assert page.locator("h3").all_inner_texts() == ["Left out", "Setup"]
-    assert wrong == []
-    page.close()

@@ -1,4 +1,4 @@
-"""Parts that a user writes work like the built-in ones: in sweeps, with checkpoints, and in an experiment file."""
+"""Parts that a user writes work like the built-in ones, in sweeps and with checkpoints."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from torch import Tensor
 import wafl
 from tests.oracles import reference
 from tests.test_documents import python_blocks
-from wafl.base.errors import CheckpointError, ConfigError
-from wafl.config.read import read_experiment
 from wafl.engine.cost import check_cost
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.engine.spec import Spec
@@ -25,9 +23,7 @@ from wafl.objectives import Move, Objective, ObjectiveState
 from wafl.objectives.base import lane_scalar
 from wafl.parts.messages import Replies
 from wafl.parts.schedule import Schedule
-from wafl.results.run import load_run
 from wafl.servers import Server
-from wafl.studies.study import Study
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.weights import ClientWeights, Cohort, LossQuery, Round
@@ -349,143 +345,7 @@ def test_a_server_learning_rate_is_shorthand_for_a_server(clients: wafl.Federati
     assert not equal(short, wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE))
 
 
-def test_a_server_and_a_server_learning_rate_together_are_refused(clients: wafl.Federation) -> None:
-    with pytest.raises(ValueError, match=r"server_learning_rate=0.5 and server=.* are both given: .* leave one"):
-        wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAdam(), server_learning_rate=0.5, **SCHEDULE)
-
-
-def test_fedprox_without_a_pull_is_fedavg_to_the_bit(clients: wafl.Federation) -> None:
-    model = wafl.models.mlr(clients)
-    assert equal(
-        wafl.fit(model, clients, wafl.FedProx(mu=0.0), **SCHEDULE), wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)
-    )
-
-
 def test_a_clip_norm_that_nothing_reaches_changes_no_bit(clients: wafl.Federation) -> None:
     model = wafl.models.mlr(clients)
     plain = wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)
     assert equal(wafl.fit(model, clients, wafl.FedAvg(), clip_norm=1e6, **SCHEDULE), plain)
-
-
-MODULE = """
-import wafl
-from tests.test_extending import Everyone, Greedy, Inertia, Nudge, SignSGD
-
-
-def nudge(gamma=0.1, sign=False):
-    return wafl.Method("Nudge", Nudge(gamma, sign), wafl.weights.by_examples())
-
-
-everyone, greedy, inertia, sign_sgd = Everyone, Greedy, Inertia, SignSGD
-number = 3
-
-
-def nothing():
-    return None
-"""
-EXPERIMENT = """
-name = "own"
-seeds = [0, 1]
-[data]
-num_clients = 6
-labels_per_client = 3
-[schedule]
-rounds = 2
-cohort = 3
-local_steps = 2
-learning_rate = 0.1
-[[methods]]
-method = "own_parts:nudge"
-options = { gamma = [0.1, 0.4], sign = true }
-[[methods]]
-method = "WAFL"
-gamma = 1.0
-client_weights = "own_parts:greedy"
-server = { kind = "own_parts:inertia", options = { keep = 0.25 } }
-local = { kind = "own_parts:sign_sgd" }
-[[methods]]
-method = "FedAdam"
-rate = [0.01, 0.1]
-[attack]
-kind = "none"
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own_parts.py").write_text(MODULE)
-    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
-    return tmp_path
-
-
-def test_an_experiment_file_can_name_your_own_methods_and_parts(folder: Path) -> None:
-    experiment = read_experiment(folder / "experiment.toml")
-    study = Study.create(experiment, folder / "study", folder)
-    results = study.run()
-    assert results["done"] == ["nudge", "wafl", "fedadam"]
-    clients = wafl.load_dataset("digits").partition(num_clients=6, labels_per_client=3, seed=0)
-    schedule = {**SCHEDULE, "rounds": 2, "batch_size": 64}
-    wanted = {
-        "nudge-gamma=0.1": wafl.Method("Nudge", Nudge(0.1, True), wafl.weights.by_examples()),
-        "nudge-gamma=0.4": wafl.Method("Nudge", Nudge(0.4, True), wafl.weights.by_examples()),
-        "wafl": wafl.WAFL(gamma=1.0, client_weights=Greedy(), server=Inertia(0.25), local=SignSGD()),
-        "fedadam-rate=0.1": wafl.FedAdam(rate=0.1),
-    }
-    for name, method in wanted.items():
-        saved = load_run(folder / "study" / name)
-        assert equal(saved, wafl.fit(wafl.models.mlr(clients), clients, method, **schedule)), name
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("methods.0.method=own_parts:missing", "own_parts:missing' cannot be imported"),
-        ("methods.0.method=own_parts:nothing", "unexpected keyword argument 'gamma'"),
-        ("methods.0.method=own_parts:number", "is not a function"),
-        ("methods.wafl.server={kind='adm'}", "server"),
-        ("methods.wafl.server={kind='adam', rate=0}", "rate"),
-        ("methods.wafl.server={kind='adam', speed=1}", "speed"),
-        ("methods.wafl.local={kind='prox', mu=-1.0}", "mu"),
-        ("methods.wafl.client_weights=own_parts:number", "is not a function"),
-        ("methods.wafl.client_weights=unifrm", "client_weights"),
-        ("methods.fedadam.server={kind='sgd'}", "server"),
-    ],
-)
-def test_a_wrong_part_in_an_experiment_file_is_an_error_before_any_work(
-    folder: Path, change: str, message: str
-) -> None:
-    with pytest.raises((ConfigError, ValueError, TypeError), match=message):
-        Study.create(read_experiment(folder / "experiment.toml", [change]), folder / "study", folder)
-    assert not (folder / "study").exists()
-
-
-class Steady(ClientWeights):
-    """A rule that is a plain class, not a dataclass."""
-
-    def __init__(self, last: float) -> None:
-        self.last = last
-
-    def initial(self, num_examples: Sequence[int]) -> Tensor:
-        weights = torch.ones(len(num_examples), dtype=torch.float64)
-        weights[-1] = self.last
-        return weights / weights.sum()
-
-    def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        return self.initial(num_examples)
-
-
-def test_a_part_that_is_a_plain_class_resumes_by_its_values_and_not_by_its_address(
-    clients: wafl.Federation, tmp_path: Path
-) -> None:
-    def interrupt(moment: Any) -> None:
-        if moment.record.round == 2:
-            raise InterruptError
-
-    def train(last: float, **options: Any) -> wafl.Run:
-        return wafl.fit(wafl.models.mlr(clients), clients, own(client_weights=Steady(last)), **SCHEDULE, **options)
-
-    with pytest.raises(InterruptError):
-        train(2.0, callbacks=[interrupt], checkpoint=Checkpoint(tmp_path))
-    with pytest.raises(CheckpointError, match="it belongs to another training"):
-        train(3.0, checkpoint=Checkpoint(tmp_path))
-    assert equal(train(2.0, checkpoint=Checkpoint(tmp_path)), train(2.0))

@@ -19,8 +19,7 @@ from wafl.results.history import History
 SCHEDULE: dict[str, Any] = {"rounds": 6, "cohort": 3, "local_steps": 2, "batch_size": 4, "learning_rate": 0.2}
 
 
-@pytest.fixture(scope="module")
-def clients() -> wafl.Federation:
+def make_clients() -> wafl.Federation:
     """Five clients whose three classes can mostly be told apart."""
     rng = np.random.default_rng(0)
     labels = [np.arange(n) % 3 for n in (32, 48, 28, 36, 24)]
@@ -28,16 +27,19 @@ def clients() -> wafl.Federation:
     return wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0))
 
 
-def fit(clients: wafl.Federation, *callbacks: Any, method: wafl.Method | None = None, **changes: Any) -> wafl.Run:
+CLIENTS = make_clients()
+
+
+def fit(
+    *callbacks: Any, clients: wafl.Federation = CLIENTS, method: wafl.Method | None = None, **changes: Any
+) -> wafl.Run:
     model = wafl.models.mlr(clients)
     return wafl.fit(model, clients, method or wafl.WAFL(gamma=1.0), callbacks=callbacks, **{**SCHEDULE, **changes})
 
 
-def sweep(
-    clients: wafl.Federation, *callbacks: Any, grid: dict[str, list[Any]] | None = None, **changes: Any
-) -> list[wafl.Run]:
-    grid, model = grid or {"gamma": [1.0, 4.0], "seed": [0, 1]}, wafl.models.mlr(clients)
-    return wafl.sweep(model, clients, wafl.WAFL(), grid, callbacks=callbacks, **{**SCHEDULE, **changes})
+def sweep(*callbacks: Any, grid: dict[str, list[Any]] | None = None, **changes: Any) -> list[wafl.Run]:
+    grid, model = grid or {"gamma": [1.0, 4.0], "seed": [0, 1]}, wafl.models.mlr(CLIENTS)
+    return wafl.sweep(model, CLIENTS, wafl.WAFL(), grid, callbacks=callbacks, **{**SCHEDULE, **changes})
 
 
 def assert_same(one: wafl.Run, other: wafl.Run) -> None:
@@ -76,17 +78,19 @@ class Given(Callback):
 # -- What callbacks are told ----------------------------------------------------------------------------------
 
 
-def test_a_function_and_a_callback_are_told_of_every_round_of_every_run(clients: wafl.Federation) -> None:
+def test_a_function_and_a_callback_are_told_of_every_round_of_every_run() -> None:
     told: list[tuple[int, int]] = []
     diary = Diary()
-    sweep(clients, lambda moment: told.append((moment.place, moment.record.round)), diary)
+    names: list[str] = []
+    sweep(lambda moment: told.append((moment.place, moment.record.round)), diary, lambda m: names.append(m.name))
     expected = [(place, number) for number in range(6) for place in range(4)]
     assert told == diary.rounds == expected
+    assert names[-1] == "WAFL (gamma=4.0, seed=1)"
 
 
-def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned(clients: wafl.Federation) -> None:
+def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned() -> None:
     diary = Diary()
-    runs = sweep(clients, diary, grid={"gamma": [1.0, 2.0], "batch_size": [2, 4]})
+    runs = sweep(diary, grid={"gamma": [1.0, 2.0], "batch_size": [2, 4]})
     assert Counter(place for place, _ in diary.ends) == {0: 1, 1: 1, 2: 1, 3: 1}
     for place, run in diary.ends:
         assert all(torch.equal(value, runs[place].params[name]) for name, value in run.params.items())
@@ -94,79 +98,58 @@ def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned(clien
         assert run.settings == runs[place].settings
 
 
-def test_a_moment_is_the_run_at_the_end_of_its_round(clients: wafl.Federation) -> None:
-    seen: list[tuple[str, int, dict[str, Any]]] = []
-
-    def look(moment: Moment) -> None:
-        params = {name: value.clone() for name, value in moment.run.params.items()}
-        assert moment.run is moment.run
-        seen.append((moment.name, len(moment.history), params))
-
-    fit(clients, look)
-    assert [(name, before) for name, before, _ in seen] == [("WAFL", number) for number in range(6)]
-    for number, (_, _, params) in enumerate(seen):
-        shorter = fit(clients, rounds=number + 1)
-        assert all(torch.equal(value, params[name]) for name, value in shorter.params.items())
-    sweep(clients, lambda moment: seen.append((moment.name, 0, {})), rounds=1)
-    assert seen[-1][0] == "WAFL (gamma=4.0, seed=1)"
-
-
-def test_a_run_kept_from_a_moment_is_as_if_training_had_ended_there(clients: wafl.Federation) -> None:
+def test_a_run_kept_from_a_moment_is_as_if_training_had_ended_there() -> None:
     """So is its history: it has all rounds up to this one and no later ones, even if the run is asked for later."""
     kept: list[wafl.Run] = []
     moments: list[Moment] = []
-    fit(clients, Given(5.0, 6.0), lambda moment: kept.append(moment.run), rounds=3)
-    fit(clients, Given(5.0, 6.0), moments.append, rounds=3)
+    before: list[int] = []
+    count = lambda moment: before.append(len(moment.history))  # noqa: E731
+    fit(Given(5.0, 6.0), lambda moment: kept.append(moment.run), count, rounds=3)
+    fit(Given(5.0, 6.0), moments.append, rounds=3)
+    assert before == [0, 1, 2]
     for number, runs in enumerate(zip(kept, [moment.run for moment in moments], strict=True)):
-        shorter = fit(clients, Given(5.0, 6.0), rounds=number + 1)
+        shorter = fit(Given(5.0, 6.0), rounds=number + 1)
         for run in runs:
             assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
             for column in ("round", "loss", "cohort", "metrics"):
                 assert run.history.column(column) == shorter.history.column(column)
 
 
-def test_callbacks_are_called_in_order_and_see_what_earlier_ones_added(clients: wafl.Federation) -> None:
+def test_callbacks_are_called_in_order_and_see_what_earlier_ones_added() -> None:
     seen: list[dict[str, float]] = []
-    run = fit(clients, Given(1.0, 2.0, 3.0), lambda moment: seen.append(dict(moment.metrics)), rounds=3)
+    run = fit(Given(1.0, 2.0, 3.0), lambda moment: seen.append(dict(moment.metrics)), rounds=3)
     assert seen == [{"given": 1.0}, {"given": 2.0}, {"given": 3.0}]
     assert run.history.column("metrics") == seen
 
 
-def test_callbacks_that_only_watch_change_no_bit(clients: wafl.Federation) -> None:
-    plain = fit(clients)
-    watched = fit(clients, Diary(), EvaluateEvery(clients, 1), EarlyStopping(patience=100), lambda moment: moment.run)
+def test_callbacks_that_only_watch_change_no_bit() -> None:
+    plain = fit()
+    watched = fit(Diary(), EvaluateEvery(CLIENTS, 1), EarlyStopping(patience=100), lambda moment: moment.run)
     assert all(torch.equal(value, watched.params[name]) for name, value in plain.params.items())
     assert plain.history.column("loss") == watched.history.column("loss")
 
 
-def test_an_error_in_a_callback_is_not_swallowed(clients: wafl.Federation) -> None:
+def test_an_error_in_a_callback_is_not_swallowed() -> None:
     def fails(moment: Moment) -> None:
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        fit(clients, fails)
+        fit(fails)
 
 
-@pytest.mark.parametrize("bad", ["log", 3, None, {"loss": 1.0}, [print]], ids=repr)
-def test_what_is_not_a_callback_is_refused_before_any_work(clients: wafl.Federation, bad: Any) -> None:
+@pytest.mark.parametrize("bad", ["log", 3, None, {"loss": 1.0}, [print], EarlyStopping, Diary], ids=repr)
+def test_what_is_not_a_callback_is_refused_before_any_work(bad: Any) -> None:
     diary = Diary()
     with pytest.raises(TypeError, match=r"is not a callback: use a wafl.callbacks.Callback or a function of a moment"):
-        fit(clients, diary, bad)
+        fit(diary, bad)
     assert diary.rounds == []
-
-
-@pytest.mark.parametrize("kind", [EarlyStopping, Diary])
-def test_a_class_in_place_of_a_callback_is_refused(clients: wafl.Federation, kind: type[Callback]) -> None:
-    """It would be called with each moment, and do nothing."""
-    with pytest.raises(TypeError, match="callback"):
-        fit(clients, kind)
 
 
 # -- Metrics --------------------------------------------------------------------------------------------------
 
 
-def test_metrics_are_kept_in_the_history_and_in_json(tmp_path: Path, clients: wafl.Federation) -> None:
-    run = fit(clients, Given(0.1, 1 / 3, 5), rounds=4)
+def test_metrics_are_kept_in_the_history_and_in_json(tmp_path: Path) -> None:
+    run = fit(Given(0.1, 1 / 3, 5), rounds=4)
     expected = [{"given": 0.1}, {"given": 1 / 3}, {"given": 5}, {}]
     assert run.history.column("metrics") == expected
     rows = json.loads(json.dumps(run.history.to_json()))
@@ -178,17 +161,15 @@ def test_metrics_are_kept_in_the_history_and_in_json(tmp_path: Path, clients: wa
 
 
 @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(2), torch.tensor(0.5)], ids=["float32", "int64", "tensor"])
-def test_a_metric_of_another_librarys_number_type_is_kept_as_a_number(
-    tmp_path: Path, clients: wafl.Federation, value: Any
-) -> None:
+def test_a_metric_of_another_librarys_number_type_is_kept_as_a_number(tmp_path: Path, value: Any) -> None:
     """Otherwise the first checkpoint fails, and everything trained so far is lost."""
-    run = fit(clients, lambda moment: moment.metrics.update(mine=value), checkpoint=Checkpoint(tmp_path / "checkpoint"))
+    run = fit(lambda moment: moment.metrics.update(mine=value), checkpoint=Checkpoint(tmp_path / "checkpoint"))
     run.save(tmp_path / "run")
     assert [row["mine"] for row in run.history.column("metrics")] == [float(value)] * 6
     assert list(wafl.load_run(tmp_path / "run").history) == list(run.history)
 
 
-def test_the_values_of_a_metric_come_from_the_rounds_that_have_it(clients: wafl.Federation) -> None:
+def test_the_values_of_a_metric_come_from_the_rounds_that_have_it() -> None:
     found: list[list[float]] = []
     losses: list[list[float]] = []
 
@@ -199,7 +180,7 @@ def test_the_values_of_a_metric_come_from_the_rounds_that_have_it(clients: wafl.
         losses.append(moment.values("loss"))
         assert moment.values("nothing") == []
 
-    run = fit(clients, look)
+    run = fit(look)
     assert found == [[], [1.0], [1.0], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0, 5.0]]
     assert losses == [run.history.column("loss")[: number + 1] for number in range(6)]
 
@@ -207,13 +188,13 @@ def test_the_values_of_a_metric_come_from_the_rounds_that_have_it(clients: wafl.
 # -- Stopping -------------------------------------------------------------------------------------------------
 
 
-def test_stop_ends_a_run_after_the_current_round(clients: wafl.Federation) -> None:
+def test_stop_ends_a_run_after_the_current_round() -> None:
     def stop(moment: Moment) -> None:
         if moment.record.round == 2:
             moment.stop("enough")
 
-    run = fit(clients, stop)
-    shorter = fit(clients, rounds=3)
+    run = fit(stop)
+    shorter = fit(rounds=3)
     assert len(run.history) == 3
     assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
 
@@ -223,19 +204,19 @@ def test_stop_ends_a_run_after_the_current_round(clients: wafl.Federation) -> No
 )
 @pytest.mark.parametrize("stopped", [(0,), (1, 2), (0, 1, 2)])
 def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
-    clients: wafl.Federation, method: wafl.Method, stopped: tuple[int, ...]
+    method: wafl.Method, stopped: tuple[int, ...]
 ) -> None:
     rounds = [2 + place if place in stopped else 6 for place in range(3)]
 
     def stop(moment: Moment) -> None:
         _stop_at(moment, rounds[moment.place])
 
-    model, seeds = wafl.models.mlr(clients), [3, 4, 5]
-    runs = wafl.sweep(model, clients, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)
+    model, seeds = wafl.models.mlr(CLIENTS), [3, 4, 5]
+    runs = wafl.sweep(model, CLIENTS, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)
     for place, (seed, run) in enumerate(zip(seeds, runs, strict=True)):
         assert len(run.history) == rounds[place]
         # A gamma that is learned depends on how many rounds were asked for: the run alone asks for as many.
-        alone = fit(clients, lambda moment, last=rounds[place]: _stop_at(moment, last), method=method, seed=seed)
+        alone = fit(lambda moment, last=rounds[place]: _stop_at(moment, last), method=method, seed=seed)
         assert_same(run, alone)
 
 
@@ -267,28 +248,26 @@ def _stop_at(moment: Moment, rounds: int) -> None:
     ],
 )
 def test_early_stopping_ends_a_run_after_patience_values_without_improvement(
-    clients: wafl.Federation, values: tuple[float, ...], options: dict[str, Any], rounds: int
+    values: tuple[float, ...], options: dict[str, Any], rounds: int
 ) -> None:
-    run = fit(clients, Given(*values), EarlyStopping(metric="given", **options))
+    run = fit(Given(*values), EarlyStopping(metric="given", **options))
     assert run.history.column("metrics") == [{"given": value} for value in values[:rounds]]
 
 
 @pytest.mark.parametrize("metric", ["los", "accuracies", "gamma"])
-def test_early_stopping_on_an_unknown_metric_is_an_error_that_lists_the_known_ones(
-    clients: wafl.Federation, metric: str
-) -> None:
+def test_early_stopping_on_an_unknown_metric_is_an_error_that_lists_the_known_ones(metric: str) -> None:
     with pytest.raises(
         ValueError, match=rf"metric='{metric}' is not a metric of this run: use one of loss, replies, seconds"
     ):
-        fit(clients, EarlyStopping(metric), method=wafl.FedAvg())
+        fit(EarlyStopping(metric), method=wafl.FedAvg())
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "test_loss", "attacked_accuracy", "attacked_loss"])
-def test_early_stopping_waits_for_a_metric_that_not_every_round_has(clients: wafl.Federation, metric: str) -> None:
+def test_early_stopping_waits_for_a_metric_that_not_every_round_has(metric: str) -> None:
     """The first round does not have it yet."""
     attack = wafl.PGD(epsilon=0.1, steps=2) if metric.startswith("attacked") else None
     stopping = EarlyStopping(metric, patience=1, min_delta=100.0)
-    run = fit(clients, EvaluateEvery(clients, 2, attack=attack), stopping)
+    run = fit(EvaluateEvery(CLIENTS, 2, attack=attack), stopping)
     assert len(run.history) == 4, "at its second value"
 
 
@@ -296,19 +275,17 @@ def test_early_stopping_waits_for_a_metric_that_not_every_round_has(clients: waf
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
-def test_evaluation_every_few_rounds_is_that_of_the_run_so_far(clients: wafl.Federation, every: int) -> None:
+def test_evaluation_every_few_rounds_is_that_of_the_run_so_far(every: int) -> None:
     attack = wafl.PGD(epsilon=0.2, steps=3)
-    run = fit(
-        clients, EvaluateEvery(clients, every), EvaluateEvery(clients, every, attack=attack, attacked=0.6, seed=9)
-    )
+    run = fit(EvaluateEvery(CLIENTS, every), EvaluateEvery(CLIENTS, every, attack=attack, attacked=0.6, seed=9))
     for record in run.history:
         if (record.round + 1) % every:
             assert record.metrics == {}
             continue
-        shorter = fit(clients, rounds=record.round + 1)
+        shorter = fit(rounds=record.round + 1)
         clean, moved = (
-            wafl.evaluate(shorter, clients),
-            wafl.evaluate(shorter, clients, attack=attack, attacked=0.6, seed=9),
+            wafl.evaluate(shorter, CLIENTS),
+            wafl.evaluate(shorter, CLIENTS, attack=attack, attacked=0.6, seed=9),
         )
         assert record.metrics == {
             "accuracy": clean.accuracy,
@@ -322,7 +299,7 @@ def test_evaluation_every_few_rounds_is_that_of_the_run_so_far(clients: wafl.Fed
 def test_the_evaluation_of_a_regression_adds_a_loss_and_no_accuracy() -> None:
     rng = np.random.default_rng(1)
     targets = wafl.Federation.from_arrays([(rng.random((8, 3)), rng.random(8)) for _ in range(3)])
-    run = fit(targets, EvaluateEvery(targets, 3), method=wafl.FedAvg(), loss="squared_error")
+    run = fit(EvaluateEvery(targets, 3), clients=targets, method=wafl.FedAvg(), loss="squared_error")
     assert [set(record.metrics) for record in run.history] == [set(), set(), {"test_loss"}] * 2
 
 
@@ -334,9 +311,9 @@ def test_the_evaluation_of_a_regression_adds_a_loss_and_no_accuracy() -> None:
         ({"attack": "pgd"}, "'pgd' is not an attack"),
     ],
 )
-def test_evaluation_refuses_options_out_of_range(clients: wafl.Federation, wrong: dict[str, Any], message: str) -> None:
+def test_evaluation_refuses_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EvaluateEvery(clients, **wrong)
+        EvaluateEvery(CLIENTS, **wrong)
 
 
 def test_evaluation_of_clients_without_test_examples_is_refused_before_any_work() -> None:
@@ -349,15 +326,13 @@ def test_evaluation_of_clients_without_test_examples_is_refused_before_any_work(
 # -- Resuming -------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_is_evaluated_and_stops_where_an_uninterrupted_one_does(
-    tmp_path: Path, clients: wafl.Federation
-) -> None:
+def test_a_resumed_run_is_evaluated_and_stops_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
     """The earlier metrics are in the checkpoint, and early stopping looks at nothing else."""
 
     def watch() -> list[Any]:
-        return [EvaluateEvery(clients, 2), EarlyStopping("test_loss", patience=2, min_delta=0.02)]
+        return [EvaluateEvery(CLIENTS, 2), EarlyStopping("test_loss", patience=2, min_delta=0.02)]
 
-    whole = sweep(clients, *watch(), rounds=40)
+    whole = sweep(*watch(), rounds=40)
     lengths = [len(run.history) for run in whole]
     assert min(lengths) < max(lengths)
     for at in (1, min(lengths) - 1, min(lengths)):
@@ -367,8 +342,8 @@ def test_a_resumed_run_is_evaluated_and_stops_where_an_uninterrupted_one_does(
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            sweep(clients, *watch(), fails, rounds=40, checkpoint=Checkpoint(tmp_path / str(at)))
-        again = sweep(clients, *watch(), rounds=40, checkpoint=Checkpoint(tmp_path / str(at)))
+            sweep(*watch(), fails, rounds=40, checkpoint=Checkpoint(tmp_path / str(at)))
+        again = sweep(*watch(), rounds=40, checkpoint=Checkpoint(tmp_path / str(at)))
         for one, other in zip(whole, again, strict=True):
             assert all(torch.equal(value, other.params[name]) for name, value in one.params.items())
             assert one.history.column("metrics") == other.history.column("metrics")

@@ -13,9 +13,24 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import wafl
 from wafl.cli.main import app
 
+COMMON: dict[str, Any] = {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1}
+BASE: dict[str, Any] = {
+    "seeds": [0, 4],
+    "data": {"num_clients": 5, "labels_per_client": 4},
+    "schedule": COMMON,
+    "attack": {"kind": "none"},
+}
+"""An experiment without methods, and its schedule as a call of the library has it."""
 STARTER = files("wafl.config").joinpath("starter.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def clients() -> wafl.Federation:
+    """The clients of that experiment."""
+    return wafl.load_dataset("digits").partition(**BASE["data"])
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,7 +6,6 @@ import math
 import re
 import tomllib
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,9 +113,18 @@ def is_large(data: bytes) -> bool:
     )
 
 
-def refuse_or_pass(folder: Path, data: bytes) -> None:
-    """Exit status 0, or 2 and a message that says where; never a traceback."""
-    path = folder / "exp.toml"
+def some(count: int) -> Any:
+    """A test of this many random files."""
+    quiet = settings(
+        max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None
+    )
+    return lambda test: quiet(given(data=mutated().filter(lambda data: not is_large(data)))(test))
+
+
+@some(200)
+def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    """Exit status 0, or 2 and a message that says where."""
+    path = tmp_path_factory.getbasetemp() / "exp.toml"
     path.write_bytes(data)
     result = check(path)
     assert result.exception is None or isinstance(result.exception, SystemExit), (result.exception, data)
@@ -128,45 +136,16 @@ def refuse_or_pass(folder: Path, data: bytes) -> None:
         assert any(place in said for place in places | keys), said
 
 
-def some(count: int) -> Any:
-    """A test of this many random files."""
-    quiet = settings(
-        max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None
-    )
-    return lambda test: quiet(given(data=mutated().filter(lambda data: not is_large(data)))(test))
-
-
-@some(200)
-def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    refuse_or_pass(tmp_path_factory.getbasetemp(), data)
-
-
-@pytest.mark.slow
-@some(2000)
-def test_no_file_of_thousands_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    refuse_or_pass(tmp_path_factory.getbasetemp(), data)
-
-
 SMALL = ["schedule.rounds=1", "seeds=[0]", "attack.steps=1", "evaluation.attacked=[0.5]"]
 
 
-def run_what_check_accepts(folder: Path, data: bytes) -> None:
+@pytest.mark.filterwarnings("ignore")
+@some(10)
+def test_what_check_accepts_is_run(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.getbasetemp()
     path = folder / "exp.toml"
     path.write_bytes(data)
     changes = [word for change in SMALL for word in ("--set", change)]
     if invoke("config", "check", str(path), *changes).exit_code == 0:
         result = invoke("run", str(path), "--output", str(folder / "runs"), *changes)
         assert result.exit_code in (0, 3) or "diverged" in result.stderr, (result.stderr, data)
-
-
-@pytest.mark.filterwarnings("ignore")
-@some(10)
-def test_what_check_accepts_is_run(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    run_what_check_accepts(tmp_path_factory.getbasetemp(), data)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@some(200)
-def test_what_check_accepts_of_hundreds_of_files_is_run(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    run_what_check_accepts(tmp_path_factory.getbasetemp(), data)

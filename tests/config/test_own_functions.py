@@ -13,25 +13,22 @@ import pytest
 import torch
 
 import wafl
-from tests.config.commands import STARTER, as_toml, assert_one_line, check, invoke, one_command, write
-from wafl.callbacks import Moment
+from tests.config.commands import (
+    BASE,
+    COMMON,
+    STARTER,
+    as_toml,
+    assert_one_line,
+    check,
+    clients,
+    invoke,
+    one_command,
+    write,
+)
 from wafl.config.read import parse_experiment
 from wafl.studies.study import Study
 
-__all__ = ["one_command"]
-
-BASE: dict[str, Any] = {
-    "seeds": [0, 4],
-    "data": {"num_clients": 5, "labels_per_client": 4},
-    "schedule": {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1},
-    "attack": {"kind": "none"},
-}
-COMMON: dict[str, Any] = {"rounds": 2, "cohort": 3, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1}
-
-
-@pytest.fixture(scope="module")
-def clients() -> wafl.Federation:
-    return wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=4)
+__all__ = ["clients", "one_command"]
 
 
 OWN = """
@@ -55,16 +52,6 @@ def build(clients):
 
 def nothing(*_):
     return 3
-
-
-def two(one, other):
-    return one
-
-
-class Inside:
-    @staticmethod
-    def make():
-        return make_clients()
 
 
 number = 3
@@ -131,18 +118,6 @@ def test_a_model_that_does_not_fit_the_data_is_one_line(own: tuple[Path, str]) -
     path, _ = own
     result = check(path, "data={num_clients=5, iid=true}")
     assert_one_line(result, "the model does not take examples of shape (1, 8, 8)")
-
-
-def test_a_module_next_to_the_file_comes_before_one_of_the_same_name_elsewhere(
-    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module of the same name elsewhere is not imported instead."""
-    path, module = own
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / f"{module}.py").write_text("raise RuntimeError('the wrong one')")
-    monkeypatch.syspath_prepend(elsewhere)
-    assert check(path).exit_code == 0
 
 
 # -- Your own methods and parts -------------------------------------------------------------------------------
@@ -280,21 +255,3 @@ def test_your_own_method_or_part_that_cannot_be_used_is_one_line(
     lines = (f"{name} = {as_toml(value)}" for name, value in method.items())
     path = write(tmp_path, text + "\n".join(lines).replace("{module}", module))
     assert_one_line(check(path), message.replace("{module}", module))
-
-
-def test_a_study_of_your_own_method_resumes_to_the_same_bits(tmp_path: Path, parts: tuple[Path, str]) -> None:
-    folder, module = parts
-    content = {**BASE, "methods": [{"method": f"{module}:strong", "options": {"strength": [0.1, 0.2]}}]}
-    whole = Study.create(parse_experiment(content, "here"), tmp_path / "whole", folder)
-    whole.run()
-
-    def stop(_: Moment) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Study.create(parse_experiment(content, "here"), tmp_path / "study", folder).run([stop])
-    sys.modules.pop(module)
-    assert invoke("resume", str(tmp_path / "study")).exit_code == 0
-    for path in (tmp_path / "whole").rglob("params.safetensors"):
-        again = tmp_path / "study" / path.relative_to(tmp_path / "whole")
-        assert again.read_bytes() == path.read_bytes()

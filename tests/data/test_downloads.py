@@ -30,10 +30,23 @@ class Server:
     broken: dict[str, int] = field(default_factory=dict[str, int])
     flaky: dict[str, int] = field(default_factory=dict[str, int])
     requests: list[str] = field(default_factory=list[str])
+    patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
+
+    def offer(self, *mirrors: str) -> None:
+        """Make MNIST the small files at these mirrors: a path is on this server, a full address is anywhere."""
+        files: list[RemoteFile] = []
+        for file, content in zip(SOURCES["mnist"].files, contents(), strict=True):
+            bases = [mirror if mirror.startswith("http") else self.url + mirror for mirror in mirrors]
+            md5 = hashlib.md5(content).hexdigest()
+            files.append(RemoteFile(file.name, tuple(base + file.name for base in bases), md5, len(content)))
+            self.files[f"/good/{file.name}"] = content
+        self.patch.setitem(SOURCES, "mnist", replace(SOURCES["mnist"], files=tuple(files)))
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """It offers MNIST at one good address."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path
@@ -53,7 +66,8 @@ def server() -> Iterator[Server]:
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        state = Server(f"http://127.0.0.1:{http.server_address[1]}")
+        state = Server(f"http://127.0.0.1:{http.server_address[1]}", patch=monkeypatch)
+        state.offer("/good/")
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield state
@@ -83,17 +97,6 @@ def contents() -> list[bytes]:
     return packed
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, server: Server, mirrors: tuple[str, ...] = ("/good/",)) -> None:
-    """Make MNIST the small files at these mirrors: a path is on this server, a full address is anywhere."""
-    files: list[RemoteFile] = []
-    for file, content in zip(SOURCES["mnist"].files, contents(), strict=True):
-        bases = [mirror if mirror.startswith("http") else server.url + mirror for mirror in mirrors]
-        md5 = hashlib.md5(content).hexdigest()
-        files.append(RemoteFile(file.name, tuple(base + file.name for base in bases), md5, len(content)))
-        server.files[f"/good/{file.name}"] = content
-    monkeypatch.setitem(SOURCES, "mnist", replace(SOURCES["mnist"], files=tuple(files)))
-
-
 def nobody() -> str:
     """A local address where nothing listens."""
     with socket.socket() as free:
@@ -105,9 +108,8 @@ FIRST = "train-images-idx3-ubyte.gz"
 
 
 def test_a_good_download_is_kept_as_one_file_and_not_downloaded_again(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    offer(monkeypatch, server)
     folder = tmp_path / "new" / "data"
     for _ in range(2):
         raw = load_raw("mnist", folder)
@@ -120,53 +122,45 @@ def test_a_good_download_is_kept_as_one_file_and_not_downloaded_again(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_corrupt_download_is_an_error_and_leaves_nothing(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def spoil(server: Server, way: str) -> None:
+    first, last = f"/good/{FIRST}", "/good/t10k-labels-idx1-ubyte.gz"
+    if way == "corrupt":
+        server.files[first] = server.files[first][:-1] + b"!"
+    elif way == "lost":
+        server.broken[first] = 1000
+    else:
+        del server.files[last]
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("corrupt", "what arrived is not the file: its MD5 is not the published"),
+        ("lost", "the connection was lost"),
+        ("the last is missing", r"t10k-labels-idx1-ubyte.gz: HTTP status 404"),
+    ],
+)
+def test_a_download_that_fails_is_an_error_and_leaves_nothing(
+    way: str, message: str, server: Server, tmp_path: Path
 ) -> None:
-    offer(monkeypatch, server)
-    server.files[f"/good/{FIRST}"] = server.files[f"/good/{FIRST}"][:-1] + b"!"
-    with pytest.raises(FileNotFoundError, match="what arrived is not the file: its MD5 is not the published") as caught:
-        load_raw("mnist", tmp_path)
-    assert SOURCES["mnist"].files[0].md5 in str(caught.value)
-    assert "WAFL_DATA" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_lost_connection_is_an_error_and_leaves_nothing(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer(monkeypatch, server)
-    server.broken[f"/good/{FIRST}"] = 1000
-    with pytest.raises(FileNotFoundError, match="the connection was lost"):
-        load_raw("mnist", tmp_path)
-    assert server.requests == [f"/good/{FIRST}"] * sources.ROUNDS
-    assert not list(tmp_path.iterdir())
-
-
-def test_if_the_last_file_fails_the_first_are_not_kept(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer(monkeypatch, server)
-    del server.files["/good/t10k-labels-idx1-ubyte.gz"]
-    with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte.gz: HTTP status 404"):
+    spoil(server, way)
+    with pytest.raises(FileNotFoundError, match=message) as caught:
         load_raw("mnist", tmp_path / "new")
+    assert SOURCES["mnist"].files[0].md5 in str(caught.value) or way != "corrupt"
+    assert "WAFL_DATA" in str(caught.value)
+    assert server.requests == [f"/good/{FIRST}"] * sources.ROUNDS or way != "lost"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_download_that_failed_once_is_tried_again(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer(monkeypatch, server)
+def test_a_download_that_failed_once_is_tried_again(server: Server, tmp_path: Path) -> None:
     server.flaky[f"/good/{FIRST}"] = 1
     assert len(load_raw("mnist", tmp_path).x_train) == 9
     assert server.requests[:2] == [f"/good/{FIRST}"] * 2
 
 
 @pytest.mark.parametrize("bad", ["nobody", "/missing/", "/corrupt/", "/cut/"])
-def test_after_a_bad_mirror_the_next_one_is_tried(
-    bad: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer(monkeypatch, server, (nobody() if bad == "nobody" else bad, "/good/"))
+def test_after_a_bad_mirror_the_next_one_is_tried(bad: str, server: Server, tmp_path: Path) -> None:
+    server.offer(nobody() if bad == "nobody" else bad, "/good/")
     for file in SOURCES["mnist"].files:
         server.files[f"/corrupt/{file.name}"] = b"<html>Please log in</html>"
         server.files[f"/cut/{file.name}"] = server.files[f"/good/{file.name}"]
@@ -175,11 +169,9 @@ def test_after_a_bad_mirror_the_next_one_is_tried(
     assert [path.name for path in tmp_path.iterdir()] == ["mnist.npz"]
 
 
-def test_if_all_mirrors_fail_the_error_names_each_and_what_to_do(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_all_mirrors_fail_the_error_names_each_and_what_to_do(server: Server, tmp_path: Path) -> None:
     dead = nobody()
-    offer(monkeypatch, server, (dead, "/missing/"))
+    server.offer(dead, "/missing/")
     with pytest.raises(FileNotFoundError) as caught:
         load_raw("mnist", tmp_path)
     message = str(caught.value)
@@ -194,7 +186,6 @@ def test_if_all_mirrors_fail_the_error_names_each_and_what_to_do(
 def test_an_interrupted_download_leaves_no_files(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(monkeypatch, server)
 
     def interrupted(file: RemoteFile, folder: Path) -> Path:
         (folder / file.name).write_bytes(b"half of it")
@@ -207,7 +198,6 @@ def test_an_interrupted_download_leaves_no_files(
 
 
 def test_a_full_disk_leaves_no_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, server)
 
     def full(path: Path, **_: Any) -> None:
         path.write_bytes(b"half of it")
@@ -222,7 +212,6 @@ def test_a_full_disk_leaves_no_files(server: Server, tmp_path: Path, monkeypatch
 def test_a_terminal_shows_one_progress_bar_per_file(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offer(monkeypatch, server)
     server.flaky[f"/good/{FIRST}"] = 1
     monkeypatch.setenv("FORCE_COLOR", "1")
     load_raw("mnist", tmp_path)

@@ -146,18 +146,6 @@ def test_every_form_of_input_is_packed_the_same(form):
         assert torch.equal(got.y, want.y)
 
 
-def test_a_generator_is_read_once():
-    visits = []
-
-    def generate():
-        for client in range(3):
-            visits.append(client)
-            yield client_arrays(client, 4)
-
-    assert wafl.Federation.from_arrays(generate()).num_clients == 3
-    assert visits == [0, 1, 2]
-
-
 def test_the_federation_does_not_change_with_the_arrays_it_was_made_from():
     x, y = client_arrays(1, 4)
     clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0)

@@ -121,6 +121,16 @@ def with_column(name: str, values: Any) -> Any:
     return table().append_column(name, pyarrow.array(values))
 
 
+def from_spoilt(path: Path, file: str, text: str) -> Any:
+    """Clients of a folder with one file that is not what it was."""
+    (together(path / "c") / file).write_text(text)
+    return wafl.Federation.from_folder(path / "c")
+
+
+def from_arrow(source: Any, path: Path, client: str = "site") -> Any:
+    return wafl.Federation.from_arrow(source, path, client=client, target="sick")
+
+
 WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (lambda path: wafl.Federation.from_folder(path / "nowhere"), "is not a folder"),
     "an empty folder": (lambda path: wafl.Federation.from_folder(path), "holds neither x.npy"),
@@ -128,52 +138,24 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: ((together(path / "c") / "y.npy").unlink(), wafl.Federation.from_folder(path / "c")),
         "y.npy is missing",
     ),
-    "a text file": (
-        lambda path: ((together(path / "c") / "x.npy").write_text("1 2 3"), wafl.Federation.from_folder(path / "c")),
-        "x.npy is not a .npy file",
-    ),
-    "damaged names": (
-        lambda path: (
-            (together(path / "c") / "about.json").write_text('{"names": 3}'),
-            wafl.Federation.from_folder(path / "c"),
-        ),
-        "about.json.names",
-    ),
-    "no such column": (
-        lambda path: wafl.Federation.from_arrow(table(), path / "c", client="who", target="sick"),
-        "client='who' is not a column: there are site",
-    ),
+    "a text file": (lambda path: from_spoilt(path, "x.npy", "1 2 3"), "x.npy is not a .npy file"),
+    "damaged names": (lambda path: from_spoilt(path, "about.json", '{"names": 3}'), "about.json.names"),
+    "no such column": (lambda path: from_arrow(table(), path / "c", "who"), "client='who' is not a column: there are"),
     "missing values": (
-        lambda path: wafl.Federation.from_arrow(
-            with_column("b", [None, *range(18)]), path / "c", client="site", target="sick"
-        ),
+        lambda path: from_arrow(with_column("b", [None, *range(18)]), path / "c"),
         "column 'b' lacks 1 of 19 values",
     ),
     "text as an input": (
-        lambda path: wafl.Federation.from_arrow(with_column("b", ["t"] * 19), path / "c", client="site", target="sick"),
+        lambda path: from_arrow(with_column("b", ["t"] * 19), path / "c"),
         "column 'b' holds string, not numbers",
     ),
     "lists of other lengths": (
-        lambda path: wafl.Federation.from_arrow(
-            with_column("b", [[1.0], *([[1.0, 2.0]] * 18)]), path / "c", client="site", target="sick"
-        ),
+        lambda path: from_arrow(with_column("b", [[1.0], *([[1.0, 2.0]] * 18)]), path / "c"),
         "lists of different lengths",
     ),
-    "no files": (
-        lambda path: wafl.Federation.from_arrow(path / "nothing.parquet", path / "c", client="site", target="sick"),
-        "nothing.parquet does not exist",
-    ),
-    "other files": (
-        lambda path: (
-            (path / "a.csv").write_text("1,2"),
-            wafl.Federation.from_arrow(path / "a.csv", path / "c", client="site", target="sick"),
-        ),
-        "neither a Parquet nor an Arrow file",
-    ),
-    "a folder that exists": (
-        lambda path: wafl.Federation.from_arrow(table(), path, client="site", target="sick"),
-        "exists: read what was written there",
-    ),
+    "no files": (lambda path: from_arrow(path / "none.parquet", path / "c"), "none.parquet does not exist"),
+    "other files": (lambda path: from_arrow(Path(__file__), path / "c"), "neither a Parquet nor an Arrow file"),
+    "a folder that exists": (lambda path: from_arrow(table(), path), "exists: read what was written there"),
 }
 
 

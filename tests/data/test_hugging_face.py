@@ -1,4 +1,4 @@
-"""The real package, if it is installed: what the stand-ins of test_doors.py imitate."""
+"""The real package, if it is installed: what the stand-ins of test_same_data_from_any_source.py imitate."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,18 +77,3 @@ def test_a_partition_of_digits_has_their_unit_bounds_and_test_fraction():
         abs(test - train) <= 1
         for test, train in zip(clients.test.num_examples.tolist(), clients.train.num_examples.tolist(), strict=True)
     )
-
-
-@pytest.mark.parametrize(
-    ("num_clients", "count", "message"),
-    [
-        (0, 1, "num_clients=0 must be at least 1"),
-        (3, 0, r"labels_per_client=0 must lie in 1 \.\. 4"),
-        (3, 5, r"labels_per_client=5 must lie in 1 \.\. 4"),
-        (3, 1, "3 clients with 1 labels each cannot hold all 4 labels: raise one of the two"),
-        (40, 4, "label 0 has 6 examples for 40 clients: use fewer clients or labels"),
-    ],
-)
-def test_impossible_partitions_are_refused(num_clients, count, message):
-    with pytest.raises(ValueError, match=message):
-        dataset_of([6, 6, 6, 6]).partition(num_clients, labels_per_client=count)

@@ -96,33 +96,21 @@ def test_raw_pixels_are_refused_unless_they_are_prepared_or_stated(x: np.ndarray
     assert from_arrays([(x.astype("uint8"), Y)], preprocess="unit").train.x.max() <= 1
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        images("float32", 1.0),
-        images("float32") / 255,
-        images("float32", 200, (5, 6, 6)) + 0.5,
-        images("float32", 254) - 60,
-        images("float32", 200, (48,)) + 0.5,
-        images("int64", 200, (24, 2)),
-        images("float32", 200, (24, 8)) + 0.5,
-        images("uint8", 16),
-        images("float32", 1000),
-        images("uint8", shape=(48,)),
-    ],
-    ids=[
-        "binary",
-        "scaled",
-        "no colors",
-        "negative",
-        "a table",
-        "a series",
-        "a sensor",
-        "few levels",
-        "large",
-        "not an image",
-    ],
-)
+NO_PIXELS = {
+    "binary": images("float32", 1.0),
+    "scaled": images("float32") / 255,
+    "no colors": images("float32", 200, (5, 6, 6)) + 0.5,
+    "negative": images("float32", 254) - 60,
+    "a table": images("float32", 200, (48,)) + 0.5,
+    "a series": images("int64", 200, (24, 2)),
+    "a sensor": images("float32", 200, (24, 8)) + 0.5,
+    "few levels": images("uint8", 16),
+    "large": images("float32", 1000),
+    "not an image": images("uint8", shape=(48,)),
+}
+
+
+@pytest.mark.parametrize("x", NO_PIXELS.values(), ids=NO_PIXELS)
 def test_what_may_not_be_raw_pixels_is_taken_as_it_is(x: np.ndarray) -> None:
     assert torch.equal(from_arrays([(x, Y)], test_fraction=0).train.x, torch.from_numpy(x).float())
 

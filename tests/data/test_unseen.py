@@ -54,6 +54,8 @@ def test_a_single_client_cannot_be_held_out():
         federation_of([4]).hold_out(0.5)
     with pytest.raises(ValueError, match="seed=-1"):
         federation_of(SIZES).hold_out(0.5, seed=-1)
+    with pytest.raises(ValueError, match="not all of them"):
+        federation_of(SIZES).set_apart(range(len(SIZES)))
 
 
 @pytest.mark.parametrize(("preprocess", "pooled"), [("zscore", False), ("zscore_pooled", True)])

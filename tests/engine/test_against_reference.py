@@ -32,15 +32,6 @@ class Case:
     local: Callable[[], reference.Prox | reference.Scaffold] | None = None
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Several threads would be slower on tensors this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def classes(shape: tuple[int, ...], bounded: bool = False) -> list[tuple[Tensor, Tensor]]:
     """Clients of unequal sizes, two of them smaller than a batch; every class has its own center."""
     generator = torch.Generator().manual_seed(3)
@@ -121,23 +112,15 @@ TRAINING = {
     "server learning rate": Case(wafl.FedAvg(), Nobody(), schedule={"server_learning_rate": 0.6}),
     "learning rate by round": Case(wafl.FedAvg(), Nobody(), schedule={"learning_rate": lambda t: 0.3 / (1 + t)}),
     "local steps": Case(wafl.FedAvg(), Nobody(), schedule=STEPS),
-    "whole clients": Case(wafl.FedAvg(), Nobody(), schedule={"batch_size": None}),
-    "all clients": Case(wafl.FedAvg(), Nobody(), schedule={"cohort": None}),
     "uniform": Case(wafl.FedAvg(client_weights=wafl.weights.uniform()), Nobody(), [1] * 6),
     "fixed": Case(wafl.FedAvg(client_weights=wafl.weights.fixed([3, 0, 1, 0.5, 2, 0])), Nobody(), [3, 0, 1, 0.5, 2, 0]),
     "AFL": Case(wafl.AFL(weights_step=0.3), Nobody(), Learned("AFL", 0.3), ONE_STEP),
     "DRFA": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05)),
     "DRFA, local steps": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05), STEPS),
     "CVaR": Case(wafl.CVaR(alpha=0.4), Nobody(), Reweighed(reweighing.superquantile(0.4), SIZES)),
-    "CVaR, everyone": Case(
-        wafl.CVaR(alpha=0.7, center=wafl.weights.uniform()), Nobody(),
-        Reweighed(reweighing.superquantile(0.7), [1] * 6), {**STEPS, "cohort": None},
-    ),
     "FGDRO": Case(wafl.FGDRO(temperature=0.5), Nobody(), Reweighed(reweighing.tilted(2.0), SIZES)),
-    "FGDRO, radius": Case(wafl.FGDRO(radius=0.2), Nobody(), Reweighed(reweighing.kl_ball(0.2), SIZES)),
     "TERM": Case(wafl.TERM(t=-1.5), Nobody(), Reweighed(reweighing.tilted(-1.5), SIZES)),
     "QFFL": Case(wafl.QFFL(q=2.0), Nobody(), Reweighed(reweighing.powers(2.0), SIZES, 2.0)),
-    "QFFL, q below 1": Case(wafl.QFFL(q=0.3), Nobody(), Reweighed(reweighing.powers(0.3), SIZES, 0.3), STEPS),
     "WAFL, TERM's weights": Case(
         wafl.WAFL(gamma=1.0, client_weights=wafl.weights.term(2.0)), Transport(gamma=1.0),
         Reweighed(reweighing.tilted(2.0), SIZES),
@@ -168,56 +151,22 @@ ADVERSARIES = {
 SERVERS = {
     "FedAvgM": Case(wafl.FedAvgM(rate=0.7, beta=0.8), Nobody(), server=lambda: Optimizer("momentum", 0.7, 0.8)),
     "FedAdam": Case(wafl.FedAdam(rate=0.1), Nobody(), server=lambda: Optimizer("adam", 0.1)),
-    "FedAdam, all options": Case(
-        wafl.FedAdam(rate=0.2, beta1=0.5, beta2=0.7, tau=0.1), Nobody(),
-        server=lambda: Optimizer("adam", 0.2, 0.5, 0.7, 0.1),
-    ),
     "FedYogi": Case(wafl.FedYogi(rate=0.1, tau=0.01), Nobody(), server=lambda: Optimizer("yogi", 0.1, tau=0.01)),
     "WAFL, FedAdam's server": Case(
         wafl.WAFL(radius=0.5, server=wafl.servers.adam(0.1)), Transport(radius=0.5),
         server=lambda: Optimizer("adam", 0.1),
     ),
-    "WAFL, FedAvgM's server": Case(
-        wafl.WAFL(gamma=1.0, server=wafl.servers.averaging(wafl.servers.momentum(0.5, 0.6))), Transport(gamma=1.0),
-        server=lambda: Optimizer("momentum", 0.5, 0.6),
-    ),
-    "WAFL, FedYogi's server": Case(
-        wafl.WAFL(gamma=1.0, server=wafl.servers.yogi(0.05)), Transport(gamma=1.0),
-        server=lambda: Optimizer("yogi", 0.05),
-    ),
-    "DRFA, FedAdam's server": Case(
-        wafl.DRFA(weights_step=0.05, server=wafl.servers.adam(0.1)), Nobody(), Learned("DRFA", 0.05),
-        server=lambda: Optimizer("adam", 0.1),
-    ),
 }  # fmt: skip
 LOCAL = {
     "FedProx": Case(wafl.FedProx(mu=0.5), Nobody(), local=lambda: reference.Prox(0.5)),
-    "FedProx, momentum and decay": Case(
-        wafl.FedProx(mu=2.0), Nobody(), schedule={"momentum": 0.5, "weight_decay": 0.1},
-        local=lambda: reference.Prox(2.0),
-    ),
     "SCAFFOLD": Case(wafl.SCAFFOLD(), Nobody(), local=reference.Scaffold),
-    "SCAFFOLD, equal weights": Case(
-        wafl.SCAFFOLD(client_weights=wafl.weights.uniform()), Nobody(), [1] * 6, local=reference.Scaffold
-    ),
     "SCAFFOLD, all clients, local steps, decay": Case(
         wafl.SCAFFOLD(), Nobody(), schedule={**STEPS, "cohort": None, "weight_decay": 0.1}, local=reference.Scaffold
-    ),
-    "SCAFFOLD, server learning rate": Case(
-        wafl.SCAFFOLD(), Nobody(), schedule={"server_learning_rate": 0.6}, local=reference.Scaffold
     ),
     "WAFL, SCAFFOLD's steps": Case(
         wafl.WAFL(gamma=1.0, local=wafl.local.control_variates()), Transport(gamma=1.0), local=reference.Scaffold
     ),
-    "WAFL, FedProx's steps": Case(
-        wafl.WAFL(radius=0.5, local=wafl.local.prox(0.3)), Transport(radius=0.5), local=lambda: reference.Prox(0.3)
-    ),
-    "FedRobust, SCAFFOLD's steps": Case(
-        wafl.FedRobust(penalty=0.5, step_size=0.05, local=wafl.local.control_variates()), AffineMaps(0.5, 0.05),
-        local=reference.Scaffold,
-    ),
     "clipped updates": Case(wafl.FedAvg(), Nobody(), schedule={"clip_norm": 0.4}),
-    "WAFL, clipped updates": Case(wafl.WAFL(gamma=1.0), Transport(gamma=1.0), schedule={"clip_norm": 0.3}),
 }  # fmt: skip
 BOX = (0.0, 1.0)
 BOUNDED = {
@@ -225,15 +174,11 @@ BOUNDED = {
     "l1": Case(wafl.WAFL(gamma=0.2, norm=1, bounds=BOX), Transport(gamma=0.2, norm=1, bounds=BOX)),
     "linf": Case(wafl.WAFL(gamma=0.5, norm=math.inf, bounds=BOX), Transport(gamma=0.5, norm=math.inf, bounds=BOX)),
     "l2, power 1": Case(wafl.WAFL(gamma=0.4, power=1, bounds=BOX), Transport(gamma=0.4, power=1, bounds=BOX)),
-    "l1, power 1": Case(
-        wafl.WAFL(gamma=0.3, norm=1, power=1, bounds=BOX), Transport(gamma=0.3, norm=1, power=1, bounds=BOX)
-    ),
     "linf, power 1": Case(
         wafl.WAFL(gamma=0.8, norm=math.inf, power=1, bounds=BOX),
         Transport(gamma=0.8, norm=math.inf, power=1, bounds=BOX),
     ),
     "radius": Case(wafl.WAFL(radius=0.5, bounds=BOX, **TO_THE_END), Transport(radius=0.5, bounds=BOX, **TO_THE_END)),
-    "radius of l1": Case(wafl.WAFL(radius=0.6, norm=1, bounds=BOX), Transport(radius=0.6, norm=1, bounds=BOX)),
     "radius of linf": Case(
         wafl.WAFL(radius=0.3, norm=math.inf, bounds=BOX), Transport(radius=0.3, norm=math.inf, bounds=BOX)
     ),
@@ -284,16 +229,6 @@ def test_methods_train_a_network_like_the_reference(name: str):
     if isinstance(case.objective, Transport):
         case = replace(case, method=case.method.with_options(steps=8), objective=replace(case.objective, steps=8))
     assert_agree(case, classes((1, 6, 6)), small_network, init=0.6)
-
-
-@pytest.mark.parametrize("name", ["FedAvg", "WAFL", "FedRobust", "DRFA"])
-def test_methods_train_the_cnn_like_the_reference(name: str):
-    def model(clients: wafl.Federation) -> nn.Module:
-        return wafl.models.cnn(clients, channels=(2, 3))
-
-    case = (TRAINING | ADVERSARIES)[name]
-    case = replace(case, schedule={"local_epochs": 1, "learning_rate": 0.1} | case.schedule)
-    assert_agree(case, classes((1, 8, 8)), model)
 
 
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")

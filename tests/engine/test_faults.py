@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -46,12 +45,12 @@ def pairs() -> list[tuple[Tensor, Tensor]]:
     return [(centers[y] + torch.randn(len(y), 2, generator=generator, dtype=torch.float64), y) for y in labels]
 
 
-@pytest.fixture(scope="module")
-def clients() -> wafl.Federation:
-    return wafl.Federation.from_arrays(pairs(), test_fraction=0)
+CLIENTS = wafl.Federation.from_arrays(pairs(), test_fraction=0)
 
 
-def fit(clients: wafl.Federation, method: wafl.Method, schedule: dict[str, Any] = SOME, **changes: Any) -> wafl.Run:
+def fit(
+    method: wafl.Method, schedule: dict[str, Any] = SOME, clients: wafl.Federation = CLIENTS, **changes: Any
+) -> wafl.Run:
     return wafl.fit(wafl.models.mlr(clients).double(), clients, method, **{**schedule, **changes})
 
 
@@ -92,44 +91,19 @@ def test_draws_are_philox_of_seed_round_client_and_attempt() -> None:
         assert found == {client: name for client, name in by_hand.items() if name is not None}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"dropout": 1.1}, "dropout=1.1 must lie in [0, 1]: it is a rate"),
-        ({"dropout": 0.6, "wrong_shape": 0.5}, "the rates of the faults sum to 1.1: they must not exceed 1"),
-        ({"seed": -1}, "seed=-1 must lie in"),
-    ],
-)
-def test_faults_refuse_rates_that_are_not_rates_and_seeds_that_are_not_seeds(
-    wrong: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Faults(**wrong)
+def test_rates_that_sum_to_more_than_1_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"the rates of the faults sum to 1\.1: they must not exceed 1"):
+        Faults(dropout=0.6, wrong_shape=0.5)
     assert Faults(dropout=0.7, late=0.1, nan=0.2).dropout == 0.7, "a sum of 1, up to rounding"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"min_replies": 1.1}, "min_replies=1.1 must lie in [0, 1]: it is a share of the clients asked"),
-        ({"attempts": 0}, "attempts=0 must be at least 1"),
-        ({"outsized": 1.0}, "outsized=1.0 must be above 1: it is a multiple of the median length"),
-        ({"clip": 0.9}, "clip=0.9 must be at least 1"),
-        ({"diverged": 1.0}, "diverged=1.0 must be above 1: it is a multiple of the first round's loss"),
-    ],
-)
-def test_a_tolerance_refuses_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Tolerance(**wrong)
 
 
 # -- Records --------------------------------------------------------------------------------------------------
 
 
-def test_the_record_says_who_was_left_out_and_why_as_drawn(clients: wafl.Federation) -> None:
+def test_the_record_says_who_was_left_out_and_why_as_drawn() -> None:
     faults = Faults(**RATES, seed=4)
-    run = fit(clients, wafl.FedAvg(), rounds=12, faults=faults, tolerance=Tolerance(min_replies=0.0), seed=9)
-    plain = fit(clients, wafl.FedAvg(), rounds=12, seed=9)
+    run = fit(wafl.FedAvg(), rounds=12, faults=faults, tolerance=Tolerance(min_replies=0.0), seed=9)
+    plain = fit(wafl.FedAvg(), rounds=12, seed=9)
     assert run.history.column("cohort") == plain.history.column("cohort"), "who is asked does not change"
     seen: set[str] = set()
     for record in run.history:
@@ -150,15 +124,15 @@ def test_a_record_with_exclusions_survives_json() -> None:
     assert again.participants == (1, 6), "a client counts if it trained, even if its loss did not arrive"
 
 
-def test_rates_of_zero_change_no_bit(clients: wafl.Federation) -> None:
+def test_rates_of_zero_change_no_bit() -> None:
     for method, schedule in ((wafl.FedAvg(), SOME), (wafl.AFL(), ALL), (wafl.DRFA(), SOME), (wafl.WAFL(), SOME)):
-        plain = fit(clients, method, schedule)
+        plain = fit(method, schedule)
         for patience in (
             {"faults": Faults()},
             {"tolerance": Tolerance()},
             {"faults": Faults(), "tolerance": Tolerance()},
         ):
-            run = fit(clients, method, schedule, **patience)
+            run = fit(method, schedule, **patience)
             assert all(torch.equal(value, run.params[name]) for name, value in plain.params.items())
             assert torch.equal(run.client_weights, plain.client_weights)
             assert run.history.column("excluded") == [()] * 4
@@ -177,18 +151,17 @@ def test_rates_of_zero_change_no_bit(clients: wafl.Federation) -> None:
 )
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_each_run_of_a_sweep_with_faults_equals_the_same_run_alone(
-    clients: wafl.Federation, method: wafl.Method, schedule: dict[str, Any], grid: dict[str, list[Any]]
+    method: wafl.Method, schedule: dict[str, Any], grid: dict[str, list[Any]]
 ) -> None:
     """Some runs repeat a round while others do not."""
     patience = {"faults": Faults(dropout=0.3, nan=0.2), "tolerance": Tolerance(min_replies=0.5, attempts=50)}
     rest = {name: value for name, value in schedule.items() if name not in grid}
-    model = wafl.models.mlr(clients).double()
-    runs = wafl.sweep(model, clients, method, grid, **rest, **patience)
+    runs = wafl.sweep(wafl.models.mlr(CLIENTS).double(), CLIENTS, method, grid, **rest, **patience)
     for run in runs:
         point = run.settings["sweep"]
         options = {name: value for name, value in point.items() if name in method.options()}
         timing = {name: value for name, value in point.items() if name not in options}
-        assert_same(run, fit(clients, method.with_options(**options), {**schedule, **timing}, **patience))
+        assert_same(run, fit(method.with_options(**options), {**schedule, **timing}, **patience))
     attempts = [tuple(run.history.column("attempts")) for run in runs]
     assert len(set(attempts)) > 1
     assert max(map(max, attempts)) > 1
@@ -227,44 +200,39 @@ def assert_agree(run: wafl.Run, params: reference.Params, weights: list[float]) 
     assert run.client_weights.tolist() == pytest.approx(weights, abs=1e-12)
 
 
-@pytest.mark.parametrize("rounds", [6])
-def test_fedavg_is_the_mean_of_the_clients_that_count(clients: wafl.Federation, rounds: int) -> None:
+def test_fedavg_is_the_mean_of_the_clients_that_count() -> None:
     hand = ByHand(reference.Work(local_steps=3, batch_size=4))
     params, lost = hand.start, 0
-    for t in range(rounds):
+    for t in range(6):
         asked = reference.choose(0, reference.COHORT, t, len(SIZES), 5)
         there = hand.survivors(asked, t)
         lost += len(asked) - len(there)
         shares = [SIZES[client] / sum(SIZES[other] for other in there) for client in there]
         params = reference.weighted_sum(shares, [hand.update(params, t, client).path[-1] for client in there])
-    assert rounds == 1 or lost > 0
-    run = fit(clients, wafl.FedAvg(), rounds=rounds, faults=FAULTS, tolerance=LENIENT)
+    assert lost > 0
+    run = fit(wafl.FedAvg(), rounds=6, faults=FAULTS, tolerance=LENIENT)
     assert_agree(run, params, [size / sum(SIZES) for size in SIZES])
 
 
-@pytest.mark.parametrize("rounds", [6])
-def test_afl_leaves_the_weights_of_absent_clients_alone_until_it_projects(
-    clients: wafl.Federation, rounds: int
-) -> None:
+def test_afl_leaves_the_weights_of_absent_clients_alone_until_it_projects() -> None:
     hand = ByHand(reference.Work(local_steps=1, batch_size=4))
     params, lam, lost = hand.start, [1 / len(SIZES)] * len(SIZES), 0
-    for t in range(rounds):
+    for t in range(6):
         there = hand.survivors(list(range(len(SIZES))), t)
         lost += len(SIZES) - len(there)
         updates = {client: hand.update(params, t, client) for client in there}
         shares = [lam[client] / sum(lam[other] for other in there) for client in there]
         params = reference.weighted_sum(shares, [updates[client].path[-1] for client in there])
         lam = reference.project([w + 0.1 * (updates[c].loss if c in updates else 0.0) for c, w in enumerate(lam)])
-    assert rounds == 1 or lost > 0
-    run = fit(clients, wafl.AFL(weights_step=0.1), ALL, rounds=rounds, faults=FAULTS, tolerance=LENIENT)
+    assert lost > 0
+    run = fit(wafl.AFL(weights_step=0.1), ALL, rounds=6, faults=FAULTS, tolerance=LENIENT)
     assert_agree(run, params, lam)
 
 
-@pytest.mark.parametrize("rounds", [6])
-def test_drfa_counts_the_clients_that_replied_in_each_of_its_queries(clients: wafl.Federation, rounds: int) -> None:
+def test_drfa_counts_the_clients_that_replied_in_each_of_its_queries() -> None:
     hand, cohort, total = ByHand(reference.Work(local_steps=3, batch_size=4)), 5, len(SIZES)
     params, lam, lost, unheard = hand.start, [1 / total] * total, 0, 0
-    for t in range(rounds):
+    for t in range(6):
         drawn = sorted(reference.choose_by_weight(0, t, lam, cohort))
         there = hand.survivors(drawn, t)
         lost += len(drawn) - len(there)
@@ -279,17 +247,17 @@ def test_drfa_counts_the_clients_that_replied_in_each_of_its_queries(clients: wa
         for client in heard:
             lam[client] += 3 * 0.05 * total / len(heard) * hand.objective.mean(snapshot, *hand.pairs[client])
         lam = reference.project(lam)
-    assert rounds == 1 or lost > 0
-    assert rounds == 1 or unheard > 0
-    run = fit(clients, wafl.DRFA(weights_step=0.05), rounds=rounds, faults=FAULTS, tolerance=LENIENT)
+    assert lost > 0
+    assert unheard > 0
+    run = fit(wafl.DRFA(weights_step=0.05), rounds=6, faults=FAULTS, tolerance=LENIENT)
     assert_agree(run, params, lam)
     reasons = [reason for record in run.history for _, reason in record.excluded]
     assert sum(reason.startswith("loss: ") for reason in reasons) == unheard
 
 
-def test_the_loss_of_a_round_is_the_mean_of_the_clients_that_count(clients: wafl.Federation) -> None:
+def test_the_loss_of_a_round_is_the_mean_of_the_clients_that_count() -> None:
     hand = ByHand(reference.Work(local_steps=3, batch_size=4))
-    run = fit(clients, wafl.FedAvg(), init={f"1.{name}": value + 1.0 for name, value in hand.start.items()},
+    run = fit(wafl.FedAvg(), init={f"1.{name}": value + 1.0 for name, value in hand.start.items()},
               rounds=1, faults=FAULTS, tolerance=LENIENT)  # fmt: skip
     there = hand.survivors(reference.choose(0, reference.COHORT, 0, len(SIZES), 5), 0)
     start = {name: value + 1.0 for name, value in hand.start.items()}
@@ -299,24 +267,9 @@ def test_the_loss_of_a_round_is_the_mean_of_the_clients_that_count(clients: wafl
     assert run.history[0].participants == tuple(there)
 
 
-def test_when_only_clients_of_weight_zero_reply_the_model_stays_as_it_is(clients: wafl.Federation) -> None:
-    """AFL's weights may end on a single client: if it drops out, no client that counts is left."""
-    lonely = 0
-    for seed in range(8):
-        weights: list[list[float]] = []
-        run = fit(
-            clients, wafl.AFL(weights_step=10.0), ALL, faults=Faults(dropout=0.4, seed=seed), tolerance=LENIENT,
-            on_round=lambda place, record, state, seen=weights: seen.append(state.client_weights.tolist()),
-        )  # fmt: skip
-        before = [[1.0] * len(SIZES), *weights]
-        lonely += sum(not any(before[record.round][client] for client in record.participants) for record in run.history)
-        assert all(bool(torch.isfinite(value).all()) for value in run.params.values())
-    assert lonely > 0, "it happens here"
-
-
-def test_a_learned_gamma_follows_only_the_clients_that_count(clients: wafl.Federation) -> None:
+def test_a_learned_gamma_follows_only_the_clients_that_count() -> None:
     """The reply of a client that is left out says nothing about the radius."""
-    run = fit(clients, wafl.WAFL(radius=0.5), rounds=2, faults=Faults(nan=0.3, seed=1), tolerance=LENIENT)
+    run = fit(wafl.WAFL(radius=0.5), rounds=2, faults=Faults(nan=0.3, seed=1), tolerance=LENIENT)
     first, second = run.history
     assert first.gamma == second.gamma, "a model of zeros cannot move, which says nothing about gamma"
     assert second.excluded
@@ -439,7 +392,7 @@ def test_an_update_longer_than_the_clip_is_shortened_and_the_others_keep_their_b
 def test_who_was_shortened_is_in_the_history_of_a_run() -> None:
     heavy = [(x * (10.0 if client == 2 else 1.0), y) for client, (x, y) in enumerate(pairs())]
     spoilt = wafl.Federation.from_arrays(heavy, test_fraction=0)
-    run = fit(spoilt, wafl.FedAvg(), ALL, rounds=2, tolerance=Tolerance(clip=2.0))
+    run = fit(wafl.FedAvg(), ALL, spoilt, rounds=2, tolerance=Tolerance(clip=2.0))
     for record in run.history:
         assert [client for client, _ in record.shortened] == [2]
         assert 0.0 < record.shortened[0][1] < 1.0
@@ -461,10 +414,10 @@ def test_a_round_needs_the_share_of_replies_that_the_tolerance_says(
     assert Tolerance(min_replies=share).enough(replies, asked) is enough
 
 
-def test_a_round_is_repeated_until_enough_reply(clients: wafl.Federation) -> None:
+def test_a_round_is_repeated_until_enough_reply() -> None:
     """What happens to a client is drawn again in each attempt; the first attempt that is good enough counts."""
     faults, tolerance = Faults(dropout=0.3, nan=0.2), Tolerance(min_replies=0.7, attempts=100)
-    run = fit(clients, wafl.FedAvg(), ALL, rounds=8, faults=faults, tolerance=tolerance)
+    run = fit(wafl.FedAvg(), ALL, rounds=8, faults=faults, tolerance=tolerance)
     for record in run.history:
         counts = [
             sum(fate(faults, 0, record.round, client, attempt) is None for client in range(8))
@@ -478,27 +431,26 @@ def test_a_round_is_repeated_until_enough_reply(clients: wafl.Federation) -> Non
     assert max(run.history.column("attempts")) > 2
 
 
-def test_if_every_reply_is_not_finite_the_error_speaks_of_the_learning_rate(clients: wafl.Federation) -> None:
+def test_if_every_reply_is_not_finite_the_error_speaks_of_the_learning_rate() -> None:
     """The model may diverge, or the clients may be broken: a server cannot tell."""
     with pytest.raises(TooFewRepliesError, match=r"every reply came and none was finite: .* lower the learning rate"):
-        fit(clients, wafl.FedAvg(), faults=Faults(nan=1.0))
+        fit(wafl.FedAvg(), faults=Faults(nan=1.0))
     with pytest.raises(TooFewRepliesError) as missing:
-        fit(clients, wafl.FedAvg(), faults=Faults(dropout=0.99), tolerance=Tolerance(min_replies=1.0, attempts=1))
+        fit(wafl.FedAvg(), faults=Faults(dropout=0.99), tolerance=Tolerance(min_replies=1.0, attempts=1))
     assert "learning rate" not in str(missing.value)
 
 
-def test_too_few_replies_end_the_training_with_the_round(clients: wafl.Federation) -> None:
+def test_too_few_replies_end_the_training_with_the_round() -> None:
     seen: list[Record] = []
     with pytest.raises(
         TooFewRepliesError,
         match=r"round 0: fewer than 50% of 5 clients gave a usable reply \(update with NaN .*\), 3 times",
     ):
-        fit(clients, wafl.FedAvg(), faults=Faults(nan=1.0), on_round=lambda place, record, state: seen.append(record))
+        fit(wafl.FedAvg(), faults=Faults(nan=1.0), on_round=lambda place, record, state: seen.append(record))
     assert seen == []
     for fault in ("dropout", "late", "infinity", "wrong_shape"):
         with pytest.raises(TooFewRepliesError, match=r"100% of 5 clients .* 1 times"):
-            fit(
-                clients, wafl.FedAvg(), faults=Faults(**{fault: 0.99}),
+            fit(wafl.FedAvg(), faults=Faults(**{fault: 0.99}),
                 tolerance=Tolerance(min_replies=1.0, attempts=1),
             )  # fmt: skip
 
@@ -514,15 +466,14 @@ def hindered(runs: int) -> tuple[Faults, int]:
     raise AssertionError("there are no such faults")
 
 
-def test_the_rounds_before_one_with_too_few_replies_are_kept(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_the_rounds_before_one_with_too_few_replies_are_kept(tmp_path: Path) -> None:
     """The same call fails again in the same round; one that tolerates more goes on from there."""
     faults, expected = hindered(runs=1)
     strict = Tolerance(min_replies=0.7, attempts=1)
     rounds: list[int] = []
 
     def call(tolerance: Tolerance) -> wafl.Run:
-        return fit(
-            clients, wafl.FedRobust(), rounds=8, cohort=8, faults=faults, tolerance=tolerance,
+        return fit(wafl.FedRobust(), rounds=8, cohort=8, faults=faults, tolerance=tolerance,
             checkpoint=Checkpoint(tmp_path),
             callbacks=[lambda moment: rounds.append(moment.record.round)],
         )  # fmt: skip
@@ -541,24 +492,22 @@ def test_the_rounds_before_one_with_too_few_replies_are_kept(tmp_path: Path, cli
     assert len(run.history) == 8
 
 
-def test_a_run_of_a_sweep_that_cannot_go_on_does_not_lose_the_rounds_of_the_others(
-    tmp_path: Path, clients: wafl.Federation
-) -> None:
+def test_a_run_of_a_sweep_that_cannot_go_on_does_not_lose_the_rounds_of_the_others(tmp_path: Path) -> None:
     faults, expected = hindered(runs=3)
     call = {
         **ALL, "rounds": 8, "faults": faults, "tolerance": Tolerance(min_replies=0.7, attempts=1),
         "checkpoint": Checkpoint(tmp_path),
     }  # fmt: skip
-    model, reached = wafl.models.mlr(clients).double(), Counter[int]()
+    model, reached = wafl.models.mlr(CLIENTS).double(), Counter[int]()
 
     def count(moment: Moment) -> None:
         reached[moment.place] += 1
 
     with pytest.raises(TooFewRepliesError):
-        wafl.sweep(model, clients, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])
+        wafl.sweep(model, CLIENTS, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])
     assert reached == {0: expected, 1: expected, 2: expected}
     call["tolerance"] = LENIENT
-    runs = wafl.sweep(model, clients, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])
+    runs = wafl.sweep(model, CLIENTS, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])
     assert reached == {0: 8, 1: 8, 2: 8}
     assert [len(run.history) for run in runs] == [8, 8, 8]
 
@@ -597,7 +546,7 @@ def test_with_a_tolerance_a_client_with_nan_is_left_out_and_the_others_train(
 # -- What clients keep ----------------------------------------------------------------------------------------
 
 
-def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wafl.Run, list[dict[int, Tensor]]]:
+def memories(folder: Path, **changes: Any) -> tuple[wafl.Run, list[dict[int, Tensor]]]:
     """The clients' FedRobust maps after each round."""
     found: list[dict[int, Tensor]] = []
 
@@ -606,14 +555,12 @@ def memories(clients: wafl.Federation, folder: Path, **changes: Any) -> tuple[wa
             progress, _ = read_progress(sorted(path for path in folder.iterdir() if path.name.isdigit())[-1])
             found.append({client: kept["objective"] for (_, client), kept in progress.memory.items()})
 
-    run = fit(clients, wafl.FedRobust(step_size=0.1), **changes, checkpoint=Checkpoint(folder), callbacks=[look])
+    run = fit(wafl.FedRobust(step_size=0.1), **changes, checkpoint=Checkpoint(folder), callbacks=[look])
     return run, found
 
 
-def test_the_memory_of_a_client_stays_as_it_is_while_the_client_is_away(
-    tmp_path: Path, clients: wafl.Federation
-) -> None:
-    run, kept = memories(clients, tmp_path, cohort=8, rounds=6, faults=Faults(dropout=0.4), tolerance=LENIENT)
+def test_the_memory_of_a_client_stays_as_it_is_while_the_client_is_away(tmp_path: Path) -> None:
+    run, kept = memories(tmp_path, cohort=8, rounds=6, faults=Faults(dropout=0.4), tolerance=LENIENT)
     away = 0
     for before, record, after in zip(kept[:-1], run.history[1:], kept[1:], strict=False):
         for client in range(8):
@@ -626,14 +573,12 @@ def test_the_memory_of_a_client_stays_as_it_is_while_the_client_is_away(
     assert away > 3
 
 
-def test_a_repeated_round_starts_from_the_memory_of_before_its_first_attempt(
-    tmp_path: Path, clients: wafl.Federation
-) -> None:
+def test_a_repeated_round_starts_from_the_memory_of_before_its_first_attempt(tmp_path: Path) -> None:
     """A failed attempt leaves no trace: the round equals one that has only the faults of the last attempt."""
     faults, strict = Faults(dropout=0.45), Tolerance(min_replies=0.6, attempts=100)
-    run, kept = memories(clients, tmp_path, cohort=8, rounds=2, faults=faults, tolerance=strict)
+    run, kept = memories(tmp_path, cohort=8, rounds=2, faults=faults, tolerance=strict)
     assert run.history[0].attempts > 1
-    plain, whole = memories(clients, tmp_path / "plain", cohort=8, rounds=2)
+    plain, whole = memories(tmp_path / "plain", cohort=8, rounds=2)
     for client in run.history[0].participants:
         torch.testing.assert_close(kept[0][client], whole[0][client], rtol=0, atol=1e-12)
     assert not plain.history[0].excluded

@@ -28,15 +28,6 @@ METHODS: dict[str, tuple[wafl.Method, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Several threads would be slower on tensors this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def digits() -> wafl.Federation:
     return wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
@@ -166,29 +157,6 @@ def test_a_cohort_without_any_weight_leaves_the_model_as_it_is(few: wafl.Federat
 
 
 # -- WAFL between its extremes --------------------------------------------------------------------------------
-
-
-def test_wafl_tends_to_fedavg_as_gamma_grows(few: wafl.Federation):
-    """The moves shrink like 1 / gamma, and so does their effect."""
-    model = wafl.models.mlr(few).double()
-    options = schedule(init={name: value.double() for name, value in start().items()})
-    plain = wafl.fit(model, few, wafl.FedAvg(), **options)
-    gaps = [distance(run, plain) for run in wafl.sweep(model, few, wafl.WAFL(), {"gamma": [1e2, 1e3, 1e4]}, **options)]
-    assert gaps[0] / gaps[1] == pytest.approx(10, rel=0.1)
-    assert gaps[1] / gaps[2] == pytest.approx(10, rel=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_radius_is_reached_on_all_the_data(digits: wafl.Federation, seed: int):
-    run = wafl.fit(
-        wafl.models.mlr(digits), digits, wafl.WAFL(radius=1.0),
-        rounds=60, cohort=10, local_epochs=2, learning_rate=0.1, seed=seed,
-    )  # fmt: skip
-    gamma = run.settings["scalars"]["gamma"]
-    robust = wafl.robust_loss(run, digits.train.x, digits.train.y, gamma=gamma)
-    assert bool(robust.converged.all())
-    assert robust.achieved_radius == pytest.approx(1.0, rel=0.1)
 
 
 def gammas_and_limits(clients: wafl.Federation, method: wafl.Method, **changes: Any) -> list[tuple[float, float]]:

@@ -35,17 +35,16 @@ def handlers() -> Generator[dict[int, Any], None, None]:
     assert left == plain
 
 
-@pytest.fixture(scope="module")
-def clients() -> wafl.Federation:
-    draw = torch.Generator().manual_seed(0)
-    examples = [(torch.randn(6, 3, generator=draw), torch.randint(0, 2, (6,), generator=draw)) for _ in range(3)]
-    return wafl.Federation.from_arrays(examples)
+DRAW = torch.Generator().manual_seed(0)
+CLIENTS = wafl.Federation.from_arrays(
+    [(torch.randn(6, 3, generator=DRAW), torch.randint(0, 2, (6,), generator=DRAW)) for _ in range(3)]
+)
 
 
-def fit(clients: wafl.Federation, folder: Path, *callbacks: Callable[[Moment], None], every: int = 100) -> wafl.Run:
+def fit(folder: Path, *callbacks: Callable[[Moment], None], every: int = 100) -> wafl.Run:
     return wafl.fit(
-        wafl.models.mlr(clients),
-        clients,
+        wafl.models.mlr(CLIENTS),
+        CLIENTS,
         wafl.FedAvg(),
         rounds=ROUNDS,
         local_steps=1,
@@ -64,28 +63,26 @@ def sends(round: int, *numbers: int) -> Callable[[Moment], None]:
     return send
 
 
-def rounds_left(clients: wafl.Federation, folder: Path) -> int:
+def rounds_left(folder: Path) -> int:
     """How many rounds the same call still trains, which must end in the bits of a training without signals."""
     seen: list[int] = []
-    again = fit(clients, folder, lambda moment: seen.append(moment.record.round))
-    whole = fit(clients, folder / "whole")
+    again = fit(folder, lambda moment: seen.append(moment.record.round))
+    whole = fit(folder / "whole")
     assert all(torch.equal(again.params[name], value) for name, value in whole.params.items())
     return len(seen)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_what_there_is_and_ends_with_its_status(
-    tmp_path: Path, clients: wafl.Federation, number: signal.Signals
-) -> None:
+def test_a_signal_saves_what_there_is_and_ends_with_its_status(tmp_path: Path, number: signal.Signals) -> None:
     with pytest.raises(Stopped) as stop:
-        fit(clients, tmp_path, sends(3, number))
+        fit(tmp_path, sends(3, number))
     assert stop.value.code == 128 + number
-    assert rounds_left(clients, tmp_path) == ROUNDS - 3
+    assert rounds_left(tmp_path) == ROUNDS - 3
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_before_and_while_the_checkpoint_is_written_loses_nothing(
-    tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, second: signal.Signals
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: signal.Signals
 ) -> None:
     """Also right after the first, when nothing has been written yet."""
     write = checkpoint_module.write_state
@@ -108,16 +105,16 @@ def test_a_second_signal_before_and_while_the_checkpoint_is_written_loses_nothin
     # The second takes effect as soon as all is saved; nobody handles SIGTERM here, which would end this process.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
-        fit(clients, tmp_path, cleaning_up)
+        fit(tmp_path, cleaning_up)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     monkeypatch.undo()
     assert came == 1
-    assert rounds_left(clients, tmp_path) == ROUNDS - 3
+    assert rounds_left(tmp_path) == ROUNDS - 3
 
 
 @pytest.mark.parametrize("place", ["append", "write_state", "rmtree"])
 def test_the_first_signal_waits_for_a_checkpoint_that_is_being_written(
-    tmp_path: Path, clients: wafl.Federation, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     owner: Any = {
         "append": checkpoint_module.Journal,
@@ -135,43 +132,37 @@ def test_the_first_signal_waits_for_a_checkpoint_that_is_being_written(
 
     monkeypatch.setattr(owner, place, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fit(clients, tmp_path, every=1)
+        fit(tmp_path, every=1)
     monkeypatch.undo()
-    assert 0 < rounds_left(clients, tmp_path) < ROUNDS - 1
+    assert 0 < rounds_left(tmp_path) < ROUNDS - 1
 
 
-def test_a_signal_that_somebody_catches_does_not_make_the_next_one_wait(
-    tmp_path: Path, clients: wafl.Federation
-) -> None:
+def test_a_signal_that_somebody_catches_does_not_make_the_next_one_wait(tmp_path: Path) -> None:
     def catches(moment: Moment) -> None:
         if moment.record.round == 1:
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(clients, tmp_path, catches, sends(3, signal.SIGINT))
-    assert rounds_left(clients, tmp_path) == ROUNDS - 3
+        fit(tmp_path, catches, sends(3, signal.SIGINT))
+    assert rounds_left(tmp_path) == ROUNDS - 3
 
 
-def test_signals_that_are_ignored_or_handled_elsewhere_stay_so(
-    tmp_path: Path, clients: wafl.Federation, handlers: dict[int, Any]
-) -> None:
+def test_signals_that_are_ignored_or_handled_elsewhere_stay_so(tmp_path: Path, handlers: dict[int, Any]) -> None:
     """As after ``nohup``, and under a scheduler's own handler."""
     came: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
-    run = fit(clients, tmp_path, sends(2, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM))
+    run = fit(tmp_path, sends(2, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM))
     signal.signal(signal.SIGHUP, handlers[signal.SIGHUP])
     signal.signal(signal.SIGTERM, handlers[signal.SIGTERM])
     assert len(run.history) == ROUNDS
     assert came == [signal.SIGTERM] * 2
 
 
-def test_a_training_in_another_thread_leaves_signals_alone(tmp_path: Path, clients: wafl.Federation) -> None:
+def test_a_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
     during: list[Any] = []
-    worker = threading.Thread(
-        target=lambda: fit(clients, tmp_path, lambda _: during.append(signal.getsignal(signal.SIGTERM)))
-    )
+    worker = threading.Thread(target=lambda: fit(tmp_path, lambda _: during.append(signal.getsignal(signal.SIGTERM))))
     worker.start()
     worker.join()
     assert during == [signal.SIG_DFL] * ROUNDS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from tests.engine.test_models import SIZES, TIMING, Normalized, images, one_thread, seeded  # noqa: F401
+from tests.engine.test_models import TIMING, Normalized, images, seeded
 from tests.oracles import plain
 from wafl.base.files import sealed, unsealed
 from wafl.engine.keeping.checkpoint import Checkpoint
@@ -155,18 +155,6 @@ def test_the_model_of_a_run_shares_nothing_with_it(tmp_path: Any):
     loaded = wafl.load_run(run.save(tmp_path), model=seeded(Twofold))
     assert torch.equal(loaded.outputs(x), before)
     assert torch.equal(loaded.model(x).detach(), before)
-
-
-def test_what_a_run_does_changes_nothing_in_its_model(tmp_path: Any):
-    clients = clients_of(images(), test_fraction=0.4)
-    run = wafl.fit(seeded(Twofold), clients, wafl.FedAvg(), **TIMING, statistics="averaged")
-    before = copy.deepcopy(run.model.state_dict())
-    run.outputs(clients.test.x)
-    wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.1))
-    run.save(tmp_path)
-    moved_far(run.module, clients.test.x)
-    assert not any(layer.training for layer in run.model.modules())
-    assert all(torch.equal(value, before[name]) for name, value in run.model.state_dict().items())
 
 
 def test_a_run_moves_to_a_device_as_another_run():

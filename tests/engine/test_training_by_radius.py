@@ -52,19 +52,41 @@ def test_a_network_learns_in_a_ball_in_which_it_would_have_become_constant_from_
     assert (run.history[1].achieved_radius or 0.0) < 0.5, "the ball starts small"
 
 
+def regression(radius: float, learning_rate: float) -> tuple[torch.Tensor, torch.Tensor, wafl.Run]:
+    """One client's examples, and what it learns in an l_inf ball."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator)
+    y = x @ torch.tensor([0.5, -0.3, 0.2, 0.0]) + 0.5 * torch.randn(60, generator=generator)
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
+    run = wafl.fit(
+        wafl.models.mlr(clients), clients, wafl.WAFL(radius=radius, norm=math.inf), loss="squared_error",
+        rounds=60, local_steps=1, batch_size=None, learning_rate=learning_rate,
+    )  # fmt: skip
+    return x, y, run
+
+
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+@pytest.mark.parametrize(("radius", "learning_rate"), [pytest.param(1.0, 0.005, marks=pytest.mark.slow), (6.0, 0.001)])
+def test_a_radius_beyond_which_the_best_model_is_constant_is_reached(radius: float, learning_rate: float) -> None:
+    """The robust loss is ``(rms r + radius ||w||_1)^2``: from ``max_j |cov(x_j, y)| / std(y)`` on, ``w = 0`` is best.
+
+    The gamma in closed form then follows a w that steps back and forth around 0, and differs by factors from one round
+    to the next; the radius is what was asked for.
+    """
+    x, y, run = regression(radius, learning_rate)
+    covariance = ((x - x.mean(0)) * (y - y.mean())[:, None]).mean(0)
+    assert radius > float(covariance.abs().max() / y.std(correction=0)), "the best model is constant"
+    achieved = [record.achieved_radius or 0.0 for record in run.history[-20:]]
+    assert fmean(achieved) == pytest.approx(radius, rel=0.15)
+    (weight,) = [value for value in run.params.values() if value.ndim == 2]
+    assert float(weight.abs().sum()) < 0.1
+
+
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 @pytest.mark.parametrize("radius", [0.01, 0.2])
 def test_the_gamma_of_an_linf_regression_is_the_one_in_closed_form(radius: float) -> None:
     """``sup over d of (r + <w, d>)^2 - gamma ||d||_inf^2`` moves by ``|r| ||w||_1 / (gamma - ||w||_1^2)``."""
-    generator = torch.Generator().manual_seed(0)
-    truth = torch.tensor([0.5, -0.3, 0.2, 0.0])
-    x = torch.randn(60, 4, generator=generator)
-    y = x @ truth + 0.5 * torch.randn(60, generator=generator)
-    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0)
-    schedule = {"rounds": 60, "local_steps": 1, "batch_size": None, "learning_rate": 0.05}
-    run = wafl.fit(
-        wafl.models.mlr(clients), clients, wafl.WAFL(radius=radius, norm=math.inf), loss="squared_error", **schedule
-    )
+    x, y, run = regression(radius, 0.05)
     weight, bias = (run.params[name].flatten().double() for name in sorted(run.params, reverse=True))
     residual, slope = x.double() @ weight + bias - y.double(), float(weight.abs().sum())
     gamma = slope**2 + float(residual.square().mean().sqrt()) * slope / radius

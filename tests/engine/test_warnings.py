@@ -191,3 +191,28 @@ def test_a_loss_that_falls_or_rises_for_one_round_only_is_no_divergence() -> Non
     for losses in ([2.0, 1.0, 1.0, 25.0], [2.0, 25.0, 1.0, 1.0], [0.0, 9.0, 9.0, 9.0], [-1.0, 9.0, 9.0, 9.0]):
         *before, last = [Record(number, loss, 0.0, (0, 1)) for number, loss in enumerate(losses)]
         watch.check_loss(query, replies, last, ("a", "b"), History(before))
+
+
+def dear(label_cost: float, rounds: int = 10) -> None:
+    """Digits whose labels change at this cost."""
+    clients = wafl.load_dataset("digits").partition(3, iid=True)
+    method = wafl.WAFL(gamma=1.0, label_cost=label_cost, steps=3)
+    with warnings.catch_warnings():
+        for category in (wafl.ConcavityWarning, wafl.DivergenceWarning):
+            warnings.simplefilter("ignore", category)
+        fit(method, clients=clients, rounds=rounds, batch_size=16, learning_rate=0.5)
+
+
+def test_labels_that_change_for_almost_nothing_are_said_at_the_line_of_the_user() -> None:
+    with pytest.warns(wafl.LabelCostWarning, match=r"label_cost=0\.01 is low: .* is below 2\.29,") as caught:
+        dear(0.01)
+    (said,) = [each for each in caught if each.category is wafl.LabelCostWarning]
+    assert said.filename == __file__
+    assert "Raise label_cost" in str(said.message)
+
+
+@pytest.mark.parametrize(("label_cost", "rounds"), [(20.0, 10), (0.01, 3)])
+def test_a_dear_label_and_a_training_that_has_hardly_begun_are_not_warned_of(label_cost: float, rounds: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", wafl.LabelCostWarning)
+        dear(label_cost, rounds)

@@ -118,23 +118,14 @@ def test_a_full_disk_does_not_end_a_training_by_this_file(
         (lambda status: status["left_out"].update(c00={"rounds": 1}), "left_out.c00.last is missing"),
     ],
 )
-def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path: Path, change: Any, what: str) -> None:
-    account = {"last_seen": None, "last_reply": None, "bytes_sent": 0, "bytes_received": 0, "replies": 0}
-    node = {
-        "id": "3",
-        "name": "\x1b[2J",
-        "clients": ["c00"],
-        "present": False,
-        "failures": 0,
-        "last_failure": "",
-        **account,
-    }
-    status = {"updated": "?", "state": "training", "run": None, "round": None, "nodes": [node], "left_out": {}}
-    (tmp_path / "nodes.json").write_text(json.dumps(status))
+def test_a_damaged_file_is_named_with_what_is_wrong(grid: fakes.Grid, tmp_path: Path, change: Any, what: str) -> None:
+    grid.hosts[0].node.name = "\x1b[2J"
+    fakes.train(grid, EXPERIMENT, tmp_path / "study")
+    status = read_status(tmp_path / "study")
     console = Console(width=160, record=True)
-    console.print(status_table(read_status(tmp_path)))
+    console.print(status_table(status))
     assert "?[2J" in console.export_text(), "names are shown, and obeyed by no terminal"
     change(status)
-    (tmp_path / "nodes.json").write_text(json.dumps(status))
+    (tmp_path / "study" / "nodes.json").write_text(json.dumps(status))
     with pytest.raises(FolderError, match=what):
-        read_status(tmp_path)
+        read_status(tmp_path / "study")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.flower.test_grid import SIZES, SPREAD, UNEVEN, assert_near, assert_same, embedded, keys, only, results
+from tests.flower.conftest import SIZES, Stage
+from tests.flower.test_grid import SPREAD, assert_near, assert_same, keys, only, results
 from tests.oracles import flower_fakes as fakes
-from tests.oracles.flower_fakes import HANG, Clock, carried
+from tests.oracles.flower_fakes import HANG, carried
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.flower.node import queries
 from wafl.flower.node.refusals import check_refusal
@@ -21,11 +23,6 @@ from wafl.flower.node.work import Node
 from wafl.flower.wire.values import WireError, arrays, config_only
 
 AUTO = {"method": "WAFL", "radius": "auto"}
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return fakes.virtual(monkeypatch)
 
 
 CONTROL = {**AUTO, "name": "control", "local": {"kind": "control_variates"}}
@@ -43,10 +40,10 @@ KNOWN = {"method": "WAFL", "radius": 0.3}
     ids=["losses", "accuracies"],
 )
 def test_nodes_choose_what_the_embedded_engine_chooses(
-    methods: list[dict[str, Any]], seeds: list[int], targets: int, clock: Clock, tmp_path: Path
+    methods: list[dict[str, Any]], seeds: list[int], targets: int, stage: Stage
 ) -> None:
     """Every seed chooses for itself, and clients of one node are in both halves."""
-    clients = fakes.make_clients(SIZES, targets=targets)
+    stage.clients = fakes.make_clients(SIZES, targets=targets)
     experiment = only(
         *({**method, "steps": 3} for method in methods),
         seeds=seeds,
@@ -54,12 +51,11 @@ def test_nodes_choose_what_the_embedded_engine_chooses(
         model={"loss": "squared_error" if targets else "cross_entropy"},
         tolerance={"clip": math.inf},  # among three clients, one is easily three times as long as the median
     )
-    here = embedded(clients, experiment, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", here)
+    here = stage.embedded(experiment)
+    grid = stage.train(experiment)
+    assert_same(stage.study, here)
     chosen = {name: row.get("chosen") for name, row in results(here)["methods"].items()}
-    assert_near({name: row.get("chosen") for name, row in results(tmp_path / "study")["methods"].items()}, chosen)
+    assert_near({name: row.get("chosen") for name, row in results(stage.study)["methods"].items()}, chosen)
     assert [name for name, each in chosen.items() if each] == [row.get("name", "WAFL") for row in methods[:2]]
     if targets:
         tried = [row["mean"] for row in chosen["WAFL"]["2"]["tried"]]
@@ -68,24 +64,24 @@ def test_nodes_choose_what_the_embedded_engine_chooses(
     assert {key for seen in asked for key in keys(seen.reply)} == SPREAD
 
 
-def test_everyone_must_say_how_its_examples_spread(clock: Clock, tmp_path: Path) -> None:
+def test_everyone_must_say_how_its_examples_spread(stage: Stage) -> None:
     experiment = only(AUTO, tolerance={"attempts": 1})
-    grid = fakes.make_grid(clock, tmp_path, fakes.make_clients(SIZES), UNEVEN, experiment)
+    grid = stage.grid(experiment)
     grid.hosts[0].fate = lambda kind, _: HANG if kind == "query.spread" else None
     with pytest.raises(TooFewRepliesError, match=r"query.spread: no usable reply from 1 clients"):
-        fakes.train(grid, experiment, tmp_path / "study")
+        stage.train(experiment, grid)
 
 
-def test_too_few_clients_and_weights_of_clients_are_refused_before_a_client_works(clock: Clock, tmp_path: Path) -> None:
+def test_too_few_clients_and_weights_of_clients_are_refused_before_a_client_works(stage: Stage) -> None:
     for sizes, change, why in (
         ((3, 4, 5), {}, "needs at least 4 of them, not 3: give a number"),
         ((3, 4, 5, 6), {"client_weights": [1.0, 2.0, 3.0, 4.0]}, "or give the radius as a number"),
     ):
         experiment = only({**AUTO, **change}, flower={"nodes": 1, "wait": 1.0})
-        clients = fakes.make_clients(sizes)
-        grid = fakes.make_grid(clock, tmp_path / str(len(sizes)), clients, [list(clients)], experiment)
+        here = replace(stage, place=stage.place / str(len(sizes)), clients=fakes.make_clients(sizes))
+        grid = here.grid(experiment, [list(here.clients)])
         with pytest.raises((ValueError, ConfigError), match=why):
-            fakes.train(grid, experiment, tmp_path / "study")
+            here.train(experiment, grid)
         assert {seen.kind for seen in grid.seen} == {"query.hello"}
 
 

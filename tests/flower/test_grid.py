@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 import shutil
@@ -22,8 +21,9 @@ from flwr.app import RecordDict
 from safetensors.torch import load_file
 
 import wafl
+from tests.flower.conftest import SIZES, UNEVEN, Said, Stage, embedded
 from tests.oracles import flower_fakes as fakes
-from tests.oracles.flower_fakes import GONE, HANG, Clock, Fate, Grid, Host
+from tests.oracles.flower_fakes import GONE, HANG, Fate, Grid, Host
 from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError
 from wafl.base.files import unsealed
 from wafl.base.options import options_of
@@ -44,14 +44,12 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 from wafl.tasks.task import Task
 
-SIZES = (3, 8, 6, 5, 10, 2)
 FAKES = "tests.oracles.flower_fakes"
 LAYOUTS = {
-    "uneven": [["c03"], ["c00", "c05", "c01"], ["c02", "c04"]],
+    "uneven": UNEVEN,
     "one each": [["c00"], ["c01"], ["c02"], ["c03"], ["c04"], ["c05"]],
     "all at one": [["c00", "c01", "c02", "c03", "c04", "c05"]],
 }
-UNEVEN = LAYOUTS["uneven"]
 
 
 def remembers(method: wafl.Method) -> bool:
@@ -116,28 +114,8 @@ QUICK = {**BASE, "seeds": [2], "attack": {"kind": "none"}, "evaluation": {}}
 """One seed, tested once."""
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return fakes.virtual(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def clients() -> dict[str, fakes.Client]:
-    return fakes.make_clients(SIZES)
-
-
 def only(*methods: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**QUICK, "methods": list(methods), **changes}
-
-
-def embedded(clients: dict[str, fakes.Client], experiment: dict[str, Any], folder: Path) -> Path:
-    """The same study in this process."""
-    fakes.EVERYONE.append(fakes.federation(clients))
-    try:
-        Study.create(parse_experiment({**experiment, "engine": "embedded"}, "here"), folder).run()
-    finally:
-        fakes.EVERYONE.pop()
-    return folder
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -210,89 +188,77 @@ def history(folder: Path, method: str = "fedavg") -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def whole(clients: dict[str, fakes.Client], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         fakes.virtual(patch)
-        return embedded(clients, BASE, tmp_path_factory.mktemp("embedded") / "study")
+        return embedded(fakes.make_clients(SIZES), BASE, tmp_path_factory.mktemp("embedded") / "study")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_method_gives_the_embedded_numbers(
-    layout: str, clients: dict[str, fakes.Client], whole: Path, clock: Clock, tmp_path: Path
-) -> None:
+def test_every_method_gives_the_embedded_numbers(layout: str, whole: Path, stage: Stage) -> None:
     """Parameters, metrics, client weights and results.json; nodes connect and reply in random order."""
-    grid = fakes.make_grid(clock, tmp_path, clients, LAYOUTS[layout], BASE)
-    experiment = {**BASE, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", whole)
+    grid = stage.grid(BASE, LAYOUTS[layout])
+    stage.train({**BASE, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
+    assert_same(stage.study, whole)
     for file in whole.rglob("run.json"):
-        assert weights(file.parent) == weights(tmp_path / "study" / file.relative_to(whole).parent)
+        assert weights(file.parent) == weights(stage.study / file.relative_to(whole).parent)
     assert {seen.node for seen in grid.seen} == {host.number for host in grid.hosts}
 
 
 @pytest.mark.slow
-def test_the_methods_that_are_left_give_the_embedded_numbers(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_the_methods_that_are_left_give_the_embedded_numbers(stage: Stage) -> None:
     left = set(wafl.METHODS) - {each["method"] for each in METHODS}
     assert {"IRM", "SinkhornDRO", "TERM"} <= left
     experiment = only(*({"method": name} for name in sorted(left, key=str.lower)))
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    stage.train(experiment)
+    assert_same(stage.study, stage.embedded(experiment))
 
 
-def test_parts_that_cannot_be_compared_give_the_embedded_numbers(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_parts_that_cannot_be_compared_give_the_embedded_numbers(stage: Stage) -> None:
     """A sweep makes your own method once per value; two such methods must differ in something else."""
     swept = {"method": f"{FAKES}:halved", "options": {"share": [0.5, 0.25]}}
     experiment = only(swept, {"method": f"{FAKES}:halved", "name": "other", "rounds": 1})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    stage.train(experiment)
+    assert_same(stage.study, stage.embedded(experiment))
     same = [{"method": f"{FAKES}:halved", "name": name, "options": {"share": 1 / len(name)}} for name in ("a", "bb")]
     with pytest.raises(ConfigError, match=r"a, bb cannot be told apart.*dataclasses"):
-        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, only(*same)), only(*same), tmp_path / "undecided")
+        replace(stage, place=stage.place / "undecided").train(only(*same))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_shaped_ball_gives_the_embedded_numbers(
-    layout: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> None:
     """A shape in the file, and one that is found from the clients, who send the means of their classes once."""
-    features = next(iter(clients.values()))["x"][0].size
+    features = next(iter(stage.clients.values()))["x"][0].size
     experiment = only(
         {"method": "ResilientWAFL", "shape": "clients", "client_weights": "snapshot"},
         {"method": "WAFL", "shape": [1.0 + place % 3 for place in range(features)]},
         {"method": "WAFL", "name": "wafl-clients", "shape": "clients", "gamma": [0.5, 2.0], "rounds": 3},
     )
-    grid = fakes.make_grid(clock, tmp_path, clients, LAYOUTS[layout], experiment)
-    fakes.train(grid, {**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    grid = stage.grid(experiment, LAYOUTS[layout])
+    stage.train({**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
+    assert_same(stage.study, stage.embedded(experiment))
     asked = [seen for seen in grid.seen if seen.kind == "query.means"]
     assert len(asked) == len(grid.hosts)
     assert {key for seen in asked for key in keys(seen.reply)} == MEANS
 
 
-def test_a_shape_of_clients_on_nodes_needs_all_of_them_and_no_other_ask(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_shape_of_clients_on_nodes_needs_all_of_them_and_no_other_ask(stage: Stage) -> None:
     asked = only({"method": "WAFL", "shape": "clients"})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, asked)
+    grid = stage.grid(asked)
     grid.hosts[0].fate = lambda kind, _: HANG if kind == "query.means" else None
     with pytest.raises(TooFewRepliesError, match=r"query.means: no usable reply from 1 clients"):
-        fakes.train(grid, asked, tmp_path / "missing")
+        stage.train(asked, grid)
     sums = {**asked, "flower": {**BASE["flower"], "partial_sums": True}}
     with pytest.raises(ConfigError, match=r"partial_sums: wafl has shape='clients', for which each client sends"):
-        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, sums), sums, tmp_path / "sums")
+        stage.train(sums)
     few = only({"method": "WAFL", "shape": "clients", "client_weights": "uniform"}, caps={"examples": 9})
     with pytest.raises(ConfigError, match=r"the class means of c04 cannot be right: it claims 10"):
-        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, few), few, tmp_path / "caps")
+        stage.train(few)
 
 
-def test_a_regression_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
+def test_a_regression_gives_the_embedded_numbers(stage: Stage) -> None:
     """One of its updates is so long that it is shortened, here as there."""
-    clients = fakes.make_clients(SIZES, targets=2)
+    stage.clients = fakes.make_clients(SIZES, targets=2)
     experiment = only(
         {"method": "DRFA"},
         {"method": "FedRobust"},
@@ -303,47 +269,45 @@ def test_a_regression_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -
         evaluation={"attacked": [0.5]},
         tolerance={"clip": 3.0},
     )
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
-    assert any(row.get("shortened") for row in metrics(tmp_path / "study"))
+    stage.train(experiment)
+    assert_same(stage.study, stage.embedded(experiment))
+    assert any(row.get("shortened") for row in metrics(stage.study))
 
 
-def test_dropout_drops_on_nodes_what_it_drops_here(clock: Clock, tmp_path: Path) -> None:
+def test_dropout_drops_on_nodes_what_it_drops_here(stage: Stage) -> None:
     """Alone on its node, next to others, and with another padding."""
-    clients = fakes.make_clients(SIZES, dtype="float64")
+    stage.clients = fakes.make_clients(SIZES, dtype="float64")
     experiment = only({"method": "WAFL", "gamma": 2.0, "steps": 2}, model={"kind": f"{FAKES}:dropping"})
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
-    assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    stage.train(experiment)
+    assert_close(stage.study, stage.embedded(experiment))
 
 
-def test_statistics_are_learned_and_kept_on_nodes_as_they_are_here(clock: Clock, tmp_path: Path) -> None:
+def test_statistics_are_learned_and_kept_on_nodes_as_they_are_here(stage: Stage) -> None:
     """Also where losses are asked for after training, at the client's own statistics."""
-    clients = fakes.make_clients(SIZES, dtype="float64")
+    stage.clients = fakes.make_clients(SIZES, dtype="float64")
     experiment = only(
         {"method": "DRFA", "statistics": "fedbn"},
         {"method": "WAFL", "gamma": 2.0, "steps": 2, "statistics": ["averaged", "client"]},
         model={"kind": f"{FAKES}:normalized"},
         schedule={**QUICK["schedule"], "rounds": 3},
     )
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
-    here = embedded(clients, experiment, tmp_path / "embedded")
-    assert_close(tmp_path / "study", here)
-    for mine, theirs in zip(metrics(tmp_path / "study"), metrics(here), strict=True):
+    stage.train(experiment)
+    here = stage.embedded(experiment)
+    assert_close(stage.study, here)
+    for mine, theirs in zip(metrics(stage.study), metrics(here), strict=True):
         for name in ("loss", *TESTED):
             assert mine.get(name) == pytest.approx(theirs.get(name), abs=1e-9)
     model = fakes.normalized(SimpleNamespace(num_outputs=3))
-    drfa = [load_run(folder / "drfa", model=model) for folder in (tmp_path / "study", here)]
+    drfa = [load_run(folder / "drfa", model=model) for folder in (stage.study, here)]
     assert drfa[0].client_weights.tolist() == pytest.approx(drfa[1].client_weights.tolist(), abs=1e-12)
-    found = [load_file(file) for file in sorted((tmp_path / "study").rglob("params.safetensors"))]
+    found = [load_file(file) for file in sorted(stage.study.rglob("params.safetensors"))]
     assert len(found) == 3
     assert all(float(each["1.running_mean"].abs().max()) > 0.01 for each in found)
 
 
-def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(clock: Clock, tmp_path: Path) -> None:
+def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(stage: Stage) -> None:
     draws = np.random.default_rng(4)
-    clients = fakes.make_clients(SIZES)
-    for each in clients.values():
+    for each in stage.clients.values():
         each |= {name: draws.integers(0, 9, (len(each[name]), 5)) for name in ("x", "x_test")}
     options = {name: set(options_of(preset.options)) for name, preset in wafl.METHODS.items()}
     quick = [name for name, own in options.items() if "space" in own and "steps" not in own]
@@ -352,42 +316,40 @@ def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(clock: Clock, t
         *({"method": name, "space": "embedding"} for name in quick),
         model={"kind": f"{FAKES}:words"}, attack={"kind": "fgsm", "space": "embedding"},
     )  # fmt: skip
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
-    assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
-    assert history(tmp_path / "study", "wafl")[-1]["achieved_radius"] > 0.01
+    stage.train(experiment)
+    assert_close(stage.study, stage.embedded(experiment))
+    assert history(stage.study, "wafl")[-1]["achieved_radius"] > 0.01
     with pytest.raises(ConfigError, match=r"attack: Words takes integers.*space='embedding'; or attack.kind = 'none'"):
-        embedded(clients, {**experiment, "attack": {"kind": "fgsm"}}, tmp_path / "refused")
+        stage.embedded({**experiment, "attack": {"kind": "fgsm"}}, "refused")
 
 
 @pytest.mark.parametrize("method", ["remembering", "both"])
-def test_what_clients_keep_is_kept_in_double_precision_too(method: str, clock: Clock, tmp_path: Path) -> None:
-    clients = fakes.make_clients(SIZES, dtype="float64")
+def test_what_clients_keep_is_kept_in_double_precision_too(method: str, stage: Stage) -> None:
+    stage.clients = fakes.make_clients(SIZES, dtype="float64")
     experiment = only(KEEPING[method], model={"kind": f"{FAKES}:double"})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    stage.train(experiment)
+    assert_same(stage.study, stage.embedded(experiment))
 
 
 @pytest.mark.parametrize("layout", ["uneven", "one each"])
-def test_a_network_gives_the_embedded_numbers(layout: str, clock: Clock, tmp_path: Path) -> None:
+def test_a_network_gives_the_embedded_numbers(layout: str, stage: Stage) -> None:
     """To the last bit with ``exact``; without an objective to 1e-5."""
-    clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
+    stage.clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
     attacked = [
         {"method": "FedRobust", "step_size": 0.1},
         {"method": "WAFL", "gamma": 2.0, "steps": 4, "local": {"kind": "control_variates"}},
     ]
     plain = [{"method": "DRFA"}, {"method": "FedAdam"}, {"method": "FedAvg"}, {"method": "SCAFFOLD"}]
     for methods, exact in ((attacked, True), (plain, layout == "uneven")):
-        folder = tmp_path / f"{methods[0]['method']}-{exact}"
+        here = replace(stage, place=stage.place / f"{methods[0]['method']}-{exact}")
         experiment = only(
             *methods,
             model={"kind": "cnn", "channels": [2, 3]},
             flower={"nodes": len(LAYOUTS[layout]), "wait": 5.0, "exact": exact},
         )
-        grid = fakes.make_grid(clock, folder, clients, LAYOUTS[layout], experiment)
-        fakes.train(grid, experiment, folder / "study")
-        reference = embedded(clients, experiment, folder / "embedded")
-        (assert_same if exact and methods == attacked else assert_close)(folder / "study", reference)
+        here.train(experiment, here.grid(experiment, LAYOUTS[layout]))
+        compare = assert_same if exact and methods == attacked else assert_close
+        compare(here.study, here.embedded(experiment))
 
 
 def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
@@ -403,30 +365,26 @@ def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(clock: C
 
 
 @pytest.mark.parametrize("rule", ["by_examples", "uniform"])
-def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, clock: Clock, tmp_path: Path) -> None:
+def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, stage: Stage) -> None:
     """Even if the server does not know how large clients are."""
-    clients = fakes.make_clients((3, 8, 6, 5, 10, 2), shape=(20,))
+    stage.clients = fakes.make_clients((3, 8, 6, 5, 10, 2), shape=(20,))
     experiment = only(
         {"method": "FedAvg", "client_weights": rule},
         {"method": "WAFL", "gamma": 5.0, "client_weights": rule},
         schedule={"rounds": 3, "cohort": 4, "local_steps": 2, "learning_rate": 0.1},
     )
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    stage.train(experiment)
+    assert_same(stage.study, stage.embedded(experiment))
 
 
-def test_partial_sums_give_the_embedded_numbers_up_to_rounding(
-    clients: dict[str, fakes.Client], clock: Clock, whole: Path, tmp_path: Path
-) -> None:
+def test_partial_sums_give_the_embedded_numbers_up_to_rounding(whole: Path, stage: Stage) -> None:
     needs_models = lambda method: (  # noqa: E731
         "optimizer" in method.get("server", {}) or method["method"] in (f"{FAKES}:median", "QFFL", "ScaffPD")
     )
     methods = [method for method in METHODS if not needs_models(method)]
     experiment = {**BASE, "methods": methods, "flower": {"nodes": 3, "wait": 5.0, "partial_sums": True}}
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_close(tmp_path / "study", whole)
+    grid = stage.train(experiment)
+    assert_close(stage.study, whole)
     for seen in grid.seen:
         if seen.kind == "train":
             rows = {name: array.shape[0] for name, array in seen.reply["vectors"].items()}
@@ -445,14 +403,14 @@ def test_partial_sums_give_the_embedded_numbers_up_to_rounding(
     ],
 )
 def test_partial_sums_are_refused_for_methods_that_need_more_than_a_mean(
-    method: dict[str, Any], why: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: dict[str, Any], why: str, stage: Stage
 ) -> None:
     experiment = only(method, flower={"nodes": 3, "wait": 5.0, "partial_sums": True})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    grid = stage.grid(experiment)
     with pytest.raises(ConfigError, match=why):
-        fakes.train(grid, experiment, tmp_path / "study")
+        stage.train(experiment, grid)
     assert grid.seen == []
-    assert not (tmp_path / "study").exists()
+    assert not stage.study.exists()
 
 
 class Broken(Node):
@@ -468,19 +426,16 @@ class Broken(Node):
 
 
 @pytest.mark.parametrize("partial_sums", [False, True])
-def test_a_client_with_nan_is_left_out_and_its_nodes_other_clients_count(
-    partial_sums: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_client_with_nan_is_left_out_and_its_nodes_other_clients_count(partial_sums: bool, stage: Stage) -> None:
     """As if it had not been asked: the weighted mean of the five others."""
     methods = ({"method": "AFL", "rounds": 1}, {"method": "FedAvg", "cohort": 6, "rounds": 1})
     experiment = only(*methods, flower={"nodes": 3, "wait": 5.0, "partial_sums": partial_sums})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment, node=Broken)
-    fakes.train(grid, experiment, tmp_path / "study")
-    others = {name: arrays for name, arrays in clients.items() if name != "c05"}
-    fewer = only(methods[0], {**methods[1], "cohort": 5})
-    assert_close(tmp_path / "study", embedded(others, fewer, tmp_path / "embedded"))
+    grid = stage.grid(experiment, node=Broken)
+    stage.train(experiment, grid)
+    stage.clients = {name: arrays for name, arrays in stage.clients.items() if name != "c05"}
+    assert_close(stage.study, stage.embedded(only(methods[0], {**methods[1], "cohort": 5})))
     for method in ("afl", "fedavg"):
-        ((client, why),) = history(tmp_path / "study", method)[0]["excluded"]
+        ((client, why),) = history(stage.study, method)[0]["excluded"]
         assert client == 5
         assert "NaN" in why
 
@@ -565,13 +520,10 @@ CONTROL = {"local": {"kind": "control_variates"}}
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
-def test_nothing_leaves_a_node_except_what_is_listed(
-    method: dict[str, Any], more: set[str], clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_nothing_leaves_a_node_except_what_is_listed(method: dict[str, Any], more: set[str], stage: Stage) -> None:
     """In addition to the list, what the local step declares that it sends."""
     experiment = only({**method, "rounds": 1})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
+    grid = stage.train(experiment)
     usual = listed("WAFL" if ":" in method["method"] else method["method"])
     assert sent(grid) == {**usual, "train": usual["train"] | more}
 
@@ -589,14 +541,13 @@ def test_nothing_leaves_a_node_except_what_is_listed(
     ],
 )
 def test_sizes_leave_a_node_only_for_methods_that_count_examples(
-    method: dict[str, Any], told: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: dict[str, Any], told: bool, stage: Stage
 ) -> None:
     experiment = only({**method, "rounds": 1})
-    untested = {name: {"x": each["x"], "y": each["y"]} for name, each in clients.items()}
-    grid = fakes.make_grid(clock, tmp_path, untested, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
+    stage.clients = {name: {"x": each["x"], "y": each["y"]} for name, each in stage.clients.items()}
+    grid = stage.train(experiment)
     assert ("reply.sizes" in sent(grid)["query.hello"]) == told
-    roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
+    roster = unsealed((stage.study / "roster.json").read_bytes())
     assert roster["num_examples"] == (list(SIZES) if told else [0] * 6)
     assert "evaluate.test" not in sent(grid)
 
@@ -632,34 +583,30 @@ def interrupt(grid: Grid, at: int) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("methods", RESUMED)
-def test_a_study_that_was_interrupted_ends_with_the_same_numbers(
-    methods: str, every: int, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_study_that_was_interrupted_ends_with_the_same_numbers(methods: str, every: int, stage: Stage) -> None:
     """After any query: between the two of DRFA too, and for methods whose clients or server keep something."""
     experiment = {**RESUMED[methods], "checkpoint_every": every}
-    reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
+    reference, folder = stage.embedded(experiment), stage.study
     for at in {1: (2, 5, 6, 11), 3: (6, 8, 9)}[every]:
         shutil.rmtree(folder, ignore_errors=True)
-        grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+        grid = stage.grid(experiment)
         interrupt(grid, at)
         with pytest.raises(KeyboardInterrupt):
-            fakes.train(grid, experiment, folder)
-        fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, folder)
+            stage.train(experiment, grid)
+        stage.train(experiment)
         assert_same(folder, reference)
 
 
-def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(stage: Stage) -> None:
     """The server asks the same clients again, and nobody may have joined."""
-    experiment, folder = only({"method": "WAFL", "shape": "clients", "rounds": 3}), tmp_path / "study"
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    experiment = only({"method": "WAFL", "shape": "clients", "rounds": 3})
+    grid = stage.grid(experiment)
     interrupt(grid, 3)
     with pytest.raises(KeyboardInterrupt):
-        fakes.train(grid, experiment, folder)
-    more = fakes.make_clients((*SIZES, 4))
-    fakes.train(fakes.make_grid(clock, tmp_path, more, [*UNEVEN, ["c06"]], experiment), experiment, folder)
-    assert_same(folder, embedded(clients, experiment, tmp_path / "embedded"))
+        stage.train(experiment, grid)
+    more = replace(stage, clients=fakes.make_clients((*SIZES, 4)))
+    more.train(experiment, more.grid(experiment, [*UNEVEN, ["c06"]]))
+    assert_same(stage.study, stage.embedded(experiment))
 
 
 @pytest.mark.parametrize(("every", "damaged"), [(1, False), (3, False), (3, True)])
@@ -668,19 +615,17 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
     method: str,
     every: int,
     damaged: bool,
-    clients: dict[str, fakes.Client],
-    clock: Clock,
-    tmp_path: Path,
+    stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """From its last checkpoint, or from the one before if the last is damaged."""
     experiment = only({**KEEPING[method], "rounds": 9}, checkpoint_every=every)
-    reference, folder = embedded(clients, experiment, tmp_path / "embedded"), tmp_path / "study"
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    reference, folder = stage.embedded(experiment), stage.study
+    grid = stage.grid(experiment)
 
     def before(kind: str, round: int | None) -> None:
         if round == 8:
-            shutil.copytree(folder, tmp_path / "then")
+            shutil.copytree(folder, stage.place / "then")
             raise KeyboardInterrupt
 
     grid.before_push = before
@@ -688,17 +633,17 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
         parse_experiment({**experiment, "engine": "flower"}, "here"), folder, None, finder_of(grid, experiment, folder)
     )
     with pytest.raises(KeyboardInterrupt):
-        fakes.train(grid, experiment, folder)
+        stage.train(experiment, grid)
     shutil.rmtree(folder)
-    (tmp_path / "then").rename(folder)
+    (stage.place / "then").rename(folder)
     if damaged:
         last = sorted((folder / "checkpoint" / method).glob("*/state.safetensors"))[-1]
         *rest, end = last.read_bytes()
         last.write_bytes(bytes([*rest, end ^ 255]))
-    again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    again = stage.grid(experiment)
     with warnings.catch_warnings():
         warnings.simplefilter("default", CheckpointWarning)
-        fakes.train(again, experiment, folder)
+        stage.train(experiment, again)
     assert ("the checkpoint before it" in caplog.text) == damaged, "the server's log says so"
     rounds = sorted({seen.round for seen in again.seen if seen.round is not None})
     assert rounds[0] == {(1, False): 8, (3, False): 6, (3, True): 3}[every, damaged]
@@ -744,20 +689,20 @@ def participants(row: dict[str, Any]) -> list[int]:
     ],
 )
 def test_a_node_that_joins_late_takes_part_from_the_next_round_on(
-    method: dict[str, Any], expected: list[float], clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: dict[str, Any], expected: list[float], stage: Stage
 ) -> None:
     """It connects during round 2 and is asked from round 3 on."""
     experiment = everyone(method, flower={"nodes": 2, "wait": 5.0})
     layout = [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]]
-    grid = fakes.make_grid(clock, tmp_path, clients, layout, experiment)
+    grid = stage.grid(experiment, layout)
     grid.hosts[2].here = False
     grid.before_push = during(2, lambda: setattr(grid.hosts[2], "here", True))
-    fakes.train(grid, experiment, tmp_path / "study")
-    rows = history(tmp_path / "study")
+    stage.train(experiment, grid)
+    rows = history(stage.study)
     assert [row["cohort"] for row in rows] == [[0, 1, 2, 3]] * 3 + [[0, 1, 2, 3, 4, 5]] * 3
     assert all(row["excluded"] == [] for row in rows)
-    assert weights(tmp_path / "study" / "fedavg") == pytest.approx(expected, abs=1e-15)
-    roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
+    assert weights(stage.study / "fedavg") == pytest.approx(expected, abs=1e-15)
+    roster = unsealed((stage.study / "roster.json").read_bytes())
     assert roster["names"] == ["c00", "c01", "c02", "c03", "c04", "c05"]
     for seen in grid.seen:
         if seen.kind == "train" and seen.round is not None and seen.round > 2:
@@ -765,28 +710,22 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(
             assert asked["weights"] == pytest.approx([expected[client] for client in asked["clients"]], abs=1e-15)
 
 
-def test_a_node_that_leaves_is_left_out_and_rejoins_under_another_number(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_node_that_leaves_is_left_out_and_rejoins_under_another_number(stage: Stage) -> None:
     experiment = everyone({"method": "FedRobust", "step_size": 0.1})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    grid = stage.grid(experiment)
     first = grid.hosts[0]
 
     def leave() -> None:
         first.here = False
 
     def come_back() -> None:
-        grid.hosts.append(
-            Host(
-                1000,
-                Node.of({"data": str(tmp_path / "node-0"), "state": str(tmp_path / "state-0")}, fakes.flat(experiment)),
-            )
-        )
+        config = {"data": str(stage.place / "node-0"), "state": str(stage.place / "state-0")}
+        grid.hosts.append(Host(1000, Node.of(config, fakes.flat(experiment))))
 
     steps = [during(2, leave), during(3, come_back)]
     grid.before_push = lambda kind, at: [step(kind, at) for step in steps] and None
-    fakes.train(grid, experiment, tmp_path / "study")
-    rows = history(tmp_path / "study", "fedrobust")
+    stage.train(experiment, grid)
+    rows = history(stage.study, "fedrobust")
     assert [3 in participants(row) for row in rows] == [True, True, False, False, True, True]
     assert all(set(participants(row)) >= {0, 1, 2, 4, 5} for row in rows)
     assert rows[2]["excluded"][0][0] == 3
@@ -794,21 +733,19 @@ def test_a_node_that_leaves_is_left_out_and_rejoins_under_another_number(
     assert [row["attempts"] for row in rows] == [1] * 6
 
 
-def test_if_two_nodes_without_keys_claim_a_client_the_first_is_asked_until_it_is_silent(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_if_two_nodes_without_keys_claim_a_client_the_first_is_asked_until_it_is_silent(stage: Stage) -> None:
     """A node was restarted, and the SuperLink still lists the old one."""
     experiment = everyone({"method": "AFL"})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    again = Host(1, Node.of({"data": str(tmp_path / "node-0")}, fakes.flat(experiment)))
+    grid = stage.grid(experiment)
+    again = Host(1, Node.of({"data": str(stage.place / "node-0")}, fakes.flat(experiment)))
     grid.before_push = during(1, lambda: grid.hosts.append(again))
     grid.hosts[0].fate = lambda kind, at: HANG if at == 3 or (at is None and grid.clock.now > 1) else None
-    fakes.train(grid, experiment, tmp_path / "study")
+    stage.train(experiment, grid)
     asked = {at: {seen.node for seen in grid.seen if seen.round == at} for at in range(6)}
     old = {host.number for host in grid.hosts[:3]}
     assert asked[0] == asked[1] == asked[2] == old
     assert asked[4] == asked[5] == {*old, 1} - {grid.hosts[0].number}
-    assert [client for client, _ in history(tmp_path / "study", "afl")[3]["excluded"]] == [3]
+    assert [client for client, _ in history(stage.study, "afl")[3]["excluded"]] == [3]
 
 
 def fates(*kinds_of: tuple[int, Fate]) -> Callable[[str, int | None], Fate]:
@@ -817,13 +754,11 @@ def fates(*kinds_of: tuple[int, Fate]) -> Callable[[str, int | None], Fate]:
     return lambda kind, at: left.pop(at, None) if kind == "train" and at is not None else None
 
 
-def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(stage: Stage) -> None:
     """A node with one client of six fails in every way; none of its replies is used, and the others go on."""
     experiment = everyone({"method": "FedAvg"}, flower={"nodes": 3, "wait": 5.0, "round_timeout": 20.0})
     experiment["schedule"] = {**experiment["schedule"], "rounds": 9}
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    grid = stage.grid(experiment)
     nan = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: x * math.nan)  # noqa: E731
     wide = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: torch.cat([x, x], 1))  # noqa: E731
     huge = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: x * 1e9)  # noqa: E731
@@ -831,167 +766,146 @@ def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(
         (0, 5.0), (1, HANG), (2, 25.0), (3, nan), (4, wide), (5, huge), (6, lambda _: RecordDict()),
         (7, lambda _: refusal("error", "I will not")),
     )  # fmt: skip
-    fakes.train(grid, experiment, tmp_path / "study")
-    rows = history(tmp_path / "study")
+    stage.train(experiment, grid)
+    rows = history(stage.study)
     reasons = [dict(row["excluded"]).get(3, "") for row in rows]
     wanted = ["", "20 s", "20 s", "NaN", "shape (1, 30)", "length", "record", "I will not", ""]
     for reason, part in zip(reasons, wanted, strict=True):
         assert (part in reason) if part else reason == ""
     assert all(participants(row) == [0, 1, 2, 3, 4, 5] or row["excluded"] for row in rows)
     reference = {**experiment, "schedule": {**experiment["schedule"], "rounds": 1}}
-    alone = embedded(clients, reference, tmp_path / "embedded")
+    alone = stage.embedded(reference)
     assert history(alone)[0]["loss"] == rows[0]["loss"]
 
 
 @pytest.mark.parametrize("method", KEEPING)
-def test_a_round_without_enough_replies_is_repeated_and_logged(
-    method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_round_without_enough_replies_is_repeated_and_logged(method: str, stage: Stage, said: Said) -> None:
     """Clients that had replied are asked again, and begin with what they kept before the round."""
     experiment = everyone(KEEPING[method])
-    reference = embedded(clients, experiment, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    reference = stage.embedded(experiment)
+    grid = stage.grid(experiment)
     grid.latency = 0.0
     for host in grid.hosts[1:]:
         host.fate = fates((2, HANG))
-    logging.getLogger("flwr").addHandler(caplog.handler)
-    try:
-        fakes.train(grid, experiment, tmp_path / "study")
-    finally:
-        logging.getLogger("flwr").removeHandler(caplog.handler)
-    mine, theirs = history(tmp_path / "study", method), history(reference, method)
+    stage.train(experiment, grid)
+    mine, theirs = history(stage.study, method), history(reference, method)
     assert [row.pop("attempts") for row in mine] == [1, 1, 2, 1, 1, 1]
     assert [row.pop("attempts") for row in theirs] == [1] * 6
     assert mine == theirs
-    assert params(tmp_path / "study") == params(reference)
-    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert any("round 2: asking again, attempt 2" in line for line in said)
-    assert any("round 2: c04: no reply in 20 s from node 17" in line for line in said)
+    assert params(stage.study) == params(reference)
+    assert any("round 2: asking again, attempt 2" in line for line in said())
+    assert any("round 2: c04: no reply in 20 s from node 17" in line for line in said())
 
 
 @pytest.mark.parametrize("method", ["scaffold", "both"])
-def test_with_no_node_left_training_stops_in_time_and_can_be_resumed(
-    method: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_with_no_node_left_training_stops_in_time_and_can_be_resumed(method: str, stage: Stage) -> None:
     experiment = everyone(KEEPING[method], tolerance={"attempts": 2})
-    reference = embedded(clients, {**experiment, "tolerance": None}, tmp_path / "embedded")
-    folder = tmp_path / "study"
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    reference = stage.embedded({**experiment, "tolerance": None})
+    folder = stage.study
+    grid = stage.grid(experiment)
     parsed = parse_experiment({**experiment, "engine": "flower"}, "here")
     Study.create(parsed, folder, None, finder_of(grid, experiment, folder))
     began: list[float] = []
 
     def all_leave() -> None:
-        began.append(clock.now)
+        began.append(stage.clock.now)
         for host in grid.hosts:
             host.here = False
 
     grid.before_push = during(4, all_leave)
     with pytest.raises(TooFewRepliesError, match="round 4"):
-        fakes.train(grid, experiment, folder)
-    assert clock.now - began[0] <= 2 * (20.0 + 5.0 + 1.0)
-    again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(again, experiment, folder)
+        stage.train(experiment, grid)
+    assert stage.clock.now - began[0] <= 2 * (20.0 + 5.0 + 1.0)
+    again = stage.train(experiment)
     assert min(seen.round for seen in again.seen if seen.round is not None) == 4
     assert_same(folder, reference)
 
 
-def test_with_no_node_left_to_test_the_study_stops_and_a_resume_only_tests(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_with_no_node_left_to_test_the_study_stops_and_a_resume_only_tests(stage: Stage) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
-    reference = embedded(clients, {**experiment, "tolerance": None}, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    reference = stage.embedded({**experiment, "tolerance": None})
+    grid = stage.grid(experiment)
     for host in grid.hosts:
         host.fate = lambda kind, _: GONE if kind == "evaluate.test" else None
-    began = clock.now
+    began = stage.clock.now
     with pytest.raises(TooFewRepliesError):
-        fakes.train(grid, experiment, tmp_path / "study")
-    assert clock.now - began <= 2 * (20.0 + 5.0 + 1.0)
-    assert not StudyFolder(tmp_path / "study").read_results().get("finished")
-    again = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(again, experiment, tmp_path / "study")
+        stage.train(experiment, grid)
+    assert stage.clock.now - began <= 2 * (20.0 + 5.0 + 1.0)
+    assert not StudyFolder(stage.study).read_results().get("finished")
+    again = stage.train(experiment)
     assert [seen for seen in again.seen if seen.round is not None] == []
-    assert_same(tmp_path / "study", reference)
+    assert_same(stage.study, reference)
 
 
 @pytest.mark.parametrize(("present", "least", "enough"), [(0, 1, False), (1, 2, False), (2, 2, True), (1, 1, True)])
 def test_the_server_waits_for_nodes_no_longer_than_it_is_told(
-    present: int, least: int, enough: bool, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    present: int, least: int, enough: bool, stage: Stage
 ) -> None:
     experiment = only({"method": "AFL", "rounds": 1}, flower={"nodes": 3, "min_nodes": least, "wait": 30.0})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN[:present], experiment)
+    grid = stage.grid(experiment, UNEVEN[:present])
     if not enough:
         with pytest.raises(TooFewRepliesError, match=rf"{present} nodes .* 30 s.*{least} are needed.*min_nodes"):
-            fakes.train(grid, experiment, tmp_path / "study")
-        assert not (tmp_path / "study").exists()
+            stage.train(experiment, grid)
+        assert not stage.study.exists()
     else:
-        fakes.train(grid, experiment, tmp_path / "study")
-    assert 30.0 <= clock.now <= 33.0
+        stage.train(experiment, grid)
+    assert 30.0 <= stage.clock.now <= 33.0
 
 
-def test_the_server_starts_at_once_when_all_its_nodes_are_there(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_the_server_starts_at_once_when_all_its_nodes_are_there(stage: Stage) -> None:
     experiment = only({"method": "AFL", "rounds": 1}, flower={"nodes": 3, "wait": 30.0})
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
-    assert clock.now < 3.0
+    stage.train(experiment)
+    assert stage.clock.now < 3.0
 
 
-def test_a_node_with_data_of_another_kind_takes_no_part(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_node_with_data_of_another_kind_takes_no_part(stage: Stage) -> None:
     """Another shape, a regression among classifiers, or, joining late, a label that the model has no output for."""
     experiment = everyone({"method": "AFL"}, flower={"nodes": 2, "wait": 5.0})
-    grid = fakes.make_grid(clock, tmp_path, clients, [["c00", "c01"], ["c02", "c03"]], experiment)
+    grid = stage.grid(experiment, [["c00", "c01"], ["c02", "c03"]])
     later: list[Host] = []
-    label = {"d2": {"x": clients["c00"]["x"], "y": clients["c00"]["y"] + 1}}
+    label = {"d2": {"x": stage.clients["c00"]["x"], "y": stage.clients["c00"]["y"] + 1}}
     for place, odd in enumerate((fakes.make_clients((4,), shape=(5,)), fakes.make_clients((4,), targets=3), label)):
-        folder = fakes.write(tmp_path / f"odd-{place}", odd)
+        folder = fakes.write(stage.place / f"odd-{place}", odd)
         later.append(Host(100 + place, Node.of({"data": str(folder)}, fakes.flat(experiment))))
     grid.before_push = during(1, lambda: grid.hosts.extend(later))
-    fakes.train(grid, experiment, tmp_path / "study")
+    stage.train(experiment, grid)
     assert {seen.kind for seen in grid.seen if seen.node >= 100} == {"query.hello"}
     assert len([seen for seen in grid.seen if seen.node >= 100]) == 3
-    assert [row["cohort"] for row in history(tmp_path / "study", "afl")] == [[0, 1, 2, 3]] * 6
+    assert [row["cohort"] for row in history(stage.study, "afl")] == [[0, 1, 2, 3]] * 6
 
 
-def test_with_fixed_weights_no_client_joins_late(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_with_fixed_weights_no_client_joins_late(stage: Stage) -> None:
     """Not even for another method of the study, and not after a restart."""
     fixed = {"method": "FedAvg", "client_weights": [1.0, 2.0, 3.0, 2.0]}
     experiment = {**everyone(fixed, flower={"nodes": 2, "wait": 5.0}), "methods": [{"method": "AFL"}, fixed]}
-    grid = fakes.make_grid(clock, tmp_path, clients, [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]], experiment)
+    grid = stage.grid(experiment, [["c00"], ["c01", "c02", "c03"], ["c05", "c04"]])
     grid.hosts[2].here = False
     grid.before_push = during(2, lambda: setattr(grid.hosts[2], "here", True))
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert weights(tmp_path / "study" / "fedavg") == pytest.approx([1 / 8, 2 / 8, 3 / 8, 2 / 8], abs=1e-15)
-    assert {tuple(row["cohort"]) for row in metrics(tmp_path / "study")} == {(0, 1, 2, 3)}
-    before = params(tmp_path / "study")
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert params(tmp_path / "study") == before
+    stage.train(experiment, grid)
+    assert weights(stage.study / "fedavg") == pytest.approx([1 / 8, 2 / 8, 3 / 8, 2 / 8], abs=1e-15)
+    assert {tuple(row["cohort"]) for row in metrics(stage.study)} == {(0, 1, 2, 3)}
+    before = params(stage.study)
+    stage.train(experiment, grid)
+    assert params(stage.study) == before
 
 
-def test_examples_outside_the_bounds_are_refused_as_in_the_embedded_engine(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_examples_outside_the_bounds_are_refused_as_in_the_embedded_engine(stage: Stage) -> None:
     experiment = everyone({"method": "WAFL", "bounds": [-0.5, 0.5]})
     with pytest.raises(ValueError, match="outside bounds"):
-        embedded(clients, experiment, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+        stage.embedded(experiment)
+    grid = stage.grid(experiment)
     with pytest.raises(TooFewRepliesError, match=r"does not fit its examples; its own log says why \(unfit\)"):
-        fakes.train(grid, experiment, tmp_path / "study")
+        stage.train(experiment, grid)
 
 
 def test_within_the_bounds_of_the_data_nodes_give_the_embedded_numbers(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node keeps to the box that its data declare, which the server knows too; so do attacks."""
     box = (-3.5, 3.5)
-    bounded = {
+    stage.clients = {
         name: {part: value.clip(*box) if part.startswith("x") else value for part, value in each.items()}
-        for name, each in clients.items()
+        for name, each in stage.clients.items()
     }
     methods = (
         {"method": "FedPGM", "epsilon": 2.0},
@@ -1002,12 +916,12 @@ def test_within_the_bounds_of_the_data_nodes_give_the_embedded_numbers(
     experiment = only(*methods, attack={"epsilon": 1.0, "steps": 2}, evaluation={"attacked": [0.5]})
     everyone_here = fakes.federation
     monkeypatch.setattr(fakes, "federation", lambda clients: replace(everyone_here(clients), bounds=box))
-    here = embedded(bounded, experiment, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, bounded, UNEVEN, experiment)
+    here = stage.embedded(experiment)
+    grid = stage.grid(experiment)
     for host in grid.hosts:
         host.node.site = replace(host.node.site, federation=replace(host.node.site.federation, bounds=box))
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", here)
+    stage.train(experiment, grid)
+    assert_same(stage.study, here)
     assert results(here)["attack"] == "l_inf PGD, epsilon 1 (input units), 2 steps, within [-3.5, 3.5]"
     kept = {name: row["method"]["objective"]["bounds"] for name, row in results(here)["methods"].items()}
     assert kept == {"FedPGM": [-3.5, 3.5], "WAFL": [-3.5, 3.5], "wafl-free": None, "wafl-inf": [-3.5, 3.5]}
@@ -1023,35 +937,33 @@ def own(experiment: dict[str, Any], **values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("norm", [2.0, math.inf])
 @pytest.mark.parametrize("targets", [0, 2])
 def test_certificates_equal_those_computed_from_all_examples_in_one_place(
-    norm: float, targets: int, clock: Clock, tmp_path: Path
+    norm: float, targets: int, stage: Stage
 ) -> None:
-    clients = fakes.make_clients(SIZES, targets=targets)
+    stage.clients = fakes.make_clients(SIZES, targets=targets)
     loss = "squared_error" if targets else "cross_entropy"
     experiment = everyone({"method": "WAFL", "gamma": 30.0}, model={"loss": loss})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
+    grid = stage.train(experiment)
     grid.seen.clear()
-    folder = tmp_path / "study" / "wafl"
+    folder = stage.study / "wafl"
     server.certify(Post(grid), {**own(experiment, folder=folder, radii="[0.1, 0.5, 2.0]"), "norm": norm})  # type: ignore[arg-type]
     found = json.loads((folder / "certificates.json").read_text())
-    expected = wafl.certify(load_run(folder), fakes.federation(clients), radii=[0.1, 0.5, 2.0], norm=norm).to_json()
+    expected = wafl.certify(
+        load_run(folder), fakes.federation(stage.clients), radii=[0.1, 0.5, 2.0], norm=norm
+    ).to_json()
     for row, other in zip(found["certificates"], expected["certificates"], strict=True):
         assert_near(row, other)
     assert_near(found["loss"], expected["loss"])
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
 
 
-def test_networks_are_certified_on_nodes_as_in_one_place(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_are_certified_on_nodes_as_in_one_place(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of the experiment's own module, whose L_zz nobody knows: along its margins."""
     for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
         monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
     experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:hidden"})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
+    grid = stage.train(experiment)
     grid.seen.clear()
-    folder, here = tmp_path / "study" / "fedavg", fakes.federation(clients)
+    folder, here = stage.study / "fedavg", fakes.federation(stage.clients)
     server.certify(Post(grid), own(experiment, folder=folder, radii="[0.0, 0.5]"))  # type: ignore[arg-type]
     found = json.loads((folder / "certificates.json").read_text())
     run = load_run(folder, fakes.hidden(here))
@@ -1061,27 +973,27 @@ def test_networks_are_certified_on_nodes_as_in_one_place(
     for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
         assert_near(row, other)
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
-    (tmp_path / "study" / "roster.json").unlink()
+    (stage.study / "roster.json").unlink()
     with pytest.raises(ConfigError, match="certify a run in the folder of its study"):
         server.certify(Post(grid), own(experiment, folder=folder))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])
 def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_one_place(
-    metric: Any, confidence: float, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    metric: Any, confidence: float, stage: Stage
 ) -> None:
     box = (-9.0, 9.0)
     experiment = everyone({"method": "WAFL", "gamma": 30.0})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    grid = stage.grid(experiment)
     for host in grid.hosts:
         host.node.site = replace(host.node.site, federation=replace(host.node.site.federation, bounds=box))
-    fakes.train(grid, experiment, tmp_path / "study")
+    stage.train(experiment, grid)
     grid.seen.clear()
-    folder = tmp_path / "study" / "wafl"
+    folder = stage.study / "wafl"
     values = {**own(experiment, folder=folder, radii="[0.0, 0.3]"), "metric": metric, "confidence": confidence}
     server.certify(Post(grid), values)  # type: ignore[arg-type]
     found = json.loads((folder / "certificates.json").read_text())
-    here = replace(fakes.federation(clients), bounds=box)
+    here = replace(fakes.federation(stage.clients), bounds=box)
     beyond: Any = {"part": "test", "confidence": confidence}
     expected = wafl.certify(load_run(folder), here, radii=[0.0, 0.3], metric=metric, achieved=False, **beyond)
     for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
@@ -1092,16 +1004,13 @@ def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_on
     assert sent == SURVEY | MOMENTS
 
 
-def test_a_certificate_needs_a_finite_reply_from_every_client(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_a_certificate_needs_a_finite_reply_from_every_client(stage: Stage) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    values = own(experiment, folder=tmp_path / "study" / "afl")
+    grid = stage.train(experiment)
+    values = own(experiment, folder=stage.study / "afl")
     nan = lambda reply: fakes.spoiled(reply, "numbers", "value", lambda x: x * math.nan)  # noqa: E731
     for fate in (HANG, nan):
         grid.hosts[0].fate = lambda kind, _, fate=fate: fate if kind == "query.survey" else None
         with pytest.raises(TooFewRepliesError, match="c03"):
             server.certify(Post(grid), values)  # type: ignore[arg-type]
-    assert not (tmp_path / "study" / "afl" / "certificates.json").exists()
+    assert not (stage.study / "afl" / "certificates.json").exists()

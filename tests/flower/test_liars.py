@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from safetensors.torch import load_file
 
+from tests.flower.conftest import SIZES, Said, Stage
 from tests.oracles import flower_fakes as fakes
-from tests.oracles.flower_fakes import Clock, Fate, Grid, Host
+from tests.oracles.flower_fakes import Fate, Grid, Host
 from wafl.base.errors import DivergedError
 from wafl.base.files import unsealed
 from wafl.flower.node.work import Node
 from wafl.studies.folder import StudyFolder
 
-SIZES = (3, 8, 6, 5, 10, 2)
 HONEST = [["c00", "c01"], ["c02", "c03", "c04"]]
 """Two honest nodes; the liar holds c05."""
 BASE: dict[str, Any] = {
@@ -32,29 +30,6 @@ BASE: dict[str, Any] = {
     "evaluation": {},
     "flower": {"nodes": 3, "wait": 5.0, "round_timeout": 20.0},
 }
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return fakes.virtual(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """The warnings so far, each once: Flower's logger may hand them on, or not."""
-
-    def messages() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        return list(dict.fromkeys(found))
-
-    logging.getLogger("flwr").addHandler(caplog.handler)
-    yield messages
-    logging.getLogger("flwr").removeHandler(caplog.handler)
-
-
-@pytest.fixture(scope="module")
-def clients() -> dict[str, fakes.Client]:
-    return fakes.make_clients(SIZES)
 
 
 def experiment(method: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -80,38 +55,28 @@ def number(name: str, value: float, kind: str = "train") -> Callable[[str, int |
     return lambda asked, _: lie if asked == kind else None
 
 
-def train(
-    clock: Clock, place: Path, clients: dict[str, fakes.Client], about: dict[str, Any], lie: Any, layout: Any = None
-) -> Grid:
-    grid = fakes.make_grid(clock, place, clients, layout or [*HONEST, ["c05"]], about)
+def train(stage: Stage, about: dict[str, Any], lie: Any, layout: Any = None) -> None:
+    grid = stage.grid(about, layout or [*HONEST, ["c05"]])
     grid.hosts[-1].fate = lie or (lambda *_: None)
-    fakes.train(grid, about, place / "study")
-    return grid
+    stage.train(about, grid)
 
 
-def params(place: Path) -> list[Any]:
-    return [load_file(file) for file in sorted((place / "study").rglob("params.safetensors"))]
+def assert_same(one: Stage, other: Stage) -> None:
+    found = [[file.read_bytes() for file in sorted(each.study.rglob("params.safetensors"))] for each in (one, other)]
+    assert found[0] == found[1] != []
 
 
-def assert_same(one: Path, other: Path) -> None:
-    mine, theirs = params(one), params(other)
-    assert mine
-    assert [{name: value.tolist() for name, value in each.items()} for each in mine] == [
-        {name: value.tolist() for name, value in each.items()} for each in theirs
-    ]
-
-
-def roster(place: Path) -> dict[str, Any]:
-    return unsealed((place / "study" / "roster.json").read_bytes())
+def roster(stage: Stage) -> dict[str, Any]:
+    return unsealed((stage.study / "roster.json").read_bytes())
 
 
 @pytest.fixture(scope="module")
-def honest(clients: dict[str, fakes.Client], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """The training of the honest nodes alone."""
-    place = tmp_path_factory.mktemp("honest")
     with pytest.MonkeyPatch.context() as patch:
-        train(fakes.virtual(patch), place, clients, experiment(flower={**BASE["flower"], "nodes": 2}), None, HONEST)
-    return place
+        stage = Stage(fakes.virtual(patch), tmp_path_factory.mktemp("honest"), fakes.make_clients(SIZES))
+        train(stage, experiment(flower={**BASE["flower"], "nodes": 2}), None, HONEST)
+    return stage
 
 
 NAMES = ["c05", *(f"x{i:02d}" for i in range(30))]
@@ -132,61 +97,55 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_node_that_claims_too_much_is_left_out_and_the_honest_ones_train_as_without_it(
-    claim: str, clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path, said: Any
+    claim: str, honest: Stage, stage: Stage, said: Said
 ) -> None:
     claims, caps, why = CLAIMS[claim]
-    train(clock, tmp_path, clients, experiment(caps=caps), hello(**claims))
-    assert_same(tmp_path, honest)
-    assert roster(tmp_path)["names"] == ["c00", "c01", "c02", "c03", "c04"]
+    train(stage, experiment(caps=caps), hello(**claims))
+    assert_same(stage, honest)
+    assert roster(stage)["names"] == ["c00", "c01", "c02", "c03", "c04"]
     assert any(why in line for line in said()), said()
 
 
-def test_a_liar_that_connects_first_does_not_decide_what_examples_look_like(
-    clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path
-) -> None:
+def test_a_liar_that_connects_first_does_not_decide_what_examples_look_like(honest: Stage, stage: Stage) -> None:
     about = experiment()
-    grid = fakes.make_grid(clock, tmp_path, clients, [*HONEST, ["c05"]], about)
+    grid = stage.grid(about, [*HONEST, ["c05"]])
     *others, liar = grid.hosts
     liar.fate = hello(shape=[5])
     for host in others:
         host.fate = lambda kind, _: 1.0 if kind == "query.hello" else None
-    fakes.train(grid, about, tmp_path / "study")
-    assert_same(tmp_path, honest)
+    stage.train(about, grid)
+    assert_same(stage, honest)
 
 
 def test_one_client_of_a_node_that_claims_too_much_is_left_out_without_the_nodes_others(
-    clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path, said: Any
+    honest: Stage, stage: Stage, said: Said
 ) -> None:
     layout = [["c00", "c01"], ["c02", "c03", "c04", "c05"]]
     about = experiment(caps={"examples": 100}, flower={**BASE["flower"], "nodes": 2})
-    train(clock, tmp_path, clients, about, hello(sizes=[6, 5, 10, 101]), layout)
-    assert_same(tmp_path, honest)
+    train(stage, about, hello(sizes=[6, 5, 10, 101]), layout)
+    assert_same(stage, honest)
     assert sum("c05 takes no part" in line for line in said()) == 1
 
 
-def test_a_claim_within_the_caps_that_outweighs_all_others_is_in_the_log(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, said: Any
-) -> None:
-    train(clock, tmp_path, clients, experiment(), hello(sizes=[10**6]))
+def test_a_claim_within_the_caps_that_outweighs_all_others_is_in_the_log(stage: Stage, said: Said) -> None:
+    train(stage, experiment(), hello(sizes=[10**6]))
     assert any("c05 claims 1000000 of all 1000032 training examples" in line for line in said())
 
 
-def test_a_test_that_claims_too_many_examples_does_not_count(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, said: Any
-) -> None:
+def test_a_test_that_claims_too_many_examples_does_not_count(stage: Stage, said: Said) -> None:
     """A claim of 2**60 correct tests would make the report say 100.0."""
 
     def lie(reply: RecordDict) -> RecordDict:
         claims = {**reply["reply"], "sizes": [2**60], "right": [1.0, 1.0]}
         return RecordDict({**reply, "reply": ConfigRecord(claims)})
 
-    train(clock, tmp_path / "lie", clients, experiment(), lambda kind, _: lie if kind == "evaluate.test" else None)
+    train(stage, experiment(), lambda kind, _: lie if kind == "evaluate.test" else None)
     assert any("the test of c05 does not count: it claims 1152921504606846976 test" in line for line in said())
-    untested = {**clients, "c05": {name: clients["c05"][name] for name in ("x", "y")}}
-    train(clock, tmp_path / "untested", untested, experiment(), None)
+    without = {**stage.clients, "c05": {name: stage.clients["c05"][name] for name in ("x", "y")}}
+    untested = replace(stage, place=stage.place / "untested", clients=without)
+    train(untested, experiment(), None)
     found = [
-        next(iter(StudyFolder(tmp_path / each / "study").read_results()["methods"].values()))["clean"]
-        for each in ("lie", "untested")
+        next(iter(StudyFolder(each.study).read_results()["methods"].values()))["clean"] for each in (stage, untested)
     ]
     assert found[0]["mean"] == pytest.approx(found[1]["mean"])
 
@@ -196,16 +155,14 @@ def test_a_test_that_claims_too_many_examples_does_not_count(
     [
         ({"method": "AFL"}, number("loss", 1e30), "a loss of 1e+30, above 110"),
         ({"method": "DRFA"}, number("loss", 1e30, "evaluate"), "loss: a loss of 1e+30, above 100"),
-        ({"method": "WAFL", "radius": 0.3}, number("cost", -1.0), "a cost of -1, which is negative"),
         ({"method": "WAFL", "radius": 0.3}, number("cost", 51.0), "a cost of 51, above caps.cost = 50"),
-        ({"method": "AFL"}, number("loss", 21.0), "a loss of 21, above caps.loss = 20"),
     ],
 )
 def test_a_loss_or_cost_that_cannot_be_is_left_out_with_its_reason(
-    method: dict[str, Any], lie: Any, why: str, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
+    method: dict[str, Any], lie: Any, why: str, stage: Stage
 ) -> None:
-    train(clock, tmp_path, clients, experiment(method, caps={"loss": 20.0, "cost": 50.0} if "caps" in why else {}), lie)
-    rows = StudyFolder(tmp_path / "study").read_metrics()
+    train(stage, experiment(method, caps={"loss": 20.0, "cost": 50.0} if "caps" in why else {}), lie)
+    rows = StudyFolder(stage.study).read_metrics()
     assert [5, why] in rows[0]["excluded"]
     assert all(row["excluded"] for row in rows if row["method"] != "drfa"), "in every round"
     assert all(math.isfinite(row["loss"]) for row in rows)
@@ -213,7 +170,7 @@ def test_a_loss_or_cost_that_cannot_be_is_left_out_with_its_reason(
 
 @pytest.mark.parametrize("tolerance", [None, {"clip": math.inf, "diverged": 3.0}], ids=["by default", "switched off"])
 def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
-    tolerance: Any, clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path, said: Any
+    tolerance: Any, stage: Stage, said: Said
 ) -> None:
     """It goes the wrong way, and thirty times as far."""
     queries: list[Any] = []
@@ -224,21 +181,21 @@ def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
 
     schedule = {**BASE["schedule"], "rounds": 8}
     about = experiment(schedule=schedule, **({} if tolerance is None else {"tolerance": tolerance}))
-    grid = fakes.make_grid(clock, tmp_path, clients, [*HONEST, ["c05"]], about)
+    grid = stage.grid(about, [*HONEST, ["c05"]])
     node = grid.hosts[-1].node
     answer = node.answer
     node.answer = lambda query, *rest: queries.append(fakes.carried(fakes.encoded(query))) or answer(query, *rest)
     grid.hosts[-1].fate = lambda kind, _: lie if kind == "train" else None
     if tolerance is None:
-        fakes.train(grid, about, tmp_path / "study")
-        rows = StudyFolder(tmp_path / "study").read_metrics()
+        stage.train(about, grid)
+        rows = StudyFolder(stage.study).read_metrics()
         assert all([client for client, _ in row["shortened"]] == [5] for row in rows)
         assert sum("c05 shortened to" in line for line in said()) == 1, "a warning the first time only"
     else:
         with pytest.raises(
             DivergedError, match=r"has risen since round 0.*The longest update is that of c05, .* times"
         ):
-            fakes.train(grid, about, tmp_path / "study")
+            stage.train(about, grid)
 
 
 # -- Names ------------------------------------------------------------------------------------------------------
@@ -250,22 +207,20 @@ def keyed(grid: Grid) -> Grid:
     return grid
 
 
-def thief(place: Path, clients: dict[str, fakes.Client], about: dict[str, Any], names: list[str]) -> Host:
+def thief(stage: Stage, about: dict[str, Any], names: list[str]) -> Host:
     """A node of another key that claims names of others; its updates would ruin the model."""
-    fakes.write(place / "thief", dict.fromkeys(names, clients["c05"]))
-    node = Node.of({"data": str(place / "thief"), "state": str(place / "thief-state")}, fakes.flat(about))
+    data = fakes.write(stage.place / "thief", dict.fromkeys(names, stage.clients["c05"]))
+    node = Node.of({"data": str(data), "state": str(stage.place / "thief-state")}, fakes.flat(about))
     ruin = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: -5.0 * x)  # noqa: E731
     return Host(1, node, lambda kind, _: ruin if kind == "train" else None, key=b"another key")
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["its node is here", "its node is gone"])
-def test_nobody_takes_another_nodes_names(
-    gone: bool, clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path, said: Any
-) -> None:
+def test_nobody_takes_another_nodes_names(gone: bool, honest: Stage, stage: Stage, said: Said) -> None:
     """A late node that claims eight of ten names would decide the model."""
     about = experiment(flower={**BASE["flower"], "nodes": 2}, tolerance={"min_replies": 0.2})
-    grid = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
-    stolen = thief(tmp_path, clients, about, ["c02", "c03", "c04"])
+    grid = keyed(stage.grid(about, HONEST))
+    stolen = thief(stage, about, ["c02", "c03", "c04"])
 
     def before(kind: str, at: int | None) -> None:
         if at == 0 and stolen not in grid.hosts:
@@ -273,22 +228,20 @@ def test_nobody_takes_another_nodes_names(
         grid.hosts[1].here = not (gone and at == 1)
 
     grid.before_push = before
-    fakes.train(grid, about, tmp_path / "study")
+    stage.train(about, grid)
     assert all(seen.kind == "query.hello" for seen in grid.seen if seen.node == 1)
     assert any("c02, c03, c04 belong to the key of another node" in line for line in said())
     if not gone:
-        assert_same(tmp_path, honest)
-    owners = roster(tmp_path)["owners"]
+        assert_same(stage, honest)
+    owners = roster(stage)["owners"]
     assert owners.keys() == {"c00", "c01", "c02", "c03", "c04"}
     assert len(set(owners.values())) == 2
 
 
-def test_a_resumed_study_knows_whose_names_they_are(
-    clients: dict[str, fakes.Client], honest: Path, clock: Clock, tmp_path: Path
-) -> None:
+def test_a_resumed_study_knows_whose_names_they_are(honest: Stage, stage: Stage) -> None:
     """The thief connects before the node that it robs; a node may rejoin under another number with its own key."""
     about = experiment(flower={**BASE["flower"], "nodes": 2})
-    grid = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
+    grid = keyed(stage.grid(about, HONEST))
 
     def stop(kind: str, at: int | None) -> None:
         if at == 1:
@@ -296,23 +249,21 @@ def test_a_resumed_study_knows_whose_names_they_are(
 
     grid.before_push = stop
     with pytest.raises(KeyboardInterrupt):
-        fakes.train(grid, about, tmp_path / "study")
-    again = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
+        stage.train(about, grid)
+    again = keyed(stage.grid(about, HONEST))
     again.hosts[1].number = 77
     for host in again.hosts:
         host.fate = lambda kind, _: 1.0 if kind == "query.hello" else None
-    again.hosts.append(thief(tmp_path, clients, about, ["c02", "c03", "c04"]))
-    fakes.train(again, about, tmp_path / "study")
-    assert_same(tmp_path, honest)
+    again.hosts.append(thief(stage, about, ["c02", "c03", "c04"]))
+    stage.train(about, again)
+    assert_same(stage, honest)
 
 
-def test_without_names_by_key_a_node_takes_over_when_another_is_gone(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_without_names_by_key_a_node_takes_over_when_another_is_gone(stage: Stage) -> None:
     """As in a trial without keys, where a restarted node has a new one."""
     about = experiment(flower={**BASE["flower"], "nodes": 2, "names_by_key": False})
-    grid = keyed(fakes.make_grid(clock, tmp_path, clients, HONEST, about))
-    data = {"data": str(tmp_path / "node-1"), "state": str(tmp_path / "state-1")}
+    grid = keyed(stage.grid(about, HONEST))
+    data = {"data": str(stage.place / "node-1"), "state": str(stage.place / "state-1")}
     restarted = Host(1, Node.of(data, fakes.flat(about)), key=b"a new key")
 
     def before(kind: str, at: int | None) -> None:
@@ -322,7 +273,7 @@ def test_without_names_by_key_a_node_takes_over_when_another_is_gone(
             grid.hosts[1].here = False
 
     grid.before_push = before
-    fakes.train(grid, about, tmp_path / "study")
+    stage.train(about, grid)
     rounds = {seen.round for seen in grid.seen if seen.node == 1 and seen.kind == "train"}
     assert rounds == {1, 2}, "round 1 is tried again without the node that is gone"
-    assert json.loads((tmp_path / "study" / "metrics.jsonl").read_text().splitlines()[-1])["excluded"] == []
+    assert json.loads((stage.study / "metrics.jsonl").read_text().splitlines()[-1])["excluded"] == []

@@ -20,63 +20,6 @@ from wafl.flower.ops.tls import make_certificates
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are looked for in /proc")
 
 AWKWARD = "a 'b' \"c\" \\\n\t= [x] é🙂\x7f.toml"
-PROJECT = """
-[project]
-name = "trial"
-version = "0.1.0"
-description = "Asks every node for its configuration."
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "tests"
-[tool.flwr.app.components]
-serverapp = "trial:server_app"
-clientapp = "trial:client_app"
-[tool.flwr.app.config]
-nodes = 0
-text = ""
-"""
-MODULE = """
-import json
-import time
-
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-
-server_app = ServerApp()
-client_app = ClientApp()
-
-
-@server_app.main()
-def main(grid, context):
-    print("TEXT", json.dumps(context.run_config["text"]))
-    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
-        time.sleep(0.1)
-    waiting = set(grid.push_messages([Message(RecordDict(), node, "query") for node in nodes]))
-    while waiting:
-        for reply in grid.pull_messages(waiting):
-            waiting.discard(reply.metadata.reply_to_message_id)
-            if reply.has_error():
-                print("ERROR", reply.error.code)
-                continue
-            print("REPLY", json.dumps(dict(reply.content["node"])))
-        time.sleep(0.1)
-
-
-@client_app.query()
-def query(message, context):
-    return Message(RecordDict({"node": ConfigRecord(dict(context.node_config))}), reply_to=message)
-"""
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Path:
-    folder = tmp_path / "app"
-    folder.mkdir()
-    (folder / "pyproject.toml").write_text(PROJECT)
-    (folder / "trial.py").write_text(MODULE)
-    return folder
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -89,10 +32,6 @@ def processes_of(folder: Path) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def said(log: str, what: str) -> list[object]:
-    return [json.loads(line.partition(" ")[2]) for line in log.splitlines() if line.startswith(f"{what} ")]
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -108,38 +47,6 @@ def program(tmp_path: Path, script: str) -> Program:
 
 def states(pids: set[int]) -> set[str]:
     return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids}
-
-
-def session(folder: Path, app: Path) -> None:
-    """Nodes with keys, one that is refused, one that refuses the app, a Flower run, and Ctrl-C."""
-    certificates = make_certificates(folder.with_name("c"), nodes=["a", "b", "closed", "rogue"])
-    with Loopback(folder, certificates=certificates) as loopback:
-        rogue = loopback.add_node("rogue", key="rogue", register=False)
-        loopback.add_node("a", {"data": f"{folder}/x.toml", "text": AWKWARD}, key="a")
-        loopback.add_node("b", {"partition": 1, "rate": 1e-5, "robust": True}, key="b")
-        loopback.add_node("closed", key="closed", allowed=["0" * 64])
-        run = loopback.submit(app, {"text": AWKWARD, "nodes": 3})
-        assert rogue.process.wait(30) == 1
-        assert "Exit Code: 305" in rogue.said()
-        assert run.wait(60) == "finished:completed"
-        assert said(run.log(), "TEXT") == [AWKWARD]
-        replies = said(run.log(), "REPLY")
-        assert len(replies) == 2
-        assert {"data": f"{folder}/x.toml", "text": AWKWARD} in replies
-        assert {"partition": 1, "rate": 1e-5, "robust": True} in replies
-        assert said(run.log(), "ERROR") == [7], "a node that does not allow this app has not run it"
-        assert "its digest is not allowed here" in loopback.nodes["closed"].said()
-        assert not list((folder / "node-closed").rglob("trial.py"))
-        assert len(processes_of(folder)) >= 6
-        raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-def test_nodes_with_keys_train_a_stranger_is_refused_and_ctrl_c_ends_all_processes(tmp_path: Path, app: Path):
-    folder = tmp_path / "a folder"
-    with pytest.raises(KeyboardInterrupt):
-        session(folder, app)
-    assert processes_of(folder) == []
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.flower.conftest import Stage
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import ConfigError
 from wafl.cli.tables import comparison
-from wafl.config.read import parse_experiment
 from wafl.engine.privacy import mechanism as private
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.studies.folder import StudyFolder
-from wafl.studies.study import Study
 
 SIZES = (3, 8, 6, 5)
+LAYOUT = [["c00", "c02"], ["c01", "c03"]]
 EXPERIMENT: dict[str, Any] = {
     "name": "study",
     "data": {"source": "tests.oracles.flower_fakes:everyone"},
@@ -31,22 +31,14 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> fakes.Clock:
-    return fakes.virtual(monkeypatch)
+@pytest.fixture
+def stage(stage: Stage) -> Stage:
+    return replace(stage, clients=fakes.make_clients(SIZES))
 
 
 @pytest.fixture
 def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private.secrets, "randbits", lambda _: 7)
-
-
-def embedded(clients: dict[str, fakes.Client], experiment: dict[str, Any], folder: Path) -> dict[str, Any]:
-    fakes.EVERYONE.append(fakes.federation(clients))
-    try:
-        return Study.create(parse_experiment(experiment, "here"), folder).run()
-    finally:
-        fakes.EVERYONE.pop()
 
 
 def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviation: float) -> torch.Tensor:
@@ -67,51 +59,45 @@ def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviat
 
 
 @pytest.mark.usefixtures("same_noise")
-def test_clipped_updates_and_noise_are_those_of_a_plain_loop(tmp_path: Path) -> None:
-    clients = fakes.make_clients(SIZES)
-    embedded(clients, EXPERIMENT, tmp_path / "study")
-    found = load_file(tmp_path / "study" / "fedavg" / "params.safetensors")
+def test_clipped_updates_and_noise_are_those_of_a_plain_loop(stage: Stage) -> None:
+    found = load_file(stage.embedded(EXPERIMENT) / "fedavg" / "params.safetensors")
     noise = noise_for(3.0, 1e-3, 3)
-    expected = reference(clients, 3, 0.4, noise * 0.4 / len(SIZES))
+    expected = reference(stage.clients, 3, 0.4, noise * 0.4 / len(SIZES))
     (weight,), (bias,) = ([value for value in found.values() if value.ndim == ndim] for ndim in (2, 1))
     trained = torch.cat([weight.flatten(), bias]).double()
     torch.testing.assert_close(trained, expected, rtol=0, atol=1e-5)
-    assert not torch.allclose(expected, reference(clients, 3, 0.4, 0.0), atol=0.1)
-    assert not torch.allclose(reference(clients, 3, 0.4, 0.0), reference(clients, 3, 1e9, 0.0), atol=1e-3)
+    assert not torch.allclose(expected, reference(stage.clients, 3, 0.4, 0.0), atol=0.1)
+    assert not torch.allclose(reference(stage.clients, 3, 0.4, 0.0), reference(stage.clients, 3, 1e9, 0.0), atol=1e-3)
 
 
-def test_nobody_can_draw_the_same_noise_again(tmp_path: Path) -> None:
-    clients = fakes.make_clients(SIZES)
-    for name in ("one", "two"):
-        embedded(clients, EXPERIMENT, tmp_path / name)
-    one, two = (load_file(tmp_path / name / "fedavg" / "params.safetensors") for name in ("one", "two"))
+def test_nobody_can_draw_the_same_noise_again(stage: Stage) -> None:
+    folders = [stage.embedded(EXPERIMENT, name) for name in ("one", "two")]
+    one, two = (load_file(folder / "fedavg" / "params.safetensors") for folder in folders)
     assert not any(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.usefixtures("same_noise")
-def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(clock: fakes.Clock, tmp_path: Path) -> None:
-    clients = fakes.make_clients(SIZES)
-    here = embedded(clients, EXPERIMENT, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, clients, [["c00", "c02"], ["c01", "c03"]], EXPERIMENT)
-    fakes.train(grid, EXPERIMENT, tmp_path / "study")
-    params = [(tmp_path / name / "fedavg" / "params.safetensors").read_bytes() for name in ("embedded", "study")]
+def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(stage: Stage) -> None:
+    here = stage.embedded(EXPERIMENT)
+    grid = stage.train(EXPERIMENT, stage.grid(EXPERIMENT, LAYOUT))
+    params = [(folder / "fedavg" / "params.safetensors").read_bytes() for folder in (here, stage.study)]
     assert params[0] == params[1]
     assert {seen.query["query"].get("clipping_norm") for seen in grid.seen if seen.kind == "train"} == {0.4}
-    there = StudyFolder(tmp_path / "study").read_results()
-    spent = here["methods"]["FedAvg"]["privacy"]
+    there = StudyFolder(stage.study).read_results()
+    spent = StudyFolder(here).read_results()["methods"]["FedAvg"]["privacy"]
     assert there["methods"]["FedAvg"]["privacy"] == spent
     assert spent["epsilon"] == pytest.approx(3.0, rel=1e-6)
     assert "FedAvg: epsilon 3 at delta 0.001 for the model of one seed" in str(comparison(there).renderables[1])
 
 
-def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_often(tmp_path: Path) -> None:
+def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_often(stage: Stage) -> None:
     changes = {"schedule": {**EXPERIMENT["schedule"], "rounds": 4, "cohort": 2}, "seeds": [0, 1]}
     given = {"clip_norm": 0.4, "noise_multiplier": 2.0}
-    results = embedded(fakes.make_clients(SIZES), {**EXPERIMENT, **changes, "privacy": given}, tmp_path / "study")
+    study = StudyFolder(stage.embedded({**EXPERIMENT, **changes, "privacy": given}))
     counts = np.zeros((2, 4))
-    for row in StudyFolder(tmp_path / "study").read_metrics():
+    for row in study.read_metrics():
         counts[row["seed"], row["cohort"]] += 1
-    spent = results["methods"]["FedAvg"]["privacy"]
+    spent = study.read_results()["methods"]["FedAvg"]["privacy"]
     assert spent["epsilon"] == epsilon_of(1e-5, 2.0, int(counts.max()))
     assert spent["epsilon_of_all_seeds"] == epsilon_of(1e-5, 2.0, int(counts.sum(0).max()))
     assert spent["epsilon_of_all_seeds"] > spent["epsilon"]
@@ -137,16 +123,13 @@ def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_ofte
         ({"tune": {}}, r"tune looks at clients without noise"),
     ],
 )
-def test_what_would_leak_more_than_the_noisy_mean_is_refused(
-    changes: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_what_would_leak_more_than_the_noisy_mean_is_refused(changes: dict[str, Any], words: str, stage: Stage) -> None:
     with pytest.raises((ValueError, ConfigError), match=words):
-        embedded(fakes.make_clients(SIZES), {**EXPERIMENT, **changes}, tmp_path / "study")
-    assert not (tmp_path / "study").exists()
+        stage.embedded({**EXPERIMENT, **changes}, "study")
+    assert not stage.study.exists()
 
 
-def test_partial_sums_are_refused_with_privacy(clock: fakes.Clock, tmp_path: Path) -> None:
+def test_partial_sums_are_refused_with_privacy(stage: Stage) -> None:
     experiment = {**EXPERIMENT, "flower": {**EXPERIMENT["flower"], "partial_sums": True}}
-    grid = fakes.make_grid(clock, tmp_path, fakes.make_clients(SIZES), [["c00", "c02"], ["c01", "c03"]], experiment)
     with pytest.raises(ConfigError, match=r"privacy: .*leave flower.partial_sums out"):
-        fakes.train(grid, experiment, tmp_path / "study")
+        stage.train(experiment, stage.grid(experiment, LAYOUT))

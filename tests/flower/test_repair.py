@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.flower.test_grid import BASE, SIZES, UNEVEN, assert_same, interrupt, only
+from tests.flower.conftest import SIZES, UNEVEN
+from tests.flower.test_grid import BASE, assert_same, interrupt, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock
 from tests.studies.test_study import assert_one_line, flip, invoke
@@ -20,11 +21,6 @@ EXPERIMENT = only(
     {"method": "FedAvg"}, {"method": "SCAFFOLD"}, seeds=[2, 5], schedule={**BASE["schedule"], "rounds": 3}
 )
 CLIENTS = fakes.make_clients(SIZES)
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return fakes.virtual(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +39,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str, set[str]]] = {
     "results": ("whole", lambda path: flip(path / "results.json"), "Still to test: fedavg, scaffold", set()),
-    "metrics": ("whole", lambda path: flip(path / "metrics.jsonl"), "Made again", set()),
     "parameters": (
         "whole",
         lambda path: flip(path / "scaffold" / "seed-5" / "params.safetensors"),
         "Still to train: scaffold",
         {"scaffold"},
     ),
-    "results of a half": ("half", lambda path: flip(path / "results.json"), "Still to test: fedavg", {"scaffold"}),
     "the last checkpoint": (
         "half",
         lambda path: flip(sorted(path.glob("checkpoint/scaffold/*/state.json"))[-1]),
@@ -62,10 +56,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str, set[str]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_study_is_repaired_without_nodes_and_ends_with_the_same_bits(
-    damage: str,
-    places: dict[str, Path],
-    clock: Clock,
-    tmp_path: Path,
+    damage: str, places: dict[str, Path], clock: Clock, tmp_path: Path
 ) -> None:
     which, spoil, said, trained = DAMAGES[damage]
     path = Path(shutil.copytree(places[which], tmp_path / "all")) / "study"

@@ -5,13 +5,9 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from socket import create_connection, create_server
 
 import pytest
 from cryptography import x509
@@ -32,27 +28,6 @@ def verify(made: Certificates, host: x509.DNSName | x509.IPAddress, when: dateti
     policy.build_server_verifier(host).verify(server, [])
 
 
-@contextmanager
-def tls_server(made: Certificates) -> Iterator[int]:
-    """A server that sends hello after a handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.server_cert, made.server_key)
-    with create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
-
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection, context.wrap_socket(connection, server_side=True) as secure:
-                secure.sendall(b"hello")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            thread.join(10)
-
-
 def test_the_server_is_trusted_under_its_names_only(tmp_path: Path):
     made = make_certificates(tmp_path / "c", hosts=("fl.example.org", "10.0.0.5", "::1"), days=30)
     for host in (x509.DNSName("fl.example.org"), *map(x509.IPAddress, map(ip_address, ("10.0.0.5", "::1")))):
@@ -66,18 +41,6 @@ def test_the_server_is_trusted_under_its_names_only(tmp_path: Path):
     verify(made, x509.DNSName("fl.example.org"), datetime.now(UTC) + timedelta(days=29))
     with pytest.raises(VerificationError):
         verify(made, x509.DNSName("fl.example.org"), datetime.now(UTC) + timedelta(days=31))
-
-
-def test_a_tls_client_that_has_the_ca_connects(tmp_path: Path):
-    made = make_certificates(tmp_path / "c")
-    context = ssl.create_default_context(cafile=made.ca)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    with (
-        tls_server(made) as port,
-        create_connection(("127.0.0.1", port), timeout=10) as connection,
-        context.wrap_socket(connection, server_hostname="localhost") as secure,
-    ):
-        assert secure.recv(5) == b"hello"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -97,17 +60,6 @@ def test_a_nodes_files_are_a_matching_p384_key_pair(tmp_path: Path):
         assert key.curve.name == "secp384r1"
         assert key.public_key() == public
     assert publics[0] != publics[1]
-
-
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_ssh_keygen_derives_the_same_public_key(tmp_path: Path):
-    made = make_certificates(tmp_path / "c", nodes=["a"])
-    derived = subprocess.run(
-        ["ssh-keygen", "-y", "-f", made.node_key("a")], check=True, capture_output=True, text=True, timeout=30
-    ).stdout
-    kind, public = made.node_pub("a").read_text().split()[:2]
-    assert kind == "ecdsa-sha2-nistp384"
-    assert derived.split()[:2] == [kind, public]
 
 
 def test_private_files_are_readable_by_their_owner_only(tmp_path: Path):

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import wafl
-from tests.flower.test_grid import (
-    BASE,
-    SIZES,
-    UNEVEN,
-    assert_same,
-    during,
-    embedded,
-    everyone,
-    interrupt,
-    only,
-    results,
-)
+from tests.flower.conftest import Stage
+from tests.flower.test_grid import BASE, assert_same, during, everyone, only, results
 from tests.oracles import flower_fakes as fakes
-from tests.oracles.flower_fakes import Clock
 from wafl.base.errors import ConfigError
 from wafl.base.files import unsealed
 from wafl.config.experiment import Data
@@ -30,31 +18,18 @@ from wafl.flower.node import queries
 from wafl.flower.node.site import open_site
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return fakes.virtual(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def clients() -> dict[str, fakes.Client]:
-    return fakes.make_clients(SIZES)
-
-
-def test_clients_that_never_train_are_tested_and_give_the_embedded_numbers(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_clients_that_never_train_are_tested_and_give_the_embedded_numbers(stage: Stage) -> None:
     """Parameters to the bit, and the three numbers; no unseen client is asked for anything but a test."""
     methods = {"method": "FedAvg"}, {"method": "WAFL", "gamma": 2.0}
     changes = {"attack": {"steps": 2}, "evaluation": {"attacked": [0.5], "every": 1}}
     experiment = only(*methods, data={**BASE["data"], "unseen": 0.34, "unseen_seed": 1}, **changes)
-    here = embedded(clients, experiment, tmp_path / "embedded")
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    fakes.train(grid, experiment, tmp_path / "study")
-    assert_same(tmp_path / "study", here)
+    here = stage.embedded(experiment)
+    grid = stage.train(experiment)
+    assert_same(stage.study, here)
     assert results(here)["methods"]["FedAvg"]["generalization"]["unseen"]["mean"] >= 0
-    seen, unseen = fakes.federation(clients).hold_out(0.34, seed=1)
+    seen, unseen = fakes.federation(stage.clients).hold_out(0.34, seed=1)
     assert len(unseen.names) == 2
-    roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
+    roster = unsealed((stage.study / "roster.json").read_bytes())
     assert (roster["names"], roster["unseen"]) == (list(seen.names), list(unseen.names))
     asked: dict[str, set[str]] = {}
     for each in grid.seen:
@@ -69,44 +44,28 @@ def test_clients_that_never_train_are_tested_and_give_the_embedded_numbers(
 
 
 @pytest.mark.slow
-def test_whoever_joins_late_trains_and_a_resume_knows_the_unseen_clients_again(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_whoever_joins_late_trains(stage: Stage) -> None:
     experiment = everyone({"method": "FedAvg"}, data={**BASE["data"], "unseen": 0.3}, flower={"nodes": 2, "wait": 5.0})
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
+    grid = stage.grid(experiment)
     grid.hosts[2].here = False
     grid.before_push = during(2, lambda: setattr(grid.hosts[2], "here", True))
-    fakes.train(grid, experiment, tmp_path / "study")
-    _, unseen = fakes.federation({name: clients[name] for name in ("c00", "c01", "c03", "c05")}).hold_out(0.3)
-    roster = unsealed((tmp_path / "study" / "roster.json").read_bytes())
+    stage.train(experiment, grid)
+    _, unseen = fakes.federation({name: stage.clients[name] for name in ("c00", "c01", "c03", "c05")}).hold_out(0.3)
+    roster = unsealed((stage.study / "roster.json").read_bytes())
     assert roster["unseen"] == list(unseen.names)
     assert roster["names"][-2:] == ["c02", "c04"]
-    experiment = {**experiment, "flower": {"nodes": 3, "wait": 5.0}}
-    grid = fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment)
-    interrupt(grid, 3)
-    with pytest.raises(KeyboardInterrupt):
-        fakes.train(grid, experiment, tmp_path / "again")
-    before = (tmp_path / "again" / "roster.json").read_bytes()
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "again")
-    assert (tmp_path / "again" / "roster.json").read_bytes() == before
-    assert_same(tmp_path / "again", embedded(clients, experiment, tmp_path / "embedded"))
 
 
-def test_one_client_alone_cannot_be_held_out_on_nodes(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
+def test_one_client_alone_cannot_be_held_out_on_nodes(stage: Stage) -> None:
     experiment = only({"method": "FedAvg"}, data={**BASE["data"], "unseen": 0.3}, flower={**BASE["flower"], "nodes": 1})
-    grid = fakes.make_grid(clock, tmp_path, clients, [["c01"]], experiment)
+    grid = stage.grid(experiment, [["c01"]])
     with pytest.raises(ConfigError, match=r"data\.unseen = 0\.3: there is only one client"):
-        fakes.train(grid, experiment, tmp_path / "study")
-    assert not (tmp_path / "study").exists()
+        stage.train(experiment, grid)
+    assert not stage.study.exists()
 
 
-def test_a_node_tells_of_its_training_examples_only_if_the_experiment_has_unseen_clients(
-    clients: dict[str, fakes.Client], clock: Clock, tmp_path: Path
-) -> None:
-    grid = fakes.make_grid(clock, tmp_path, clients, [["c01"]], only({"method": "FedAvg"}))
-    node = grid.hosts[0].node
+def test_a_node_tells_of_its_training_examples_only_if_the_experiment_has_unseen_clients(stage: Stage) -> None:
+    node = stage.grid(only({"method": "FedAvg"}), [["c01"]]).hosts[0].node
     params = node.task(3)[1]
 
     def asked(part: Any) -> str:

@@ -56,17 +56,6 @@ def test_the_unseen_angle_is_never_trained_or_tuned_on() -> None:
     assert {int(name.split()[1]) % 5 for name in DATA["turned-digits"].tuners().names} == {0, 1, 2, 3}
 
 
-def test_statistics_come_from_the_clients_that_train() -> None:
-    clients = wafl.load_dataset("digits").partition(6, iid=True, preprocess="zscore")
-    seen, unseen = clients.set_apart([1, 4])
-    assert seen.names == ("client 0", "client 2", "client 3", "client 5")
-    assert unseen.names == ("client 1", "client 4")
-    x = seen.train.x
-    assert float(x.mean(0).abs().max()) < 1e-4
-    with pytest.raises(ValueError, match="not all of them"):
-        clients.set_apart(range(6))
-
-
 def test_given_again_it_gives_the_same_bits_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(work: str) -> str:
         return json.dumps(board.leaderboard(["turned-digits"], ["FedAvg", "WAFL"], LITTLE, tmp_path / work, quiet))

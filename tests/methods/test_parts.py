@@ -41,26 +41,6 @@ def test_afl_and_drfa_learn_by_their_own_rules():
     assert weights.agnostic(0.3) != weights.snapshot(0.3)
 
 
-def test_the_options_of_a_method_reach_its_objective():
-    options = {"norm": 1, "power": 1, "label_cost": 4.0, "steps": 3, "tolerance": 0.1, "restarts": 2, "bounds": (0, 1)}
-    given = wafl.WAFL(gamma=3.0, **options).objective
-    assert {name: getattr(given, name) for name in options} == options
-    assert (given.gamma, given.radius) == (3.0, None)
-    strict = wafl.WAFL(radius=0.7, strict=True).objective
-    assert (strict.radius, strict.strict) == (0.7, True)
-
-    pgm = wafl.FedPGM(epsilon=0.3, step_size=0.05, steps=7, norm=2, random_start=True, bounds=(-1, 1)).objective
-    assert (pgm.epsilon, pgm.step_size, pgm.steps, pgm.norm) == (0.3, 0.05, 7, 2)
-    assert (pgm.random_start, pgm.bounds) == (True, (-1, 1))
-
-    fgsm = wafl.FedFGSM(epsilon=0.3, norm=2, bounds=(-1, 1)).objective
-    assert (fgsm.epsilon, fgsm.norm, fgsm.bounds) == (0.3, 2, (-1, 1))
-    assert fgsm.scalars()["step_size"] == 0.3, "its one step goes to the surface of the ball"
-
-    affine = wafl.FedRobust(penalty=5.0, step_size=0.2).objective
-    assert (affine.penalty, affine.step_size) == (5.0, 0.2)
-
-
 def test_the_defaults_are_those_of_the_papers():
     assert wafl.WAFL().objective.gamma == 0.5
     assert wafl.WAFL().objective.norm == 2

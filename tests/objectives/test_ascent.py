@@ -96,24 +96,6 @@ def test_a_zero_gradient_moves_nothing(norm):
         assert maximizer([0.0, 0.0], 0.5, norm, power, room).abs().tolist() == [0.0, 0.0]
 
 
-def test_each_lane_is_moved_by_its_own_gamma():
-    gradient = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
-    gammas = torch.tensor([0.5, 1.0, 4.0])
-    room = Room.within(torch.rand(gradient.shape, generator=torch.Generator().manual_seed(1)), (0.0, 1.0))
-    for norm in NORMS:
-        for power in (1, 2):
-            together = linear_maximizer(gradient, gammas, norm, power, room)
-            for lane in range(3):
-                alone = linear_maximizer(
-                    gradient[lane : lane + 1],
-                    gammas[lane : lane + 1],
-                    norm,
-                    power,
-                    Room(room.down[lane : lane + 1], room.up[lane : lane + 1]),
-                )
-                assert torch.equal(together[lane : lane + 1], alone)
-
-
 def test_power_norm_agrees_with_numpy():
     delta = np.random.default_rng(0).normal(size=(2, 3, 4))
     for norm in NORMS:

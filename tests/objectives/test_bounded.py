@@ -12,8 +12,7 @@ from torch import nn
 
 from tests.oracles import objective as oracles
 from wafl import FGSM, PGD
-from wafl.base.random import Key
-from wafl.objectives import ObjectiveState, ProjectedAscent, fgsm, pgm
+from wafl.objectives import ProjectedAscent, fgsm, pgm
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 
@@ -147,33 +146,6 @@ def test_a_zero_gradient_moves_nothing(norm):
     assert bool(torch.isfinite(moved).all())
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("random_start", [False, True])
-def test_no_example_depends_on_its_neighbors(norm, random_start):
-    """Each lane has its own model, epsilon and key; a lane may be padded to the longest of its cohort."""
-    task = make_task(network(0)[0])
-    draw = torch.Generator().manual_seed(1)
-    params = torch.randn(3, task.num_params, generator=draw, dtype=torch.float64)
-    x = torch.rand(3, 5, 6, generator=draw, dtype=torch.float64)
-    y = torch.randint(3, (3, 5), generator=draw)
-    epsilon = torch.tensor([0.1, 0.5, 2.0]).double()
-    key = torch.tensor([4, 7, 1])
-    objective = pgm(epsilon=1.0, steps=5, norm=norm, random_start=random_start)
-
-    def run(lanes, count):
-        scalars = {"epsilon": epsilon[lanes], "step_size": epsilon[lanes] / 3}
-        state = ObjectiveState(scalars, Key(*4 * (key[lanes],)))
-        return objective(Problem(task, params[lanes]), x[lanes, :count], y[lanes, :count], state)
-
-    together = run([0, 1, 2], 5)
-    for lanes, count in (([0, 1, 2], 2), ([1], 5), ([2], 1), ([2, 0], 3)):
-        alone = run(lanes, count)
-        for name in ("x_adv", "value", "cost"):
-            torch.testing.assert_close(
-                getattr(alone, name), getattr(together, name)[lanes, :count], rtol=1e-12, atol=1e-12
-            )
-
-
 def test_value_and_cost_are_those_of_the_moved_example():
     model, x, y = network(2)
     task = make_task(model)
@@ -194,23 +166,3 @@ def test_pgd_and_fgsm_move_examples_as_the_objectives_pgm_and_fgsm_do():
             (FGSM(0.2, norm), fgsm(epsilon=0.2, norm=norm)),
         ):
             assert torch.equal(attack(model, x, y), objective(problem, x[None], y[None]).x_adv[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"epsilon": -0.1}, "epsilon=-0.1"),
-        ({"epsilon": math.nan}, "epsilon=nan"),
-        ({"step_size": 0.0}, "step_size=0.0 must be positive"),
-        ({"steps": 0}, "steps=0"),
-        ({"norm": 1}, "norm=1 must be 2 or inf"),
-        ({"restarts": 3}, "restarts=3 without random_start=True"),
-        ({"bounds": (1.0, 1.0)}, "low < high"),
-    ],
-)
-def test_options_outside_their_range_are_refused_with_a_message(options, message):
-    with pytest.raises(ValueError, match=message):
-        PGD(**{"epsilon": 0.1, **options})
-    if "restarts" not in options:
-        with pytest.raises(ValueError, match=message):
-            pgm(**{"epsilon": 0.1, **options})

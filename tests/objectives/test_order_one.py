@@ -212,12 +212,6 @@ def test_training_reaches_the_optimum_that_another_library_finds(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("radius", BREAST_CANCER)
-def test_a_convex_solver_finds_the_same_optimum(radius: float) -> None:
-    assert optimum(*breast_cancer(), radius, 2, math.inf) == pytest.approx(BREAST_CANCER[radius], abs=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 @pytest.mark.parametrize(("radius", "label_cost"), [(0.05, math.inf), (0.05, 1.0), (0.1, 3.0), (0.05, 0.3)])
 def test_training_comes_near_the_optimum_with_labels_that_move(norm: float, radius: float, label_cost: float) -> None:

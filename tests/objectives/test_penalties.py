@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -132,29 +131,10 @@ def test_fedpgm_with_a_share_descends_both_the_examples_and_the_moved_ones(name:
 
 # -- In training ----------------------------------------------------------------------------------------------
 
-SCHEDULE: dict[str, Any] = {"rounds": 3, "cohort": 3, "local_steps": 3, "batch_size": 8, "learning_rate": 0.3}
-
 
 @pytest.fixture(scope="module")
 def digits() -> wafl.Federation:
     return wafl.load_dataset("digits").partition(num_clients=5, labels_per_client=3, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("method", "plain"),
-    [
-        (wafl.TRADES(beta=0.0), wafl.FedAvg()),
-        (wafl.IRM(penalty=0.0), wafl.FedAvg()),
-        (wafl.FedPGM(share=0.0), wafl.FedAvg()),
-    ],
-    ids=["TRADES", "IRM", "FedPGM"],
-)
-def test_a_price_of_zero_is_plain_training(digits: wafl.Federation, method: wafl.Method, plain: wafl.Method) -> None:
-    model = wafl.models.mlr(digits)
-    ours, theirs = (wafl.fit(model, digits, each, **SCHEDULE) for each in (method, plain))
-    for name, value in theirs.params.items():
-        torch.testing.assert_close(ours.params[name], value, rtol=0, atol=1e-6)
-    assert float(theirs.params["1.weight"].abs().max()) > 0.05
 
 
 def test_calfat_is_told_the_classes_of_each_client(digits: wafl.Federation) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from torch.nn.functional import cross_entropy, softplus
 import wafl
 from tests.oracles.reference import BATCH, order
 from wafl.base.random import Key, Purpose, normal
-from wafl.engine.keeping.checkpoint import Checkpoint
 
 CLASSES, FEATURES, SIZES = 3, 4, (5, 7)
 L2, CMI, NOISE, RATE, STEPS = 0.05, 0.2, 0.3, 0.4, 3
@@ -120,30 +118,6 @@ def test_two_rounds_are_those_of_the_papers_equations(
     assert any(float((plain.params[name] - value).abs().max()) > 1e-2 for name, value in wanted.items())
 
 
-def test_without_prices_and_with_hardly_any_noise_it_is_fedavg(clients: wafl.Federation) -> None:
-    options: dict[str, Any] = {"rounds": 2, "local_steps": 2, "learning_rate": 0.4}
-    ours, plain = (
-        wafl.fit(network(), clients, method, **options)
-        for method in (wafl.FedSR(l2=0, cmi=0, noise=1e-12, space="1"), wafl.FedAvg())
-    )
-    for name, value in plain.params.items():
-        torch.testing.assert_close(ours.params[name], value, rtol=0, atol=1e-9)
-
-
-def test_a_larger_price_makes_representations_shorter_and_closer_within_a_class(clients: wafl.Federation) -> None:
-    options: dict[str, Any] = {"rounds": 8, "local_steps": 4, "batch_size": None, "learning_rate": 0.4}
-
-    def lengths_and_spread(**prices: float) -> tuple[float, float]:
-        run = wafl.fit(network(), clients, wafl.FedSR(space="1", **prices), **options)
-        z, y = nn.Sequential(*list(run.model.children())[:2])(clients.train.x).detach(), clients.train.y
-        within = torch.stack([z[y == label].var(0).sum() for label in range(CLASSES)])
-        return float(z.square().sum(1).mean()), float(within.mean())
-
-    plain = lengths_and_spread(l2=0.0, cmi=0.0)
-    assert lengths_and_spread(l2=0.5, cmi=0.0)[0] < 0.5 * plain[0]
-    assert lengths_and_spread(l2=0.0, cmi=0.5)[1] < 0.5 * plain[1]
-
-
 def test_a_frozen_encoder_keeps_the_noise_at_the_named_layer(clients: wafl.Federation) -> None:
     """Its features are not computed once and trained upon: they are not where a ball is."""
     model = network()
@@ -153,27 +127,6 @@ def test_a_frozen_encoder_keeps_the_noise_at_the_named_layer(clients: wafl.Feder
     run = wafl.fit(model, clients, wafl.FedSR(l2=1.0, cmi=1.0, noise=0.3, space="1"), **options)
     quiet = wafl.fit(model, clients, wafl.FedSR(l2=0.0, cmi=0.0, noise=0.3, space="1"), **options)
     assert torch.equal(run.params["2.weight"], quiet.params["2.weight"]), "no price reaches what comes after the layer"
-
-
-def test_the_reference_is_kept_in_a_checkpoint(clients: wafl.Federation, tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "local_steps": 2,
-        "batch_size": 3,
-        "learning_rate": 0.4,
-        "checkpoint": Checkpoint(tmp_path),
-    }
-    method = wafl.FedSR(cmi=0.5, space="1")
-
-    def stop(place: int, record: Any, state: Any) -> None:
-        if record.round == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        wafl.fit(network(), clients, method, rounds=4, on_round=stop, **options)
-    resumed = wafl.fit(network(), clients, method, rounds=4, **options)
-    options.pop("checkpoint")
-    whole = wafl.fit(network(), clients, method, rounds=4, **options)
-    assert all(torch.equal(resumed.params[name], whole.params[name]) for name in whole.params)
 
 
 def test_what_it_cannot_do_is_refused_before_any_work(clients: wafl.Federation) -> None:

@@ -222,18 +222,6 @@ def test_an_extrapolated_ascent_never_descends(above):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_gradient_meets_the_price_where_the_problem_is_concave(seed):
-    rng, weight, bias = random_linear(seed)
-    model, x, y = oracles.linear_model(weight, bias), torch.from_numpy(rng.normal(size=(6, 4))), torch.arange(6) % 3
-    gamma = 1.05 * limit(weight)
-    robust = robust_loss(model, x, y, gamma=gamma, steps=1000, tolerance=1e-12)
-    moved = robust.x_adv.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(functional.cross_entropy(model(moved), y, reduction="sum"), moved)
-    assert bool(robust.converged.all())
-    torch.testing.assert_close(2.0 * gamma * (robust.x_adv - x), gradient, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(4))
 def test_phi_is_the_maximum_where_the_problem_is_concave(seed):
     rng, weight, bias = random_linear(seed)
     x, y, gamma = rng.normal(size=4), int(rng.integers(3)), 1.2 * limit(weight)
@@ -243,21 +231,6 @@ def test_phi_is_the_maximum_where_the_problem_is_concave(seed):
     robust = robust_loss(oracles.linear_model(weight, bias), x[None], [y], gamma=gamma, steps=1000, tolerance=1e-12)
     assert float(robust.value[0]) == pytest.approx(top, abs=1e-9)
     np.testing.assert_allclose(robust.x_adv[0], point, rtol=0, atol=1e-6)
-
-
-@oracles.settings(oracles.quick, max_examples=25)
-@given(st.integers(0, 10**6), st.sampled_from(["cross_entropy", "squared_error"]))
-def test_the_achieved_radius_falls_as_gamma_rises(seed, loss):
-    rng, weight, bias = random_linear(seed)
-    x = rng.normal(size=(5, 4))
-    y = rng.integers(3, size=5) if loss == "cross_entropy" else rng.normal(size=(5, 3))
-    base = limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2
-    radii = [
-        robust_loss(oracles.linear_model(weight, bias), x, y, gamma=base * above, loss=loss).achieved_radius
-        for above in (1.1, 1.3, 2.0, 5.0, 30.0)
-    ]
-    assert radii == sorted(radii, reverse=True)
-    assert radii[0] > radii[-1] > 0.0
 
 
 # Claims about concavity and convergence.
@@ -482,16 +455,6 @@ def test_the_l2_move_of_a_linear_model_within_bounds_is_that_of_lbfgsb(loss, abo
     assert clipped > len(x), "the bounds must matter"
 
 
-def test_an_l2_move_that_stays_inside_the_bounds_is_the_one_without_bounds():
-    problem, x, y = lanes_problem(5)
-    objective = wasserstein(gamma=20.0, steps=50, tolerance=1e-9)
-    free = objective(problem, x, y)
-    edge = float(torch.maximum(x.abs().max(), free.x_adv.abs().max()))
-    boxed = replace(objective, bounds=(-edge - 1e-9, edge + 1e-9))(problem, x, y)
-    torch.testing.assert_close(boxed.x_adv, free.x_adv, rtol=0, atol=1e-9)
-    torch.testing.assert_close(boxed.cost, free.cost, rtol=1e-7, atol=0)
-
-
 @pytest.mark.parametrize("gamma", [0.05, 0.3])
 def test_below_the_concavity_limit_a_bounded_l2_move_still_gains(gamma):
     """Where the solution without bounds is far away, or infinite, the one within them is finite and no worse."""
@@ -593,20 +556,6 @@ def test_with_power_1_gamma_falls_even_if_no_example_moves():
     objective = wasserstein(radius=2.0, power=1, bounds=(0, 1))
     assert objective.next_gamma(3.0, 0.0, 2.0) == pytest.approx(1.5)
     assert objective.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 1.0, "radius": 1.0}, "not both"),
-        ({"gamma": 1.0, "strict": True}, "strict=True needs radius"),
-        ({"gamma": 1.0, "bounds": (1.0, 0.0)}, "low < high"),
-        ({"gamma": 1.0, "power": 1, "bounds": (0.0, math.inf)}, "finite"),
-    ],
-)
-def test_options_outside_their_range_are_refused_with_a_message(options, message):
-    with pytest.raises(ValueError, match=message):
-        wasserstein(**options)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import sqrtm
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.spatial.distance import cdist
 
@@ -25,12 +24,6 @@ def w2_on_the_line(x: Array, y: Array) -> float:
     repeat = np.lcm(len(x), len(y))
     ordered = (np.repeat(np.sort(values.ravel()), repeat // len(values)) for values in (x, y))
     return float(np.mean(np.subtract(*ordered) ** 2))
-
-
-def w2_of_gaussians(mean_a: Array, cov_a: Array, mean_b: Array, cov_b: Array) -> float:
-    """``||m_a - m_b||^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)``."""
-    root = sqrtm(cov_a)
-    return float(((mean_a - mean_b) ** 2).sum() + np.trace(cov_a + cov_b - 2.0 * np.real(sqrtm(root @ cov_b @ root))))
 
 
 def cost_matrix(x: Array, y: Array) -> Array:

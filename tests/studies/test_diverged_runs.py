@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sys
 from collections.abc import Generator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 import wafl
-from tests import soak
+from tests.studies.test_study import invoke, outcome
 from wafl.base.errors import DivergedError
 from wafl.callbacks import Moment
-from wafl.cli.bars import Bars
-from wafl.cli.main import app
 from wafl.config.read import parse_experiment
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
@@ -87,27 +80,8 @@ def finished(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "finished"))
 
 
-def invoke(*arguments: Any) -> Any:
-    return CliRunner(env={"COLUMNS": "300"}).invoke(app, [str(argument) for argument in arguments])
-
-
 def results_of(folder: Path) -> dict[str, Any]:
     return StudyFolder(folder).read_results()
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """All that a finished study gave, to the last bit, without the time it took."""
-    results, metrics = results_of(folder), StudyFolder(folder).read_metrics()
-    assert results.pop("finished")
-    for row in (results, *results["methods"].values(), *metrics):
-        for name in ("seconds", "metrics"):
-            row.pop(name, None)
-    params = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("params.safetensors")}
-    return {"results": results, "metrics": metrics, "params": params}
-
-
-def without_seconds(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "seconds"}
 
 
 # -- Results --------------------------------------------------------------------------------------------------
@@ -139,29 +113,6 @@ def test_a_row_whose_runs_all_diverged_has_no_numbers(whole: Path) -> None:
         for reason in rows[label]["diverged"].values():
             assert reason.startswith("round ")
             assert "learning_rate=0.1 is likely too large: lower it" in reason
-
-
-def test_the_numbers_of_the_others_are_those_of_a_study_without_what_diverged(
-    whole: Path, tmp_path: Path, source: Path
-) -> None:
-    make(tmp_path / "sound", source, seeds=SOUND, methods=[METHODS[1]]).run()
-    make(tmp_path / "decays", source, methods=[{**METHODS[2], "weight_decay": [0.0, 0.1]}]).run()
-    rows = results_of(whole)["methods"]
-    for label, row in results_of(tmp_path / "sound")["methods"].items():
-        mine = {name: value for name, value in rows[label].items() if name not in ("seconds", "diverged")}
-        assert mine == without_seconds(row)
-    for label, row in results_of(tmp_path / "decays")["methods"].items():
-        assert without_seconds(rows[label]) == without_seconds(row)
-    everything = outcome(whole)
-    for folder in ("sound", "decays"):
-        alone = outcome(tmp_path / folder)
-        for name, data in alone["params"].items():
-            seeds = {"sound": SOUND, "decays": SEEDS}[folder]
-            label, _, seed = name.removesuffix("/params.safetensors").partition("/")
-            number = int(seed.removeprefix("seed-")) if seed else seeds[0]
-            place = label if number == SEEDS[0] else f"{label}/seed-{number}"
-            assert everything["params"][f"{place}/params.safetensors"] == data
-        assert all(row in everything["metrics"] for row in alone["metrics"])
 
 
 # -- Metrics --------------------------------------------------------------------------------------------------
@@ -207,32 +158,6 @@ def test_interrupted_and_resumed_a_study_with_diverged_runs_ends_in_the_same_bit
     assert outcome(path) == outcome(whole)
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("write", [3, 31, 75])
-def test_killed_while_it_writes_and_resumed_a_study_with_diverged_runs_ends_in_the_same_bits(
-    whole: Path, tmp_path: Path, source: Path, write: int
-) -> None:
-    path = tmp_path / "study"
-    make(path, source)
-    status = soak.in_a_process(partial(soak._killed_at_write, write, lambda: Study.resume(path).run()))  # pyright: ignore
-    assert status == -signal.SIGKILL
-    Study.resume(path).run()
-    assert outcome(path) == outcome(whole)
-
-
-def test_a_method_that_diverged_is_not_trained_again(whole: Path, finished: Path) -> None:
-    results = results_of(finished)
-    results |= {"done": ["hopeless"], "finished": False, "methods": {"hopeless": results["methods"]["hopeless"]}}
-    results.pop("metrics")
-    StudyFolder(finished).write_results(results)
-    for name in ("checkpoint", *LABELS[1:]):
-        shutil.rmtree(finished / name)
-    trained = set[str]()
-    Study.resume(finished).run([lambda moment: trained.add(moment.name.partition(" ")[0])])
-    assert trained == {"WAFL", "FedAvg"}
-    assert outcome(finished) == outcome(whole)
-
-
 def test_damaged_metrics_are_repaired_with_the_lines_of_diverged_runs(whole: Path, finished: Path) -> None:
     (finished / "metrics.jsonl").write_text("{")
     assert invoke("resume", finished).exit_code == 3
@@ -262,6 +187,10 @@ def test_a_study_whose_every_run_diverged_is_an_error_after_its_results_are_writ
     shown = invoke("resume", path)
     assert (shown.exit_code, shown.stderr.count("\n")) == (2, 1)
     assert shown.stderr.startswith("Error: every run diverged; hopeless, seed 1: round 1, client")
+    again = invoke("run", write(source, methods=methods), "--output", tmp_path, "--name", "again")
+    assert (again.exit_code, again.stdout.count("Diverged: hopeless, seed ")) == (2, 4)
+    assert "every run in" in invoke("evaluate", path).stderr
+    assert f"{4 * len(methods)} runs diverged" in invoke("runs", tmp_path).stdout
 
 
 # -- The commands ---------------------------------------------------------------------------------------------
@@ -292,16 +221,6 @@ def test_run_exits_3_and_its_table_counts_and_explains_what_diverged(whole: Path
             assert f"Diverged: {label}, seed {seed}: {reason}" in lines
     assert (tmp_path / "study" / "figures" / "accuracy.png").stat().st_size > 1000
     assert invoke("resume", tmp_path / "study").exit_code == 3
-
-
-def test_run_exits_2_and_shows_why_if_every_run_diverged(tmp_path: Path, source: Path) -> None:
-    result = invoke("run", write(source, methods=METHODS[:1]), "--output", tmp_path, "--name", "study")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: every run diverged; hopeless, seed 1: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stdout.count("Diverged: hopeless, seed ") == 4
-    assert "every run in" in invoke("evaluate", tmp_path / "study").stderr
-    assert "4 runs diverged" in invoke("runs", tmp_path).stdout
 
 
 def test_runs_names_the_best_of_the_others_and_counts_what_diverged(whole: Path) -> None:
@@ -336,12 +255,3 @@ def test_a_run_that_diverged_is_neither_evaluated_nor_exported(finished: Path) -
         assert result.stderr.count("\n") == 1
     result = invoke("export", finished / "wafl-gamma=1.0" / "seed-6", "--format", "safetensors")
     assert result.exit_code == 0, result.output
-
-
-def test_the_bars_are_full_at_the_end_also_of_runs_that_diverged(tmp_path: Path, source: Path) -> None:
-    study = make(tmp_path / "study", source)
-    with open(os.devnull, "w") as nowhere:
-        bars = Bars(study, Console(file=nowhere))
-        study.run([bars])
-    tasks = {task.description: (task.completed, task.total) for task in bars.display.tasks}
-    assert tasks == {"hopeless": (4, 4), "WAFL": (4, 4), "FedAvg": (4, 4)}

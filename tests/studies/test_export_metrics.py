@@ -14,40 +14,26 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from wafl.cli.commands.export import export
-from wafl.config.read import read_experiment
+from wafl.config.read import parse_experiment
 from wafl.studies.export_metrics import export_metrics
 from wafl.studies.study import Study
 
-EXPERIMENT = """
-name = "few"
-seeds = [0, 1]
-[data]
-num_clients = 20
-labels_per_client = 3
-[schedule]
-rounds = 3
-cohort = 5
-local_steps = 1
-[evaluation]
-every = 2
-[attack]
-kind = "none"
-[faults]
-dropout = 0.3
-[[methods]]
-method = "FedAvg"
-[[methods]]
-method = "WAFL"
-gamma = [1.0, 2.0]
-"""
+EXPERIMENT = {
+    "seeds": [0, 1],
+    "data": {"num_clients": 20, "labels_per_client": 3},
+    "schedule": {"rounds": 3, "cohort": 5, "local_steps": 1},
+    "evaluation": {"every": 2},
+    "attack": {"kind": "none"},
+    "faults": {"dropout": 0.3},
+    "methods": [{"method": "FedAvg"}, {"method": "WAFL", "gamma": [1.0, 2.0]}],
+}
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("study")
-    (folder / "few.toml").write_text(EXPERIMENT)
-    Study.create(read_experiment(folder / "few.toml"), folder / "few").run()
-    return folder / "few"
+    folder = tmp_path_factory.mktemp("study") / "few"
+    Study.create(parse_experiment(EXPERIMENT, "here"), folder).run()
+    return folder
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

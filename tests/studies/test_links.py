@@ -18,7 +18,8 @@ EXPERIMENT = {
     "attack": {"kind": "none"},
     "methods": [{"method": "FedAvg", "name": "Documents"}],
 }
-PLACES = ["checkpoint", "figures", "documents", "metrics.jsonl", "results.json", ".lock", "results.json.tmp"]
+PLACES = ["checkpoint", "checkpoint/documents", "figures", "documents", "metrics.jsonl", "results.json", "roster.json"]
+PLACES += [".lock", "results.json.tmp"]
 COMMANDS = [("resume",), ("evaluate",), ("theory",), ("export", "--format", "pt2"), ("export", "--metrics", "out.csv")]
 
 
@@ -41,7 +42,7 @@ def test_a_link_is_named_and_nothing_behind_it_changes(place: str, stopped: Path
     (victim / "Documents" / "thesis.txt").write_text("years of work")
     (victim / "documents" / "thesis.txt").write_text("years of work")
     study = tmp_path / "study"
-    study.mkdir()
+    (study / place).parent.mkdir(parents=True)
     for file in ("config.toml", "about.json"):
         (study / file).write_bytes((stopped / file).read_bytes())
     target = victim if "." not in place else victim / "Documents" / "thesis.txt"

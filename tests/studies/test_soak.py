@@ -36,41 +36,5 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_link_in_a_study_is_refused_wherever_it_is(tmp_path: Path) -> None:
-    count = soak.soak_links(tmp_path)
-    assert count["links refused"] == 7
-    assert not lost(count)
-
-
-@pytest.mark.slow
-def test_a_kill_while_a_folder_is_made_leaves_none_or_a_study(tmp_path: Path) -> None:
-    count = soak.soak_creation(tmp_path)
-    assert count["killed while the folder was made"] >= 4
-    assert not lost(count)
-
-
-@pytest.mark.processes
-def test_data_that_change_in_the_middle_of_a_study_are_refused(tmp_path: Path) -> None:
-    count = soak.soak_changed_data(tmp_path)
-    assert count["changed data"] == 4
-    assert not lost(count)
-
-
-@pytest.mark.slow
 def test_a_round_costs_the_same_after_many(tmp_path: Path) -> None:
     assert not lost(soak.soak_many_rounds(tmp_path, rounds=3000))
-
-
-@pytest.mark.processes
-def test_three_studies_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
-    count = soak.soak_at_once(tmp_path)
-    assert count["folders"] == 3
-    assert not lost(count)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-def test_every_fault_of_clients_is_survived_and_recorded(tmp_path: Path) -> None:
-    count = soak.soak_clients(tmp_path)
-    assert count["hopeless runs stopped"] == 1
-    assert not lost(count)

@@ -149,8 +149,8 @@ def test_a_run_that_ended_before_the_resume_is_logged_completely(clients: wafl.F
 # MLflow
 
 
-def mlflow_runs(uri: str, experiment: str) -> tuple[Any, list[Any]]:
-    """The client, and the runs of an experiment in the order of the sweep."""
+def mlflow_found(uri: str, experiment: str) -> tuple[Any, list[Any]]:
+    """The client, and the runs of an experiment."""
     from mlflow import MlflowClient
 
     before = os.environ.get("MLFLOW_ALLOW_FILE_STORE")
@@ -160,9 +160,14 @@ def mlflow_runs(uri: str, experiment: str) -> tuple[Any, list[Any]]:
         client = MlflowClient(tracking_uri=uri)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
-    runs = client.search_runs([found.experiment_id], max_results=100)
-    order = {f"WAFL (gamma={gamma}, seed={seed})": None for gamma in (1.0, 2.0) for seed in SEEDS}
-    return client, sorted(runs, key=lambda run: list(order).index(run.info.run_name))
+    return client, client.search_runs([found.experiment_id], max_results=100)
+
+
+def mlflow_runs(uri: str, experiment: str) -> tuple[Any, list[Any]]:
+    """The client, and the runs of an experiment in the order of the sweep."""
+    client, runs = mlflow_found(uri, experiment)
+    order = [f"WAFL (gamma={gamma}, seed={seed})" for gamma in (1.0, 2.0) for seed in SEEDS]
+    return client, sorted(runs, key=lambda run: order.index(run.info.run_name))
 
 
 def assert_same_metrics(client: Any, logged: Any, run: wafl.Run) -> None:
@@ -225,12 +230,7 @@ def test_mlflow_accepts_long_settings_and_odd_names(tmp_path: Path) -> None:
         wafl.models.mlr(clients), clients, wafl.FedAvg(), callbacks=[odd, MLflowTracker("long", tmp_path / "store")],
         client_weights=wafl.weights.fixed([1 / 300] * 300), **SCHEDULE,
     )  # fmt: skip
-    from mlflow import MlflowClient
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        client = MlflowClient(tracking_uri=(tmp_path / "store").as_uri())
-    (logged,) = client.search_runs([client.get_experiment_by_name("long").experiment_id])
+    _, (logged,) = mlflow_found((tmp_path / "store").as_uri(), "long")
     assert logged.data.metrics["accuracy_5"] == 0.5
     assert any(value.endswith("...") for value in logged.data.params.values())
 
@@ -381,13 +381,8 @@ def test_tensorboard_holds_why_a_run_diverged(clients: wafl.Federation, tmp_path
 
 
 def test_a_run_that_diverged_has_failed_in_mlflow(clients: wafl.Federation, tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
     lost = train_diverging(clients, MLflowTracker("digits", tmp_path / "store"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        client = MlflowClient(tracking_uri=(tmp_path / "store").as_uri())
-    runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    _, runs = mlflow_found((tmp_path / "store").as_uri(), "digits")
     found = {run.info.run_name: (run.info.status, run.data.tags.get("wafl.diverged")) for run in runs}
     assert found == {
         "FedAvg (weight_decay=0.0)": ("FINISHED", None),

@@ -105,24 +105,3 @@ def test_evaluate_tests_the_unseen_clients_too(study: Study, halves: Halves, tmp
         assert float(record["unseen_accuracy"]) == pytest.approx(score.unseen.accuracy)
         assert float(record["train_accuracy"]) == pytest.approx(score.train.accuracy)
         assert float(record["participation_gap"]) == pytest.approx(score.participation_gap)
-
-
-def test_your_own_data_can_be_held_out(tmp_path: Path) -> None:
-    (tmp_path / "own_unseen.py").write_text(
-        "import numpy as np, wafl\n"
-        "def make():\n"
-        "    pairs = [(np.full((8, 3), i, float) + np.arange(8)[:, None], np.arange(8.0)[:, None]) for i in range(5)]\n"
-        "    return wafl.Federation.from_arrays(pairs)\n"
-    )
-    content = {**BASE, "data": {"source": "own_unseen:make", "unseen": 0.4}, "model": {"loss": "squared_error"},
-               "schedule": {"rounds": 1, "local_steps": 1, "learning_rate": 0.001},
-               "methods": [{"method": "FedAvg"}]}  # fmt: skip
-    (tmp_path / "e.toml").write_text(to_toml(parse_experiment(content, "here")))
-    result = CliRunner().invoke(app, ["run", str(tmp_path / "e.toml"), "--output", str(tmp_path), "--name", "study"])
-    assert result.exit_code == 0, result.output
-    results = json.loads((tmp_path / "study" / "results.json").read_text())
-    three = results["methods"]["FedAvg"]["generalization"]
-    assert three["participation_gap"]["mean"] == pytest.approx(three["unseen"]["mean"] - three["test"]["mean"])
-    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "study"), "--attack", "none"])
-    assert result.exit_code == 0, result.output
-    assert "unseen clients" in result.stdout

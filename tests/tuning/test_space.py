@@ -35,16 +35,10 @@ def settings(method: wafl.Method, trials: int = 16, seed: int = 0, features: int
 @pytest.mark.parametrize(
     ("method", "searched"),
     [
-        (wafl.FedAvg(), []),
         (wafl.WAFL(gamma=1.0), ["gamma", "norm"]),
         (wafl.WAFL(radius=1.0), ["radius", "norm"]),
-        (wafl.FedRobust(), ["penalty", "step_size"]),
-        (wafl.DRFA(), ["weights_step"]),
         (wafl.FGDRO(), ["temperature"]),
         (wafl.FGDRO(radius=0.1), ["radius"]),
-        (wafl.SFAT(), ["epsilon", "norm", "alpha"]),
-        (wafl.SCAFFOLD(), []),
-        (wafl.FedAvgM(), ["rate", "beta"]),
         (wafl.WAFL(server=wafl.servers.adam(), local=wafl.local.prox()), ["gamma", "norm", "mu", "rate", "tau"]),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wafl
-from tests.oracles.transport import cost_matrix, w2_by_assignment, w2_of_gaussians, w2_on_the_line
+from tests.oracles.transport import cost_matrix, w2_by_assignment, w2_on_the_line
 from wafl.base.random import Key, Purpose, bits
 from wafl.weights.transport import distance
 from wafl.weights.transport.clouds import Sampling, read_clients
@@ -52,15 +52,6 @@ def test_problems_that_need_more_pivots_than_pots_default_are_solved():
         ot.emd2([], [], cost_matrix(x, y), numItermax=1000)
 
 
-@pytest.mark.parametrize(("method", "regularization"), [("exact", 0.05), ("entropic", 0.05)])
-def test_the_distance_between_gaussians_matches_the_formula(method, regularization):
-    """In two dimensions, 800 points come within 5% of the formula."""
-    stretch = np.array([[2.0, 0.3], [0.0, 0.5]])
-    x, y = cloud(0, 800), cloud(1, 800) @ stretch + np.array([3.0, 1.0])
-    wanted = w2_of_gaussians(np.zeros(2), np.eye(2), np.array([3.0, 1.0]), stretch.T @ stretch)
-    assert distance(x, y, method=method, regularization=regularization).value == pytest.approx(wanted, rel=0.05)
-
-
 @pytest.mark.parametrize("method", ["exact", "entropic"])
 @pytest.mark.parametrize("sample", [None, 30])
 def test_a_distribution_has_distance_0_to_itself(method, sample):
@@ -69,14 +60,6 @@ def test_a_distribution_has_distance_0_to_itself(method, sample):
         found = distance((x, y), (x.copy(), y.copy()), method=method, sample=sample, label_aware=labels)
         assert found.value == pytest.approx(0.0, abs=1e-9)
         assert found.standard_error == pytest.approx(0.0, abs=1e-9)
-
-
-def test_the_entropic_distance_tends_to_the_exact_one():
-    x, y = cloud(0, 80), cloud(1, 60, center=1.0)
-    exact = distance(x, y).value
-    errors = [abs(distance(x, y, method="entropic", regularization=r).value - exact) for r in (1.0, 0.1, 0.01)]
-    assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 0.03 * exact
 
 
 def test_the_entropic_distance_equals_pots_debiased_value():

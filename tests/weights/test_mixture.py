@@ -78,15 +78,6 @@ def test_tiny_units_lose_no_precision():
     assert tiny.gap <= 1e-8 * tiny.value
 
 
-def test_mixture_recovers_the_shares_of_a_mixed_target():
-    generator = np.random.default_rng(0)
-    centers = 10.0 * np.eye(4)
-    sources = [generator.normal(size=(150, 4)) + center for center in centers]
-    target = np.concatenate([generator.normal(size=(n, 4)) + centers[i] for i, n in enumerate((0, 90, 45, 15))])
-    found = weights.mixture(sources, target)
-    assert found.weights == pytest.approx([0.0, 0.6, 0.3, 0.1], abs=0.02)
-
-
 def test_label_aware_mixture_follows_the_labels():
     """Two sources with the same points but different labels: only the label-aware cost can tell them apart."""
     generator = np.random.default_rng(0)

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import wafl
-from tests.oracles import reference
 from wafl.parts.client_weights import uniform_cohort
 from wafl.parts.schedule import Schedule
 from wafl.weights import (
@@ -173,13 +170,6 @@ def round_of(number=0, seed=0, cohort=3, local_steps=1):
     return Round(number, seed, num_clients=7, cohort=cohort, local_steps=local_steps)
 
 
-@pytest.mark.parametrize("seed", [0, 5, 2**32 - 1])
-def test_a_uniform_cohort_is_the_draw_of_the_plain_reference(seed):
-    for number in range(20):
-        wanted = reference.choose(seed, reference.COHORT, number, 7, 3)
-        assert uniform_cohort(round_of(number, seed)) == tuple(wanted)
-
-
 def test_a_cohort_of_all_clients_is_all_of_them():
     assert uniform_cohort(round_of(cohort=7)) == tuple(range(7))
 
@@ -190,15 +180,6 @@ def test_a_learned_rule_draws_uniformly_and_clients_count_by_their_weights_unles
     assert cohort.clients == uniform_cohort(round_of(number=4))
     assert cohort.weights.tolist() == list(cohort.clients)
     assert Learned().loss_query(round_of()) is None
-
-
-def test_a_learned_rule_climbs_the_losses_of_the_clients_that_replied_and_projects():
-    weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    rule, losses = Learned(lambda t: 0.1 / (1 + t)), torch.tensor([4.0, 1.0])
-    learned = rule.learn(weights, [0, 2], losses, round_of(number=1))
-    wanted = reference.project([0.5 + 0.05 * 4, 0.3, 0.2 + 0.05 * 1])
-    assert learned.tolist() == pytest.approx(wanted, abs=1e-12)
-    assert weights.tolist() == [0.5, 0.3, 0.2], "the old weights are left alone"
 
 
 SCHEDULES = [
@@ -217,35 +198,6 @@ def test_a_learned_rule_works_with_any_schedule_unless_it_says_otherwise(rule, w
 
 
 # -- In training ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["AFL", "DRFA"])
-@settings(max_examples=12, deadline=None)
-@given(step=st.floats(1e-3, 1e3), seed=st.integers(0, 2**32 - 1), local_steps=st.integers(1, 3))
-def test_learned_weights_stay_on_the_simplex(method, step, seed, local_steps):
-    x = torch.tensor([[1.0], [2.0], [-1.0], [0.5], [3.0], [-2.0]])
-    y = torch.tensor([0, 1, 1, 0, 1, 0])
-    clients = wafl.Federation.from_arrays([(x[:1], y[:1]), (x[1:3], y[1:3]), (x[3:], y[3:])], test_fraction=0)
-    seen = []
-
-    def check(place, record, state):
-        seen.append(state.client_weights)
-        assert float(state.client_weights.min()) >= 0
-        assert float(state.client_weights.sum()) == pytest.approx(1, abs=1e-9)
-
-    options = {"local_steps": 1} if method == "AFL" else {"local_steps": local_steps, "cohort": 2}
-    wafl.fit(
-        wafl.models.mlr(clients),
-        clients,
-        getattr(wafl, method)(weights_step=step),
-        rounds=4,
-        learning_rate=0.1,
-        seed=seed,
-        on_round=check,
-        **options,
-    )
-    assert len(seen) == 4
-    assert any(not torch.equal(weights, seen[0]) for weights in seen[1:]) or float(seen[0].max()) == 1.0
 
 
 # -- Bad input ------------------------------------------------------------------------------------------------
