@@ -68,8 +68,8 @@ from .promises.audit import Audit as Audit
 from .promises.audit import audit as audit
 from .promises.check import Verification as Verification
 from .promises.check import verify as verify
-from .promises.issue import Promise as Promise
 from .promises.issue import issue as issue
+from .promises.promise import Promise as Promise
 from .results.run import Run as Run
 from .results.run import Runs as Runs
 from .results.run import load_run as load_run

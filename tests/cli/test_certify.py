@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
-from tests.promises.test_issue_and_check import forge, write_keys
+from tests.promises.test_issue import forge, write_keys
 from wafl.cli.commands.verify import read_data
 from wafl.cli.main import app
 from wafl.data.preprocessing import Preprocessing
@@ -41,15 +41,19 @@ def test_a_certificate_is_verified_with_files_of_data_and_without_a_key_says_wha
     found = call("verify", "certificate.json", "--model", "run", "--data", "data")
     assert found.exit_code == 0, found.output
     assert "a digest only detects accidents" in " ".join(found.output.split())
-    assert found.output.count("attested") == 3  # issued, versions and the caption
-    assert "surrogates  recomputed" in found.output
+    words = found.output.split("certificate.json: no signature was checked")[1]
+    assert words.count("attested") == 2  # issued and versions
+    assert "Recomputed: 100.0% of the clients' weight" in " ".join(words.split())
+    assert "| 0.5 | " in found.output, "the statement in words"
+    alone = call("verify", "certificate.json")
+    assert "Recomputed: 0.0% of the clients' weight" in " ".join(alone.output.split())
 
 
 def test_a_wrong_line_ends_with_status_1_and_a_refused_file_with_2(run, tmp_path):
     _, public = write_keys(tmp_path)
     refused = call("verify", "certificate.json", "--key", str(public))
     assert (refused.exit_code, "is not signed" in refused.output) == (2, True)
-    forge(Path("certificate.json"), lambda content: content["certificates"][0].update(value=0.0))
+    forge(Path("certificate.json"), lambda content: content["claim"]["rows"][0].update(value=0.0))
     wrong = call("verify", "certificate.json")
     assert (wrong.exit_code, "wrong" in wrong.output) == (1, True)
     missing = call("verify", "nothing.json")

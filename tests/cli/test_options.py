@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.cli.test_run import every_command
 from tests.lab.test_contest import in_this_process
-from tests.promises.test_issue_and_check import write_keys
+from tests.promises.test_issue import write_keys
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 
@@ -44,9 +44,9 @@ evaluate runs/one --attack fgsm --space 0 --attacked 0.5
 theory runs/one --radii 0.5 --norm 2 --metric error --gamma 5 --radius 0.1 --params-radius 5 --data-bounds 0,1
     --label-cost inf --delta 0.1 --c1 1 --c2 1 --alpha 3 --target-distance 1 --target-examples 10
     --barycenter-distance 1 --data-dir data --output theory --trust
-certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --part test --confidence 0.9
-    --points 2 --sign issuer.pem --data-dir data --trust
-certify runs/one -o errors.json --metric error
+certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --power 2 --points 2 --sign issuer.pem
+    --data-dir data --trust
+certify runs/one -o tested.json --radii 0,0.5 --metric error --part test --confidence 0.9
 verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
 audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet

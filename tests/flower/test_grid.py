@@ -352,16 +352,16 @@ def test_a_network_gives_the_embedded_numbers(layout: str, stage: Stage) -> None
         compare(here.study, here.embedded(experiment))
 
 
-def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(clock: Clock, tmp_path: Path) -> None:
-    clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
+def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(stage: Stage) -> None:
+    stage.clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
     experiment = only(
         {"method": "WAFL", "gamma": 2.0, "steps": 3},
         {"method": "FedAvgM"},
         model={"kind": "lipschitz", "width": 4, "depth": 2, "loss": "margin(0.5, 0.25)"},
         schedule={**only()["schedule"], "shift": 1, "flip": 0.5},
     )
-    fakes.train(fakes.make_grid(clock, tmp_path, clients, UNEVEN, experiment), experiment, tmp_path / "study")
-    assert_close(tmp_path / "study", embedded(clients, experiment, tmp_path / "embedded"))
+    stage.train(experiment, stage.grid(experiment, UNEVEN))
+    assert_close(stage.study, stage.embedded(experiment))
 
 
 @pytest.mark.parametrize("rule", ["by_examples", "uniform"])

@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +15,9 @@ from torch import nn
 import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import theory
-from tests.promises.test_issue_and_check import forge, status
+from tests.promises.test_issue import forge, status
 from wafl.promises.audit import _limit
-from wafl.promises.published_labels import Cell, centers, distance, halves, quantize, resample_distances
+from wafl.promises.published_labels import Cell, centers, distance, halves, quantize, resamples
 
 MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0], [0.0, 3.0]]), np.array([2.0, -2.0, 0.0]))
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -91,7 +90,8 @@ def test_the_distance_is_at_least_that_of_pot_and_at_most_two_spreads_more(tmp_p
         assert each.distance <= exact + 2.0 * said["spread"] * (1.0 + 1e-9)
         assert said["share"] == pytest.approx(weight.sum())
         losses = theory.plain_losses(MODEL, b, np.full(len(b), each.label))
-        assert said["loss"] == pytest.approx(losses @ weight / weight.sum(), rel=1e-9)
+        exact = losses @ weight / weight.sum()
+        assert exact <= said["loss"] <= exact * (1.0 + 1.1e-9)  # rounded upwards, with room for other machines
 
 
 def test_published_surrogates_are_those_of_each_label_alone(tmp_path):
@@ -101,10 +101,9 @@ def test_published_surrogates_are_those_of_each_label_alone(tmp_path):
         alone = [(x[y == said["label"]], y[y == said["label"]]) for x, y in pairs(3, 30, 0)]
         clients = wafl.Federation.from_arrays(alone, test_fraction=0.0, num_classes=3)
         weights = wafl.weights.fixed(WEIGHTS)
-        best = wafl.certify(MODEL, clients, radii=[0.1], client_weights=weights, achieved=False)[0].value
+        best = wafl.issue(MODEL, clients, radii=[0.1], client_weights=weights).values[0.1]
         values = [0.01 * gamma + phi for gamma, phi in zip(published["gammas"], said["surrogates"], strict=True)]
-        # The best of a few gammas, not of all; and a certificate may itself be 2% above the truth.
-        assert 0.98 * best <= min(values) <= 1.1 * best
+        assert best * (1.0 - 1e-6) <= min(values) <= 1.1 * best  # the best of a few gammas, not of all
 
 
 def test_a_site_like_the_federation_is_inside_and_one_far_away_is_not(tmp_path):
@@ -128,10 +127,11 @@ def alarms(trials, size, examples=60, points=4, shift=0.0):
     for trial in range(trials):
         normal = torch.Generator().manual_seed(trial)
         cell = equally(torch.randn(examples, 2, generator=normal, dtype=torch.float64))
-        first, second = halves(cell, trial)
-        at = centers(first, points, trial)
+        first, second = halves(cell)
+        at = centers(first, points)
         weights, _ = quantize(cell, at, 2)
-        compared, bar = _limit(resample_distances(second, at, weights, 2, 19, trial), size)
+        again = {each.examples: each.distance for each in resamples(second, at, weights, 2, 19)}
+        compared, bar = _limit(again, size)
         here = equally(torch.randn(compared, 2, generator=normal, dtype=torch.float64) + shift)
         found += distance(here.x, here.share, at, weights, 2) > bar
     return found
@@ -188,7 +188,7 @@ def test_the_power_grows_with_the_examples_and_with_the_shift(tmp_path):
 
 
 def test_between_published_sizes_the_limit_is_between_theirs():
-    said = {"4": 3.0, "16": 2.0}
+    said = {4: 3.0, 16: 2.0}
     assert _limit(said, 3) is None
     assert [_limit(said, size) for size in (4, 16, 99)] == [(4, 3.0), (16, 2.0), (16, 2.0)]
     assert _limit(said, 9) == (9, pytest.approx(math.sqrt(9.0 - 5.0 * (1 / 2 - 1 / 3) / (1 / 2 - 1 / 4))))
@@ -210,8 +210,14 @@ def test_what_is_published_is_recomputed_from_all_data(tmp_path):
     assert status(wafl.verify(file, model=MODEL, data=federation()))["labels"] == "wrong"
     forge(certificate(tmp_path), lambda content: content["labels"]["gammas"].__setitem__(0, 1e-6))
     assert status(wafl.verify(file, model=MODEL, data=federation()))["labels"] == "wrong"
+    forge(certificate(tmp_path), lambda c: farther(c["labels"]["labels"][0]["resamples"][0]))
+    assert status(wafl.verify(file, model=MODEL, data=federation()))["labels"] == "wrong"
     forge(certificate(tmp_path), lambda c: c["labels"]["labels"][0]["surrogates"].__setitem__(0, 0.0))
     assert status(wafl.verify(file, model=MODEL, data=federation()))["labels"] == "wrong"
+
+
+def farther(resample):
+    resample["distance"] *= 100.0
 
 
 def test_an_audit_without_what_it_needs_is_refused(tmp_path):
@@ -223,7 +229,7 @@ def test_an_audit_without_what_it_needs_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is about another model"):
         wafl.audit(certificate(tmp_path), other, site(0.0))
     wide = wafl.Federation.from_arrays([(np.ones((4, 3)), np.arange(4) % 2)])
-    with pytest.raises(ValueError, match="the examples have 3 inputs, the certificate's 2"):
+    with pytest.raises(ValueError, match="the examples have 3 inputs, and the certificate's points do not"):
         wafl.audit(certificate(tmp_path), MODEL, wide)
     forge(certificate(tmp_path), lambda c: c["labels"]["labels"][0]["weights"].pop())
     with pytest.raises(ValueError, match="about label 0 does not fit together"):
@@ -237,10 +243,7 @@ def test_an_audit_without_what_it_needs_is_refused(tmp_path):
         wafl.issue(line, targets, radii=[0.1], loss="squared_error", points=4)
 
 
-@pytest.mark.slow
-def test_a_network_whose_curvature_is_unknown_is_audited_by_its_slope(tmp_path, monkeypatch):
-    for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
-        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)
+def test_a_network_is_audited_by_its_slopes(tmp_path):
     relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     file = tmp_path / "certificate.json"
     wafl.issue(relu, federation(), radii=[0.1], points=2).save(file)

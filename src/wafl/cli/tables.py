@@ -16,6 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from wafl.base.visible import visible
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import Comparison
 from wafl.evaluation.generalization import PARTS, generalization
@@ -27,6 +28,9 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.study import diverged
 from wafl.tuning.result import Tuning, describe_setting
 from wafl.weights import TransportWeights
+
+MOST_CLIENTS = 20
+"""How many clients of a certificate are listed, besides those whose numbers are wrong."""
 
 
 def comparison(results: Mapping[str, Any]) -> Group:
@@ -218,11 +222,13 @@ class _Shown:
 def verification(file: Path, found: Verification) -> Table:
     """A table with one row per line of a certificate: recomputed, attested or wrong."""
     signed = "signed by the owner of the key" if found.signed else "no signature was checked"
-    caption = "attested: on the word of whoever issued the file."
+    caption = f"Recomputed: {found.share:.1%} of the clients' weight. Attested: on the word of whoever issued the file."
     table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
     colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
-    for line in found.lines:
-        table.add_row(line.name, f"[{colors[line.status]}]{line.status}[/]", escape(line.why))
+    clients = list(found.clients.values())
+    wrong = [line for line in clients[MOST_CLIENTS:] if line.status == "wrong"]
+    for line in (*found.lines, *clients[:MOST_CLIENTS], *wrong):
+        table.add_row(escape(visible(line.name)), f"[{colors[line.status]}]{line.status}[/]", escape(visible(line.why)))
     return table
 
 

@@ -3,9 +3,9 @@
 Labels do not move, and a site has label shares ``pi_k`` of its own. So each label has its own ball: if the site's
 examples of label k are within ``rho_k`` (W_2) of the federation's, their expected loss is at most
 ``c_k(rho_k) = min over gamma of gamma rho_k^2 + E[phi_gamma | k]``, and the site's is at most
-``sum_k pi_k c_k(rho_k)``. From what a federation publishes (``published_labels.py``), ``rho_k`` is bounded by the
-triangle inequality: the site's distance to the published points, plus the spread of the federation's examples around
-them. Nothing leaves the site.
+``sum_k pi_k c_k(rho_k)``. From what a federation publishes (:mod:`wafl.promises.published_labels`), ``rho_k`` is
+bounded by the triangle inequality: the site's distance to the published points, plus the spread of the federation's
+examples around them. Nothing leaves the site.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from wafl.base.norms import NORMS, norm_name, power_norm
+from wafl.base.errors import PreconditionError
+from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
 from wafl.data.federation import Federation
-from wafl.promises.issue import digest_of
-from wafl.promises.published_labels import Cell, by_label, cells_of, certified_loss, distance, label_means
+from wafl.promises.bound import steepest_slope
+from wafl.promises.check import ball_of, loss_of
+from wafl.promises.known import known
+from wafl.promises.promise import digest_of
+from wafl.promises.published_labels import Cell, cells_of, certified_loss, distance
 from wafl.promises.read import read_file
 from wafl.results.run import Run
+from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
-from wafl.theory.certificates.mixture import Mixture
-from wafl.weights import by_examples
 
 POWER_DRAWS = 100
 """How many moved draws of a site's own examples say how often a shift is noticed."""
@@ -129,62 +132,62 @@ def audit(
         seed: of the draws behind that probability.
     """
     path = Path(file)
-    content = read_file(path)[0].content
-    if "labels" not in content:
+    parts = read_file(path)[0].parts
+    if parts.labels is None:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
-    if digest_of(model) != content["model"]["sha256"]:
+    module = model.module if isinstance(model, Run) else model
+    if digest_of(module) != parts.claim.model:
         raise ValueError(f"{path} is about another model: give the one that it is about")
-    claim = content["claim"]
-    if math.prod(data.input_shape) != claim["inputs"]:
-        raise ValueError(f"the examples have {math.prod(data.input_shape)} inputs, the certificate's {claim['inputs']}")
-    norm = {norm_name(each): each for each in NORMS}[claim["norm"]]
-    whole = replace(data, train=data.train.joined(data.test))
-    mixture = Mixture.of(model, whole, "train", by_examples(), loss)
-    split, labels = by_label(mixture)
-    measured = label_means(split, split.answers(None, [{}]).value, labels)
-    published = {each["label"]: each for each in content["labels"]["labels"]}
-    slope = content["constants"].get("L_z", {"value": math.inf})["value"]
-    moved = max(row["radius"] for row in content["certificates"]) if shift is None else shift
+    proof, inputs = known(module, output_loss(loss_of(model, loss))), math.prod(data.input_shape)
+    if proof is None:
+        raise PreconditionError("no proof is known for this model and loss, so nothing can be certified with it")
+    if {len(point) for each in parts.labels.labels for point in each.points} != {inputs}:
+        raise ValueError(f"the examples have {inputs} inputs, and the certificate's points do not")
+    ball, whole = ball_of(parts.claim), data.train.joined(data.test)
+    slope, published = steepest_slope(proof, ball, inputs), {each.label: each for each in parts.labels.labels}
+    moved = max(row.radius for row in parts.claim.rows) if shift is None else shift
     if not (moved >= 0.0 and math.isfinite(moved)):
         raise ValueError(f"shift={moved} must be finite and at least 0, in the unit of the data")
+    sizes = whole.num_examples.tolist()
     found: list[LabelAudit] = []
-    for label, cell in cells_of(mixture).items():
-        about = (label, float(split.weights[labels == label].sum()), len(cell.x))
+    for label, (cell, share, rows) in cells_of(whole, [size / sum(sizes) for size in sizes]).items():
+        outputs = proof.plain(whole.rows(rows, torch.float64))
+        about = (label, share, len(cell.x))
+        measured = float(proof.loss.value(outputs, whole.y[rows]) @ cell.share)
         if label not in published:
-            found.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured[label][0]))
+            found.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured))
             continue
         said = published[label]
-        points, weights = (torch.tensor(said[name], dtype=torch.float64) for name in ("points", "weights"))
-        far, compared, power = distance(cell.x, cell.share, points, weights, norm), math.inf, None
-        limit = _limit(said["resamples"], len(cell.x))
+        points, weights = (torch.tensor(each, dtype=torch.float64) for each in (said.points, said.weights))
+        far, compared, power = distance(cell.x, cell.share, points, weights, ball.norm), math.inf, None
+        limit = _limit({each.examples: each.distance for each in said.resamples}, len(cell.x))
         if limit is not None:
             size, bar = limit
             some = cell.part(torch.tensor(choose(seed, Purpose.BOOTSTRAP, len(cell.x), size)))
-            compared = far if size == len(cell.x) else distance(some.x, some.share, points, weights, norm)
-            power = _power(cell, points, weights, norm, size, bar, moved, seed)
-        spread = said["spread"]
-        certified = certified_loss(said, content["labels"]["gammas"], slope, far + spread)
-        resample = None if limit is None else limit[1] + spread
-        tested = (far + spread, compared + spread, resample, power)
-        found.append(LabelAudit(*about, *tested, certified, measured[label][0]))
-    return Audit(tuple(found), claim["norm"], claim["unit"], moved)
+            compared = far if size == len(cell.x) else distance(some.x, some.share, points, weights, ball.norm)
+            power = _power(cell, points, weights, ball.norm, size, bar, moved, seed)
+        certified = certified_loss(said, parts.labels.gammas, slope, far + said.spread)
+        resample = None if limit is None else limit[1] + said.spread
+        tested = (far + said.spread, compared + said.spread, resample, power)
+        found.append(LabelAudit(*about, *tested, certified, measured))
+    return Audit(tuple(found), parts.claim.norm, data.unit, moved)
 
 
-def _limit(resamples: Mapping[str, float], size: int) -> tuple[int, float] | None:
+def _limit(resamples: Mapping[int, float], size: int) -> tuple[int, float] | None:
     """How many of the site's examples to compare, and how far so many of the federation's are; None for too few.
 
     Between two published sizes n, the square goes along a line in ``1 / sqrt(n)``, as means of n examples vary.
     """
-    sizes = sorted(int(each) for each in resamples)
+    sizes = sorted(resamples)
     if not sizes or size < sizes[0]:
         return None
     size = min(size, sizes[-1])
     above = next(each for each in sizes if each >= size)
     below = max(each for each in sizes if each <= size)
     if above == below:
-        return size, resamples[str(size)]
+        return size, resamples[size]
     share = (below**-0.5 - size**-0.5) / (below**-0.5 - above**-0.5)
-    return size, math.sqrt((1.0 - share) * resamples[str(below)] ** 2 + share * resamples[str(above)] ** 2)
+    return size, math.sqrt((1.0 - share) * resamples[below] ** 2 + share * resamples[above] ** 2)
 
 
 def _power(

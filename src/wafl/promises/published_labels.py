@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wafl.base.json_types import check_types
 from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
 from wafl.data.examples import Examples
-from wafl.promises.proof import Proof
-from wafl.theory.certificates.mixture import Mixture
+from wafl.promises.bound import Ball, steepest_slope, surrogates
+from wafl.promises.known import Known
+from wafl.promises.promise import Label, Labels, Resample
 from wafl.weights.transport.costs import network_simplex
 
 SIZES = (4, 16, 64, 256, 1024)
@@ -33,62 +33,33 @@ GAMMAS = 16
 FARTHEST = 20.0
 """Gammas go down to the slope over so many times the largest radius."""
 CHUNK = 4096
-
-LABEL: dict[str, Any] = {
-    "label": int,
-    "share": float,
-    "examples": int,
-    "points": list[list[float]],
-    "weights": list[float],
-    "spread": float,
-    "loss": float,
-    "surrogates": list[float],
-    "resamples": dict[str, float],
-}
+SEED = 0
+AGREE = 1e-9
+"""How far numbers that another machine computes may differ, relative to their size or that of the points."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The federation's examples of one label, with their shares of the mixture."""
+    """The federation's examples of one label, with their shares of it."""
 
     x: Tensor
     share: Tensor
 
     def part(self, rows: Tensor) -> Cell:
+        """Some of these examples, with their shares of that part."""
         return Cell(self.x[rows], self.share[rows] / self.share[rows].sum())
 
 
-def by_label(mixture: Mixture) -> tuple[Mixture, Tensor]:
-    """The same examples with one "client" per client and label, and the label of each of these."""
-    examples = mixture.examples
-    client = torch.repeat_interleave(torch.arange(examples.num_clients), examples.num_examples)
-    classes = int(examples.y.max()) + 1
-    cell = client * classes + examples.y
-    order = torch.argsort(cell, stable=True)
-    found, counts = torch.unique_consecutive(cell[order], return_counts=True)
-    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    cells = Examples(examples.raw.index_select(0, order), examples.y[order], offsets, examples.prepare)
-    weights = mixture.weights[found // classes] * counts / examples.num_examples[found // classes]
-    return Mixture(mixture.task, mixture.params, cells, weights), found % classes
-
-
-def cells_of(mixture: Mixture) -> dict[int, Cell]:
-    """Each label's examples, as long vectors."""
-    examples, found = mixture.examples, dict[int, Cell]()
-    share = torch.repeat_interleave(mixture.weights / examples.num_examples, examples.num_examples)
-    for label in examples.y.unique().tolist():
-        rows = (examples.y == label).nonzero()[:, 0]
-        found[label] = Cell(examples.rows(rows, torch.float64).flatten(1), share[rows] / share[rows].sum())
-    return found
-
-
-def label_means(mixture: Mixture, values: Tensor, labels: Tensor) -> dict[int, list[float]]:
-    """Means of each label from those of each client and label, ``[settings, cells]``."""
-    found: dict[int, list[float]] = {}
-    for label in labels.unique().tolist():
-        here = labels == label
-        share = mixture.weights[here] / mixture.weights[here].sum()
-        found[label] = (values[:, here] @ share).tolist()
+def cells_of(examples: Examples, weights: Sequence[float]) -> dict[int, tuple[Cell, float, Tensor]]:
+    """Each label's examples, as long vectors, its share of the mixture, and the rows where they are."""
+    found = dict[int, tuple[Cell, float, Tensor]]()
+    sizes = examples.num_examples
+    share = torch.repeat_interleave(torch.tensor(weights, dtype=torch.float64) / sizes, sizes)
+    for label in examples.y[share > 0].unique().tolist():
+        rows = ((examples.y == label) & (share > 0)).nonzero()[:, 0]
+        total = share[rows].sum()
+        cell = Cell(examples.rows(rows, torch.float64).flatten(1), share[rows] / total)
+        found[label] = (cell, float(total), rows)
     return found
 
 
@@ -111,108 +82,122 @@ def quantize(cell: Cell, points: Tensor, norm: float) -> tuple[Tensor, float]:
     return weights, math.sqrt(square)
 
 
-def centers(cell: Cell, count: int, seed: int) -> Tensor:
+def centers(cell: Cell, count: int) -> Tensor:
     """Means of groups of examples that are near each other."""
     from sklearn.cluster import KMeans
 
     count = min(count, len(cell.x.unique(dim=0)))
-    grouped = KMeans(count, n_init=cast(Any, 1), random_state=seed).fit(
+    grouped = KMeans(count, n_init=cast(Any, 1), random_state=SEED).fit(
         cell.x.numpy(), sample_weight=cell.share.numpy()
     )
     return torch.from_numpy(grouped.cluster_centers_)
 
 
-def resample_distances(
-    cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: int, seed: int
-) -> dict[str, float]:
+def halves(cell: Cell) -> tuple[Cell, Cell]:
+    """Points are means of one half of the examples, and resamples come from the other, to which no point was fitted."""
+    first = torch.zeros(len(cell.x), dtype=torch.bool)
+    first[choose(SEED, Purpose.BOOTSTRAP, len(cell.x), (len(cell.x) + 1) // 2)] = True
+    return cell.part(first), cell.part(~first)
+
+
+def resamples(cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: int) -> tuple[Resample, ...]:
     """The largest distance to the points of new examples like these, of so many draws, by how many they are.
 
     New examples come from the distribution behind these, which is not known either: each draw first weighs these at
     random (the Bayesian bootstrap, Rubin 1981), so that the mean of n draws varies as ``1 / n + 1 / len(cell)``.
     """
-    cost, found = _costs(cell.x, points, norm), dict[str, float]()
-    random = np.random.default_rng(seed)
+    cost, random = _costs(cell.x, points, norm), np.random.default_rng(SEED)
+    found: list[Resample] = []
     for size in SIZES:
         if size > 2 * len(cell.x):
             break
-        squares: list[float] = []
+        squares = [0.0]
         for _ in range(draws):
             counts = random.multinomial(size, random.dirichlet(len(cell.x) * cell.share.numpy()))
             rows = counts.nonzero()[0]
             squares.append(network_simplex(torch.from_numpy(counts[rows] / size), weights, cost[rows].numpy())[1])
-        found[str(size)] = math.sqrt(max(*squares, 0.0))
-    return found
+        found.append(Resample(size, math.sqrt(max(squares))))
+    return tuple(found)
 
 
-def halves(cell: Cell, seed: int) -> tuple[Cell, Cell]:
-    """Points are means of one half of the examples, and resamples come from the other, to which no point was fitted."""
-    cell = cell.part(cell.share > 0)
-    first = torch.zeros(len(cell.x), dtype=torch.bool)
-    first[choose(seed, Purpose.BOOTSTRAP, len(cell.x), (len(cell.x) + 1) // 2)] = True
-    return cell.part(first), cell.part(~first)
+def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
+    """Where the surrogates are published: from the gamma of ten times the largest radius to that of the smallest.
 
-
-def gammas_for(slope: float, limit: float, radii: Sequence[float]) -> list[float]:
-    """Where the surrogates are published: up to the gamma of the smallest radius.
-
-    From just above ``L_zz / 2``, if that limits gamma; otherwise from the gamma of ten times the largest radius: labels
-    may be farther than any radius. Nowhere if L_zz is needed and unknown: then there is only the slope.
+    Labels may be farther than any radius.
     """
     asked = [radius for radius in radii if radius > 0] or [1.0]
-    if not math.isfinite(limit) or not slope > 0:
-        return []
-    least = limit * (1.0 + 1e-3) if limit > 0 else slope / (FARTHEST * max(asked))
+    if not slope > 0:
+        return ()
+    least = slope / (FARTHEST * max(asked))
     most = max(slope / min(asked), 2.0 * least)
-    return [least * (most / least) ** (place / (GAMMAS - 1)) for place in range(GAMMAS)]
+    return tuple(least * (most / least) ** (place / (GAMMAS - 1)) for place in range(GAMMAS))
 
 
 def publish(
-    mixture: Mixture, proof: Proof, slope: float, radii: Sequence[float], points: int, rounding: float, seed: int = 0
-) -> dict[str, Any]:
-    """Everything above, as plain values; ``rounding`` is added upwards to what is certified."""
-    gammas, cells = gammas_for(slope, proof.limit, radii), cells_of(mixture)
-    split = {label: halves(cell, seed) for label, cell in cells.items()}
-    chosen = {label: centers(first, points, seed) for label, (first, _) in split.items()}
-    found = described(mixture, proof, gammas, chosen, rounding)
-    for each in found:
-        label, weights = each["label"], torch.tensor(each["weights"], dtype=torch.float64)
-        about = (split[label][1], chosen[label], weights, proof.norm)
-        each["resamples"] = resample_distances(*about, RESAMPLES * len(cells) - 1, seed)
-    return {"gammas": gammas, "labels": found}
+    model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float], points: int
+) -> Labels:
+    """Everything above, with room for what another machine computes."""
+    gammas = gammas_for(steepest_slope(model, ball, math.prod(examples.shape)), radii)
+    cells = cells_of(examples, weights)
+    chosen = {label: centers(halves(cell)[0], points) for label, (cell, _, _) in cells.items()}
+    return described(model, ball, examples, weights, gammas, chosen, 1.0 + AGREE)
 
 
 def described(
-    mixture: Mixture, proof: Proof, gammas: Sequence[float], points: Mapping[int, Tensor], rounding: float
-) -> list[dict[str, Any]]:
+    model: Known,
+    ball: Ball,
+    examples: Examples,
+    weights: Sequence[float],
+    gammas: Sequence[float],
+    points: Mapping[int, Tensor],
+    room: float = 1.0,
+) -> Labels:
     """What follows from the examples once the points are chosen."""
-    split, labels = by_label(mixture)
-    means = torch.tensor(proof.means(split, gammas), dtype=torch.float64)
-    surrogates = label_means(split, means.reshape(len(gammas), len(labels)), labels)
-    losses = label_means(split, split.answers(None, [{}]).value, labels)
-    found: list[dict[str, Any]] = []
-    for label, cell in cells_of(mixture).items():
-        weights, spread = quantize(cell, points[label], proof.norm)
-        about = {"label": label, "share": float(split.weights[labels == label].sum()), "examples": len(cell.x)}
-        certified = {
-            "loss": losses[label][0] + rounding,
-            "surrogates": [value + rounding for value in surrogates[label]],
-        }
-        at = {"points": points[label].tolist(), "weights": weights.tolist(), "spread": spread}
-        found.append({**about, **at, **certified, "resamples": {}})
-    return found
+    cells, found = cells_of(examples, weights), list[Label]()
+    for label, (cell, share, rows) in cells.items():
+        asked = (None, *gammas)
+        parts = [
+            surrogates(model, ball, examples.rows(part, torch.float64), examples.y[part], asked)
+            for part in rows.split(CHUNK)
+        ]
+        loss, *phi = ((torch.cat(parts, 1) @ cell.share) * room).tolist()
+        at, (weight, spread) = points[label], quantize(cell, points[label], ball.norm)
+        where = tuple(map(tuple, at.tolist())), tuple(weight.tolist()), spread
+        again = resamples(halves(cell)[1], at, weight, ball.norm, RESAMPLES * len(cells) - 1)
+        found.append(Label(label, share, len(cell.x), *where, loss, tuple(phi), again))
+    return Labels(tuple(gammas), tuple(found))
 
 
-def certified_loss(label: Mapping[str, Any], gammas: Sequence[float], slope: float, radius: float) -> float:
+def differences(said: Labels, model: Known, ball: Ball, examples: Examples, weights: Sequence[float]) -> str | None:
+    """What is published and does not follow from the points and the examples; None if everything does."""
+    cells = cells_of(examples, weights)
+    points = {each.label: torch.tensor(each.points, dtype=torch.float64) for each in said.labels}
+    inputs = math.prod(examples.shape)
+    if cells.keys() != points.keys() or any(each.shape[1] != inputs for each in points.values()):
+        return "its labels, or the number of their inputs, are not those of the data"
+    now = {each.label: each for each in described(model, ball, examples, weights, said.gammas, points).labels}
+    for then in said.labels:
+        here = now[then.label]
+        if then.examples != here.examples or [each.examples for each in then.resamples] != [
+            each.examples for each in here.resamples
+        ]:
+            return f"label {then.label}: its numbers of examples are others"
+        scale = float(points[then.label].abs().max())
+        lengths = [(then.spread, here.spread)]
+        lengths += [(a.distance, b.distance) for a, b in zip(then.resamples, here.resamples, strict=True)]
+        shares = [(then.share, here.share), *zip(then.weights, here.weights, strict=True)]
+        worst = max(
+            abs(a - b) / max(size, b, 1e-300) for size, pairs in ((1.0, shares), (scale, lengths)) for a, b in pairs
+        )
+        if not worst <= AGREE:
+            return f"label {then.label}: numbers differ by up to {worst:.2g}"
+        for a, b in zip((then.loss, *then.surrogates), (here.loss, *here.surrogates), strict=True):
+            if not a >= b:
+                return f"label {then.label}: {a:.6g} is published where {b:.6g} is proven"
+    return None
+
+
+def certified_loss(label: Label, gammas: Sequence[float], slope: float, radius: float) -> float:
     """``c_k(rho)``: the least over the published gammas, or the slope's bound if that is smaller."""
-    by_duality = [gamma * radius**2 + value for gamma, value in zip(gammas, label["surrogates"], strict=True)]
-    return min([*by_duality, label["loss"] + slope * radius])
-
-
-def check_labels(published: Mapping[str, Any], inputs: int) -> None:
-    """A ValueError unless everything that an audit needs is there, and fits."""
-    check_types(published, {"gammas": list[float], "labels": list[dict[str, Any]]}, "labels")
-    for each in published["labels"]:
-        check_types(each, LABEL, "labels")
-        shapes = {len(point) for point in each["points"]} == {inputs} and len(each["points"]) == len(each["weights"])
-        if not shapes or len(each["surrogates"]) != len(published["gammas"]) or not each["spread"] >= 0:
-            raise ValueError(f"labels: what is published about label {each['label']} does not fit together")
+    by_duality = [gamma * radius**2 + value for gamma, value in zip(gammas, label.surrogates, strict=True)]
+    return min([*by_duality, label.loss + slope * radius])

@@ -1,65 +1,27 @@
-"""Reads a certificate from a file that may come from anywhere: only what can be computed with."""
+"""Reads a certificate from a file that may come from anywhere: exactly the fields that are known, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from wafl.base.files import SEAL, read_limited
-from wafl.base.json_types import check_types, parsed_table
-from wafl.promises.issue import FORMAT, Promise, whole_file
-from wafl.promises.published_labels import check_labels
+from wafl.base.json_types import as_type, check_types, parsed_table
+from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
+from wafl.promises.sign import ALGORITHM
 
 LARGEST_FILE = 2**28
 """The most bytes of a file that is read: about a hundred thousand clients at ten radii."""
 LARGEST_NUMBER = 1e50
 """Products and squares of such numbers are finite, so no line of a check overflows."""
-MOMENTS = ("seconds", "bets")
-
-NUMBERS: dict[str, Any] = {
-    "format": int,
-    "statement": list[str],
-    "claim": {
-        "metric": Literal["loss", "error"],
-        "loss": str,
-        "norm": str,
-        "unit": str,
-        "part": Literal["train", "test"],
-        "inputs": int,
-        "confidence": float | None,
-        "domain?": dict[str, Any],
-    },
-    "model": {"sha256": str, "parameters": int},
-    "constants": dict[str, dict[str, Any]],
-    "clients": list[dict[str, Any]],
-    "certificates": list[dict[str, Any]],
-    "checks": dict[str, str],
-    "labels?": dict[str, Any],
-    "issued": str,
-    "versions": dict[str, str | None],
-}
-CONSTANT: dict[str, Any] = {"value": float, "kind": str, "why": str}
-CLIENT: dict[str, Any] = {
-    "name": str,
-    "weight": float,
-    "examples": int,
-    "sha256": str,
-    "loss": float,
-    "magnitude": float,
-}
-ROW: dict[str, Any] = {
-    "radius": float,
-    "proof": Literal["duality", "slope"],
-    "gamma": float | None,
-    "tolerance": float | None,
-    "slack?": float,
-    "clients": list[float],
-    "rounding": float,
-    "value": float,
-    "sampling?": {"level": float, "most": float, "seconds": list[float], "bets": list[float]},
-}
-DOMAIN: dict[str, Any] = {"shape": list[int], "box": tuple[float, float], "num_classes": int}
+PACKAGES = ("python", "wafl-learn", "torch", "numpy")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 
 
 def read_file(path: Path) -> tuple[Promise, str | None]:
@@ -74,67 +36,106 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
     """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
     content = parsed_table(data)
     if content.get("format") != FORMAT:
-        raise ValueError(f"it has format {content.get('format')}, this version reads {FORMAT}: update wafl-learn")
+        raise ValueError(_of_another_format(content.get("format")))
     signature: Any = content.pop("signature", None)
     if signature is not None:
         check_types(signature, {"algorithm": str, "of": str}, "signature")
+        if signature["algorithm"] != ALGORITHM:
+            raise ValueError(f"it is signed with {signature['algorithm']!r}, not with {ALGORITHM}")
         signature = signature["of"]
     content.pop(SEAL, None)
     if data != whole_file(content, signature):
         raise ValueError("its digest differs, or it was written by another program")
-    check_types(content, NUMBERS)
-    for where, kind, each in (
-        *(("constants", CONSTANT, value) for value in content["constants"].values()),
-        *(("clients", CLIENT, value) for value in content["clients"]),
-        *(("certificates", ROW, value) for value in content["certificates"]),
+    promise = Promise(as_type(Content, content))
+    # Written again, only what is known is there: no other field, and no number of another type.
+    if to_bytes(promise.content) != to_bytes(content):
+        raise ValueError("it has a field that no certificate has, fields in another order, or numbers of other types")
+    for complaint in _complaints(promise.parts):
+        raise ValueError(complaint)
+    return promise, signature
+
+
+def _of_another_format(found: object) -> str:
+    if found == 1:
+        return (
+            "it has format 1, whose files could be forged. Whoever issued it can issue it again, from the same model "
+            "and data: wafl certify RUN, or wafl.issue(run, clients, radii=[...])"
+        )
+    return f"it has format {found}, this version reads {FORMAT}: update wafl-learn"
+
+
+def _complaints(found: Content) -> Iterator[str]:
+    """What is wrong with numbers that have the right types."""
+    claim, labels = found.claim, found.labels
+    names = [client.name for client in claim.clients]
+    radii = [row.radius for row in claim.rows]
+    if not names or not radii:
+        yield "it is about no client, or promises nothing"
+    if len(set(names)) != len(names):
+        yield "a client is listed twice"
+    if len(set(radii)) != len(radii):
+        yield "a radius is listed twice"
+    if claim.confidence is not None and (not 0.0 < claim.confidence < 1.0 or claim.part != "test"):
+        yield f"its confidence {claim.confidence:g} must lie between 0 and 1, and be about test examples"
+    if not all(map(DIGEST.fullmatch, [claim.model, *(client.sha256 for client in claim.clients)])):
+        yield "a digest is not one of SHA-256"
+    if any(not 1 <= client.examples < 2**40 for client in claim.clients):
+        yield "a client has no example, or more than anyone has"
+    weights = [client.weight for client in claim.clients]
+    if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
+        yield "its weights are not shares that sum to 1"
+    if len(found.witnesses) != len(radii):
+        yield "its witnesses are not one per radius"
+    for row, witness in zip(claim.rows, found.witnesses, strict=False):
+        draws, moves = witness.draws, row.radius > 0 and not (claim.power == 1 and claim.metric == "loss")
+        counts = {len(witness.means), *(() if draws is None else (len(draws.centers), len(draws.spreads)))}
+        if counts != {len(names)}:
+            yield "its witnesses do not have one number per client"
+        if (draws is None) != (claim.confidence is None):
+            yield "its confidence and its witnesses do not belong together"
+        if (witness.gamma is not None) != moves or witness.gamma == 0.0:
+            yield f"radius {row.radius:g}: gamma is missing, 0, or there without a use"
+    if labels is not None and (claim.metric, claim.power, claim.confidence) != ("loss", 2, None):
+        yield "its labels are not about its claim"
+    for each in () if labels is None else labels.labels:
+        same = len(each.points) == len(each.weights) > 0 and len({len(point) for point in each.points}) == 1
+        if not same or len(each.surrogates) != len(labels.gammas if labels else ()) or each.label < 0:
+            yield f"what is published about label {each.label} does not fit together"
+    if labels is not None and (
+        len({each.label for each in labels.labels}) != len(labels.labels) or not all(g > 0 for g in labels.gammas)
     ):
-        check_types(each, kind, where)
-    _check_lengths(content)
-    _check_ranges(content)
-    return Promise(content), signature
+        yield "a label is listed twice, or a gamma is not above 0"
+    try:
+        dated = datetime.fromisoformat(found.issued).tzinfo is not None
+    except ValueError:
+        dated = False
+    numbers = [version for version in found.versions.values() if version is not None]
+    if not dated or tuple(found.versions) != PACKAGES or not all(map(VERSION.fullmatch, numbers)):
+        yield "it does not say when and with what it was issued"
+    yield from _sizes(Promise(found).content)
 
 
-def _check_lengths(content: Mapping[str, Any]) -> None:
-    """One number per client everywhere; and what a confidence needs, in all rows or in none."""
-    if "labels" in content:
-        check_labels(content["labels"], content["claim"]["inputs"])
-    count, domain = len(content["clients"]), content["claim"].get("domain")
-    of_errors = content["claim"]["metric"] == "error"
-    if domain is not None:
-        check_types(domain, DOMAIN, "domain")
-    for row in content["certificates"]:
-        drawn = row.get("sampling", {})
-        if any(len(each) != count for each in (row["clients"], *(drawn.get(k, row["clients"]) for k in MOMENTS))):
-            raise ValueError("its certificates do not have one number per client")
-        if of_errors != ("slack" in row) or (of_errors and row["gamma"] is None):
-            raise ValueError("its metric and its certificates do not belong together")
-        if (not drawn) != (content["claim"]["confidence"] is None) or (domain is None) != (not drawn or of_errors):
-            raise ValueError("its confidence and its sampling do not belong together")
+def _sizes(value: Any, inside: str = "") -> Iterator[str]:
+    """Only numbers that can be computed with; all but the coordinates of points are not negative."""
+    if isinstance(value, dict | list | tuple):
+        parts: Any = value.items() if isinstance(value, dict) else ((inside, each) for each in value)  # pyright: ignore[reportUnknownVariableType]
+        for name, each in parts:
+            yield from _sizes(each, name)
+    elif isinstance(value, float) and not abs(value) <= LARGEST_NUMBER:
+        yield f"{inside} is {value:g}, which nobody can compute with"
+    elif isinstance(value, int | float) and inside != "points" and math.copysign(1.0, value) < 0:
+        yield f"{inside} is {value:g}, and must not be negative"
 
 
-def _check_ranges(content: Mapping[str, Any]) -> None:
-    """Only numbers that can be computed with; whether they prove anything is for :func:`wafl.verify` to say."""
-    _check_size(content)
-    if not content["clients"] or not content["certificates"]:
-        raise ValueError("it is about no client, or promises nothing")
-    confidence = content["claim"]["confidence"]
-    if confidence is not None and not 0.0 < confidence < 1.0:
-        raise ValueError(f"its confidence {confidence:g} must lie between 0 and 1")
-    for client in content["clients"]:
-        if client["examples"] < 1:
-            raise ValueError(f"a client has {client['examples']} examples: it must have at least 1")
-    for row in content["certificates"]:
-        if row["tolerance"] is not None and row["tolerance"] < 0.0:
-            raise ValueError(f"its tolerance {row['tolerance']:g} must not be negative")
-        if "sampling" in row and not 0.0 < row["sampling"]["level"] < 1.0:
-            raise ValueError(f"its level {row['sampling']['level']:g} must lie between 0 and 1")
-        if "sampling" in row and not all(0.0 <= bet * row["sampling"]["most"] < 1.0 for bet in row["sampling"]["bets"]):
-            raise ValueError("its bets must lie between 0 and 1 over the largest possible number")
+def versions() -> dict[str, str | None]:
+    """With what a certificate is issued."""
+    import platform
+
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES[1:]}}
 
 
-def _check_size(value: Any) -> None:
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:  # pyright: ignore[reportUnknownVariableType]
-            _check_size(each)
-    elif isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-        raise ValueError(f"a number in it is beyond {LARGEST_NUMBER:g}")
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

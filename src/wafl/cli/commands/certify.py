@@ -23,6 +23,7 @@ def certify(
         str, Option(help="Radii of the ball, with commas, in the unit of the data.")
     ] = "0,0.1,0.25,0.5,1,2",
     norm: GroundNorm = "2",
+    power: Annotated[int, Option(min=1, max=2, help="The order of the ball, 1 or 2.")] = 2,
     metric: Metric = "loss",
     part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
     confidence: Annotated[
@@ -42,7 +43,7 @@ def certify(
     """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check.
 
     The file has a digest of the model and, of each client, its name, weight and number of examples, a digest of the
-    examples, its mean loss and its mean surrogate at each radius. Next to it is a page in words. wafl verify checks it.
+    examples, and a mean over them at each radius. Next to it is a page in words. wafl verify checks it.
     """
     from typing import Any, cast
 
@@ -57,6 +58,7 @@ def certify(
             clients,
             radii=parse_numbers("radii", radii),
             norm=parse_norm(norm),
+            power=cast(Any, power),
             metric=cast(Any, metric),
             part=cast(Any, part),
             confidence=confidence,

@@ -36,10 +36,11 @@ def verify(
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
-    """Check a certificate: recompute what follows from the file, the model and the data, and say what is only attested.
+    """Check a certificate: prove again what the model and the data allow, and say what is only attested.
 
     The exit status is 1 if a line is wrong, and 2 if the file cannot be read or was not signed with the key.
     """
+    from wafl.base.visible import visible
     from wafl.cli.tables import verification
     from wafl.cli.terminal import make_console, say
     from wafl.promises.check import verify as check
@@ -48,6 +49,7 @@ def verify(
         run = None if model is None else only_run(model)[1]
         clients = None if data is None else read_data(data, run, data_dir)
         found = check(certificate, model=run, data=clients, key=key)
+    typer.echo(visible(f"{found.promise}\n"))
     make_console().print(verification(certificate, found))
     if key is None:
         say(UNSIGNED, typer.colors.YELLOW)

@@ -1,4 +1,4 @@
-"""What float64 may have lost: certificates are raised by it before they are written down.
+"""What float64 may have lost of a certificate: by so much less than what is reached it may be.
 
 A sum of n products is off by at most ``n u`` times the sum of their sizes (Higham, Accuracy and Stability of Numerical
 Algorithms, section 3.1), with ``u = 2^-53``. So each output of a linear model, ``s_j = <w_j, x> + b_j``, is off by at
@@ -8,10 +8,6 @@ squared error, the magnitude is the square. Means over n examples of m clients a
 Moved examples have outputs larger by ``||w_j||_* ||x' - x||``, where the move is ``radius`` in the root mean square.
 ``allowance`` is four times all of this. For networks the magnitude is that of the outputs alone: their allowance is
 usual practice, not a proof.
-
-An error rate jumps, so there the outputs' error comes first: each lead ``s_y - s_j`` is made smaller by ``slack``, four
-times what it may be off, before its distance is taken. That also covers the relative error of the distance itself,
-because a lead is at most twice the magnitude. What is left are the roundings of a mean of numbers between 0 and 1.
 """
 
 from __future__ import annotations
@@ -50,16 +46,6 @@ def magnitudes(mixture: Mixture) -> list[float]:
             largest = torch.maximum(largest, sizes.max())
         found.append(float(largest))
     return found
-
-
-def slack_of_errors(inputs: int, magnitude: float) -> float:
-    """By how much leads must be made smaller, so that no error is missed."""
-    return 8.0 * (inputs + 4) * UNIT * magnitude
-
-
-def allowance_of_errors(sizes: Sequence[int]) -> float:
-    """How much larger an exact mean of phi_gamma may be than the computed one, if it lies between 0 and 1."""
-    return 4.0 * (max(sizes) + len(sizes) + 64) * UNIT
 
 
 def allowance(

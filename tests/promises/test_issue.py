@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from hashlib import sha256
-from importlib import import_module
 
 import mpmath
 import numpy as np
@@ -17,13 +16,13 @@ from torch import nn
 
 import wafl
 from tests.oracles import objective as oracles
-from tests.oracles import phi as phi_oracles
 from tests.oracles import theory
 from tests.theory.test_certificates import NORMS, a_case, certificates_of, clients_of, hinge
+from wafl.promises.bound import Ball, surrogates
 from wafl.promises.in_words import rounded_up
-from wafl.promises.issue import to_bytes
-from wafl.theory.certificates.mixture import Mixture
-from wafl.theory.certificates.rounding import allowance, magnitudes
+from wafl.promises.known import known
+from wafl.promises.promise import digest_of, to_bytes
+from wafl.tasks.losses import CrossEntropy
 
 
 def promise_of(case, radii=(0.0, 0.3), norm=2, **options):
@@ -57,28 +56,41 @@ def forge(file, change):
 
 
 def status(found):
-    return {line.name: line.status for line in found.lines}
+    return {line.name: line.status for line in (*found.lines, *found.clients.values())}
 
 
+def tightest(case, radii, norm, **options):
+    return [row.best for row in certificates_of(case, radii, norm, achieved=False, **options).rows]
+
+
+# How much larger than certify's bound, for these cases: the page says how much on others.
+LOOSER = {"mlr": 1.1, "regression": 1.0 + 1e-6}
+
+
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ["mlr", "regression"])
-def test_a_promise_is_the_best_certificate_rounded_upwards(name, norm):
-    case = a_case(name)
-    radii = [0.0, 0.1, 2.0]
-    rows = certificates_of(case, radii, norm, achieved=False).rows
-    for row, found in zip(promise_of(case, radii, norm).content["certificates"], rows, strict=True):
-        assert found.best <= row["value"] <= found.best * (1.0 + 1e-10) + 1e-10
-        assert 0.0 < row["rounding"] < 1e-10
+@pytest.mark.parametrize("name", LOOSER)
+def test_what_is_published_is_little_more_than_what_a_search_certifies(name, norm, power):
+    case, radii = a_case(name), [0.0, 0.1, 2.0]
+    if (name, power) == ("regression", 1):
+        with pytest.raises(wafl.PreconditionError, match="a squared error has no slope"):
+            promise_of(case, radii, norm, power=power)
+        return
+    promise = promise_of(case, radii, norm, power=power)
+    for (radius, value), best in zip(promise.values.items(), tightest(case, radii, norm, power=power), strict=True):
+        assert value <= best * LOOSER[name] + 1e-9, radius
+        assert value >= best * (1.0 if name == "regression" or radius == 0 else 0.98)
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_what_is_promised_follows_from_the_definition_of_the_surrogate(norm):
     case = a_case("regression")
-    (row,) = promise_of(case, [0.3], norm).content["certificates"]
+    promise = promise_of(case, [0.3], norm)
+    gamma = promise.content["witnesses"][0]["gamma"]
     residual = theory.plain_outputs(case.model, case.x)[:, 0] - case.y
-    phi = theory.squared_error_phi(case.model.weight.detach().numpy()[0], residual, row["gamma"], norm)
-    exact = row["gamma"] * 0.3**2 + case.share @ phi
-    assert exact <= row["value"] <= exact * (1.0 + 1e-9)
+    phi = theory.squared_error_phi(case.model.weight.detach().numpy()[0], residual, gamma, norm)
+    exact = gamma * 0.3**2 + case.share @ phi
+    assert exact <= promise.values[0.3] <= exact * (1.0 + 1e-8)
 
 
 def exact_mean_loss(weight, bias, x, y):
@@ -101,27 +113,28 @@ def test_what_float64_loses_is_less_than_what_is_added():
         x, y = scale * rng.normal(size=(10, 8)), rng.integers(0, 3, 10)
         x[:, 4:] = -x[:, :4] + rng.normal(size=(10, 4)) / scale
         weight[:, 4:] = weight[:, :4]
-        model = oracles.linear_model(weight, bias)
-        mixture = Mixture.of(model, wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3))
-        computed = mixture.answers(None, [{}]).value[0, 0].item()
-        exact = exact_mean_loss(weight, bias, x, y)
-        added = allowance(mixture.task, mixture.params, [10], max(magnitudes(mixture)), 0.0, 2, computed)
-        lost.append(float(exact - mpmath.mpf(computed)))
-        assert abs(lost[-1]) <= added
-    assert max(lost) > 0.0  # some computed means were too small
+        model = known(oracles.linear_model(weight, bias), CrossEntropy())
+        x, y = torch.from_numpy(x), torch.from_numpy(y)
+        exact = exact_mean_loss(weight, bias, x.numpy(), y.numpy())
+        plain = float(model.loss.value(model.plain(x), y).mean())
+        raised = float(surrogates(model, Ball("loss", 2, 2), x, y, [None])[0].mean())
+        lost.append(float(exact - mpmath.mpf(plain)))
+        assert exact <= raised <= float(exact) + 1e-11 * scale
+    assert max(lost) > 0.0  # some plain means were too small
 
 
-def test_everything_is_recomputed_from_the_file_the_model_and_the_data(tmp_path):
+def test_everything_is_recomputed_from_the_model_and_the_data_and_nothing_without(tmp_path):
     case = a_case("mlr")
     private, public = write_keys(tmp_path)
     file = saved(tmp_path, case, private)
     found = wafl.verify(file, model=case.model, data=clients_of(case), key=public)
-    assert found.ok
-    assert found.signed
+    assert (found.ok, found.recomputed, found.signed) == (True, True, True)
+    assert found.share == pytest.approx(1.0)
     assert {name for name, each in status(found).items() if each == "attested"} == {"issued", "versions"}
-    alone = status(wafl.verify(file))
-    assert {name for name, each in alone.items() if each == "recomputed"} == {"statement", "weights", "values"}
-    assert status(wafl.verify(file, model=case.model))["constants"] == "recomputed"
+    for given in ({}, {"model": case.model}, {"data": clients_of(case)}):
+        without = wafl.verify(file, **given)
+        assert set(status(without).values()) == {"attested"}
+        assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
     assert found.values == promise_of(case).values
 
 
@@ -130,15 +143,21 @@ def test_a_client_checks_its_own_numbers_with_its_own_data(tmp_path):
     file = saved(tmp_path, case)
     mine = wafl.Federation.from_arrays(case.pairs()[1:2], names=["client 1"], test_fraction=0.0)
     found = wafl.verify(file, model=case.model, data=mine)
-    assert found.ok
-    assert "of 1 of 3 clients" in str(found)
-    forge(file, lambda content: content["clients"][1].update(loss=content["clients"][1]["loss"] - 1e-6))
-    assert status(wafl.verify(file, model=case.model, data=mine))["losses"] == "wrong"
+    assert (found.ok, found.recomputed) == (True, False)
+    assert [line.status for line in found.clients.values()] == ["attested", "recomputed", "attested"]
+    assert found.share == pytest.approx(case.weights[1])
+    assert f"recomputed: {case.weights[1]:.1%} of the clients' weight" in str(found)
+    forge(file, lambda content: scale(content["witnesses"][1]["means"], 1, 1.0 - 1e-6))
+    assert wafl.verify(file, model=case.model, data=mine).clients["client 1"].status == "wrong"
     stranger = wafl.Federation.from_arrays(case.pairs()[1:2], names=["other"], test_fraction=0.0)
     with pytest.raises(
         ValueError, match="the data are those of other, and the certificate is about client 0, client 1"
     ):
         wafl.verify(file, model=case.model, data=stranger)
+
+
+def scale(numbers, place, factor):
+    numbers[place] *= factor
 
 
 def test_one_changed_byte_is_refused(tmp_path):
@@ -200,56 +219,16 @@ def test_keys_of_openssh_sign_too(tmp_path):
     assert wafl.verify(saved(tmp_path, key=private), key=public).signed
 
 
-FORGERIES = {
-    "a smaller value": ("values", lambda c: c["certificates"][1].update(value=c["certificates"][1]["value"] - 1e-9)),
-    "a smaller surrogate": ("surrogates", lambda c: c["certificates"][1]["clients"].__setitem__(0, 0.1)),
-    "a gamma of zero": ("values", lambda c: c["certificates"][1].update(gamma=0.0)),
-    "another gamma": ("surrogates", lambda c: c["certificates"][1].update(gamma=0.9 * c["certificates"][1]["gamma"])),
-    "smaller constants": ("constants", lambda c: c["constants"]["L_zz"].update(value=0.01)),
-    "no rounding": ("rounding", lambda c: c["certificates"][1].update(rounding=0.0)),
-    "a smaller magnitude": ("losses", lambda c: [client.update(magnitude=0.5) for client in c["clients"]]),
-    "weights that do not sum to 1": ("weights", lambda c: c["clients"][0].update(weight=0.1)),
-    "another statement": ("statement", lambda c: c["statement"].append("It is safe.")),
-    "more examples": ("examples", lambda c: c["clients"][0].update(examples=1000)),
-}
-
-
-@pytest.mark.parametrize("name", FORGERIES)
-def test_a_forgery_is_found(tmp_path, name):
-    line, change = FORGERIES[name]
-    case = a_case("mlr")
-    file = saved(tmp_path, case)
-    forge(file, change)
-    found = wafl.verify(file, model=case.model, data=clients_of(case))
-    assert not found.ok
-    assert status(found)[line] == "wrong"
-
-
-def surrogates_line(file, case, claimed):
-    """What verify says about surrogates if that of the first client is claimed to be this."""
-    forge(file, lambda content: content["certificates"][0]["clients"].__setitem__(0, claimed))
-    found = wafl.verify(file, model=case.model, data=clients_of(case))
-    (line,) = [line for line in found.lines if line.name == "surrogates"]
-    return line
-
-
-def test_a_number_with_other_digits_is_proven_again_and_one_below_the_truth_is_wrong(tmp_path):
-    """On another machine a search may end earlier or later, which moves its number, but never below the truth."""
+def test_another_number_on_another_machine_is_accepted_if_it_is_not_below_what_is_proven(tmp_path):
     case = a_case("mlr")
     file = saved(tmp_path, case, radii=(2.0,))
-    (row,) = json.loads(file.read_bytes())["certificates"]
-    weight, (x, y) = case.model.weight.detach().numpy(), case.pairs()[0]
-    examples = zip(theory.plain_outputs(case.model, x), y, strict=True)
-    truth = np.mean([phi_oracles.brute_force_phi(weight, *example, row["gamma"], 2) for example in examples])
-    published = row["clients"][0]
-    assert published - truth > 1e-4, "a case in which the search leaves a gap"
-    for claimed in (published + 1e-6, published - 1e-6, truth + 0.1 * (published - truth)):
-        line = surrogates_line(file, case, float(claimed))
-        assert (line.status, "not the same digits, at radius 2" in line.why) == ("recomputed", True), claimed
-    for claimed in (0.99 * truth, truth - 1e-4):
-        line = surrogates_line(file, case, float(claimed))
-        assert (line.status, "below what a finer search proves" in line.why) == ("wrong", True), claimed
-    assert surrogates_line(file, case, published).why == "of all 3 clients"
+
+    def larger(content):
+        scale(content["witnesses"][0]["means"], 0, 1.0 + 1e-7)
+        content["claim"]["rows"][0]["value"] *= 1.0 + 1e-6
+
+    forge(file, larger)
+    assert wafl.verify(file, model=case.model, data=clients_of(case)).recomputed
 
 
 def test_another_model_or_other_examples_are_found(tmp_path):
@@ -260,43 +239,54 @@ def test_another_model_or_other_examples_are_found(tmp_path):
     other = oracles.linear_model(weight.numpy(), case.model.bias.detach().numpy())
     assert status(wafl.verify(file, model=other))["model"] == "wrong"
     moved = replace(case, x=case.x + 1e-12)
-    assert status(wafl.verify(file, data=clients_of(moved)))["examples"] == "wrong"
+    assert status(wafl.verify(file, data=clients_of(moved)))["client 0"] == "wrong"
 
 
-@pytest.mark.slow
-def test_networks_are_promised_what_their_layers_prove_and_others_nothing(tmp_path, monkeypatch):
+def networks():
     torch.manual_seed(0)
-    for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
-        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)
+    yield nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+    yield nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Sequential(nn.Linear(6, 5), nn.Sigmoid()), nn.Linear(5, 3))
+    yield nn.Sequential(
+        nn.Unflatten(1, (1, 1, 2)), nn.Conv2d(1, 3, (1, 2), padding=1), nn.SiLU(), nn.Flatten(), nn.Linear(27, 3)
+    )
+
+
+def test_networks_are_promised_what_their_layers_prove_and_others_nothing(tmp_path):
     case = a_case("mlr")
-    relu = replace(case, model=nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double())
-    file = saved(tmp_path, relu)
-    rows = json.loads(file.read_bytes())["certificates"]
-    assert [row["proof"] for row in rows] == ["slope", "duality"]  # of the margins' own Lipschitz constants
-    assert wafl.verify(file, model=relu.model, data=clients_of(relu)).ok
-    with pytest.raises(wafl.PreconditionError, match="nothing is proven about this model"):
-        promise_of(case, loss=hinge)
-    given = saved(tmp_path, case, loss=hinge, curvature=2.0)
-    found = wafl.verify(given, model=case.model, data=clients_of(case), loss=hinge)
-    assert status(found)["constants"] == "attested"
+    relu, deep, strange = (replace(case, model=model.double()) for model in networks())
+    for case in (relu, deep):
+        for metric in ("loss", "error"):
+            file = saved(tmp_path, case, metric=metric)
+            assert wafl.verify(file, model=case.model, data=clients_of(case)).recomputed
+    for model, loss in ((strange.model, None), (relu.model, hinge)):
+        with pytest.raises(wafl.PreconditionError, match="nothing is proven about this model"):
+            promise_of(replace(relu, model=model), loss=loss)
+
+
+def test_a_model_that_computes_something_else_than_its_layers_is_not_proven(tmp_path):
+    case = a_case("mlr")
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    file, clients = saved(tmp_path, replace(case, model=model)), clients_of(case)
+    assert wafl.verify(file, model=model, data=clients).recomputed
+    hook = model[1].register_forward_hook(lambda *_: 10.0 * _[2])
+    assert status(wafl.verify(file, model=model, data=clients))["model"] == "attested"
+    hook.remove()
+    model[1].forward = lambda x: 10.0 * x
+    found = wafl.verify(file, model=model, data=clients)
+    assert (status(found)["model"], found.recomputed, found.share) == ("attested", False, 0.0)
+    with pytest.raises(wafl.PreconditionError, match="nothing is proven"):
+        promise_of(replace(case, model=model))
 
 
 def test_files_that_are_no_certificates_are_refused(tmp_path):
     file = tmp_path / "certificate.json"
-    for content in (b"", b"[]", b"{}", b'{"format": 2}', b'{"format": 1}', b"\xff"):
+    for content in (b"", b"[]", b"{}", b'{"format": 3}', b'{"format": 2}', b"\xff"):
         file.write_bytes(content)
         with pytest.raises(ValueError, match="is not a certificate, or was changed"):
             wafl.verify(file)
-    saved(tmp_path)
-    for change in (
-        lambda c: c["clients"].pop(),
-        lambda c: c["clients"][0].update(loss="small"),
-        lambda c: c["claim"].update(norm="l3"),
-        lambda c: c.pop("certificates"),
-    ):
-        forge(saved(tmp_path), change)
-        with pytest.raises(ValueError, match=r"not a certificate|norm 'l3' is not one of l1, l2, l_inf"):
-            wafl.verify(file)
+    file.write_bytes(b'{"format": 1}')
+    with pytest.raises(ValueError, match=r"it has format 1, .*Whoever issued it can issue it again.*wafl certify RUN"):
+        wafl.verify(file)
     with pytest.raises(ValueError, match=r"name the certificate promise\.json"):
         promise_of(a_case("mlr")).save(tmp_path / "promise.md")
 
@@ -319,8 +309,6 @@ def test_a_digest_is_of_what_the_model_computes():
     same = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
     same.load_state_dict(model.state_dict())
     other = nn.Sequential(model[0], nn.ReLU(), model[2])
-    from wafl.promises.issue import digest_of
-
     assert digest_of(model) == digest_of(same) != digest_of(other)
     with torch.no_grad():
         same[0].bias[0] += 1e-6
@@ -335,50 +323,38 @@ def a_bounded_case():
     )
 
 
-def test_a_promise_beyond_the_sample_is_that_of_certify_and_is_recomputed(tmp_path):
+def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(tmp_path):
     model, clients = a_bounded_case()
     options = {"radii": [0.0, 0.2, 50.0], "part": "test", "confidence": 0.9}
-    promise, found = wafl.issue(model, clients, **options), wafl.certify(model, clients, achieved=False, **options)
-    for row, each in zip(promise.content["certificates"], found.rows, strict=True):
-        assert each.best <= row["value"] <= each.best + 1e-10
-    assert [row["proof"] for row in promise.content["certificates"]] == ["slope", "duality", "duality"]
+    promise = wafl.issue(model, clients, **options)
+    at_hand = wafl.certify(model, clients, achieved=False, radii=options["radii"], part="test")
+    for (radius, value), each in zip(promise.values.items(), at_hand.rows, strict=True):
+        assert each.best < value, radius
     page = promise.save(tmp_path / "certificate.json").read_text()
     assert "populations that these examples were drawn from" in page
-    assert "probability of at most 0.1" in page
+    assert "probability of at least 0.9" in page
     checked = wafl.verify(tmp_path / "certificate.json", model=model, data=clients)
-    assert {name for name, each in status(checked).items() if each == "attested"} == {"draws", "issued", "versions"}
-    assert checked.ok
+    attested = {name for name, each in status(checked).items() if each == "attested"}
+    assert attested == {"bounds", "draws", "issued", "versions"}
+    assert checked.recomputed
+    unbounded = wafl.verify(tmp_path / "certificate.json", model=model, data=replace(clients, bounds=None))
+    assert (unbounded.ok, unbounded.recomputed, unbounded.share) == (True, False, 0.0)
+    narrow = wafl.verify(tmp_path / "certificate.json", model=model, data=replace(clients, bounds=(0.2, 0.8)))
+    assert status(narrow)["bounds"] == "wrong"
 
 
-BEYOND = {
-    "a smaller second moment": ("surrogates", lambda row: row["sampling"]["seconds"].__setitem__(0, 0.0)),
-    "a smaller range": ("range", lambda row: row["sampling"].update(most=0.1)),
-    "a larger level": ("values", lambda row: row["sampling"].update(level=0.5)),
-}
-
-
-@pytest.mark.parametrize("name", BEYOND)
-def test_a_forgery_beyond_the_sample_is_found(tmp_path, name):
-    line, change = BEYOND[name]
-    model, clients = a_bounded_case()
-    file = tmp_path / "certificate.json"
-    wafl.issue(model, clients, radii=[0.2], part="test", confidence=0.9).save(file)
-    forge(file, lambda content: change(content["certificates"][0]))
-    assert status(wafl.verify(file, model=model, data=clients))[line] == "wrong"
-
-
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_promised_error_rate_is_that_of_certify_and_is_recomputed(tmp_path, norm):
-    case = a_case("mlr")
-    file = saved(tmp_path, case, radii=[0.0, 0.1, 50.0], norm=norm, metric="error")
-    found = certificates_of(case, [0.0, 0.1, 50.0], norm, metric="error")
+def test_a_promised_error_rate_is_that_of_certify_and_is_recomputed(tmp_path, norm, power):
+    case, radii = a_case("mlr"), [0.0, 0.1, 50.0]
+    file = saved(tmp_path, case, radii=radii, norm=norm, metric="error", power=power)
     checked = wafl.verify(file, model=case.model, data=clients_of(case))
-    assert {name for name, each in status(checked).items() if each == "attested"} == {"issued", "versions"}
-    assert checked.ok
-    for value, row in zip(checked.values.values(), found.rows, strict=True):
-        assert row.value <= value <= min(row.value + 1e-9, 1.0)
+    assert checked.recomputed
+    best = tightest(case, radii, norm, metric="error", power=power)
+    for value, exact in zip(checked.values.values(), best, strict=True):
+        assert exact <= value <= min(exact + 1e-4, 1.0)
     assert "its error rate" in file.with_suffix(".md").read_text()
-    assert "| distance at most | error rate at most |" in checked.content["statement"]
+    assert "| distance at most | error rate at most |" in str(checked.promise)
 
 
 def test_no_error_is_missed_that_float64_cannot_see():
@@ -394,47 +370,66 @@ def test_no_error_is_missed_that_float64_cannot_see():
     assert wafl.issue(model, clients, radii=[0.0], metric="error").values == {0.0: 1.0}
 
 
-ERRORS = {
-    "a smaller value": ("values", lambda row: row.update(value=row["value"] - 1e-9)),
-    "a smaller surrogate": ("surrogates", lambda row: row["clients"].__setitem__(0, 0.0)),
-    "no slack": ("rounding", lambda row: row.update(slack=0.0)),
-    "no rounding": ("rounding", lambda row: row.update(rounding=0.0)),
-    "a slope": ("values", lambda row: row.update(proof="slope")),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_a_forged_error_rate_is_found(tmp_path, name):
-    line, change = ERRORS[name]
-    case = a_case("mlr")
-    file = saved(tmp_path, case, radii=[0.1], metric="error")
-    forge(file, lambda content: change(content["certificates"][0]))
-    assert status(wafl.verify(file, model=case.model, data=clients_of(case)))[line] == "wrong"
-
-
 def test_a_promised_error_rate_beyond_the_sample_needs_no_bounds(tmp_path):
     model, clients = a_bounded_case()
     options = {"radii": [0.0, 0.02], "part": "test", "confidence": 0.9, "metric": "error"}
     clients = replace(clients, bounds=None)
-    promise, found = wafl.issue(model, clients, **options), wafl.certify(model, clients, achieved=False, **options)
-    for row, each in zip(promise.content["certificates"], found.rows, strict=True):
-        assert each.value <= row["value"] <= min(each.value + 1e-9, 1.0)
+    promise = wafl.issue(model, clients, **options)
     file = tmp_path / "certificate.json"
     promise.save(file)
-    assert wafl.verify(file, model=model, data=clients).ok
-    forge(file, lambda content: content["certificates"][0]["sampling"].update(most=0.5))
-    assert status(wafl.verify(file, model=model, data=clients))["range"] == "wrong"
+    assert wafl.verify(file, model=model, data=clients).recomputed
 
 
-def test_a_file_whose_metric_does_not_fit_its_rows_is_refused(tmp_path):
-    forge(saved(tmp_path), lambda content: content["claim"].update(metric="error"))
-    with pytest.raises(ValueError, match="its metric and its certificates do not belong together"):
-        wafl.verify(tmp_path / "certificate.json")
+def test_points_are_about_the_loss_of_the_examples_at_hand():
     with pytest.raises(ValueError, match="points are about the loss"):
         promise_of(a_case("mlr"), metric="error", points=2)
+    with pytest.raises(ValueError, match="leave out power and confidence"):
+        promise_of(a_case("mlr"), power=1, points=2)
 
 
-def test_a_confidence_without_its_sample_is_refused(tmp_path):
-    forge(saved(tmp_path), lambda content: content["claim"].update(confidence=0.9))
-    with pytest.raises(ValueError, match="its confidence and its sampling do not belong together"):
-        wafl.verify(tmp_path / "certificate.json")
+def test_clients_that_nobody_has_make_no_statement_grander(tmp_path):
+    """A thousand clients without a weight would be counted in words: then no radius is recomputed."""
+    case = a_case("mlr")
+    file = saved(tmp_path, case)
+
+    def crowd(content):
+        client = {"name": "ghost", "weight": 0.0, "examples": 10**9, "sha256": "0" * 64}
+        content["claim"]["clients"].append(client)
+        for witness in content["witnesses"]:
+            witness["means"].append(0.0)
+
+    forge(file, crowd)
+    found = wafl.verify(file, model=case.model, data=clients_of(case))
+    assert (found.ok, found.recomputed) == (True, False)
+    assert "the word of whoever issued this" in str(found.promise)
+
+
+def test_weights_that_sum_to_less_than_1_buy_nothing(tmp_path):
+    case = a_case("mlr")
+    file = saved(tmp_path, case)
+
+    def lighter(content):
+        for client in content["claim"]["clients"]:
+            client["weight"] *= 1.0 - 9e-10
+        for row in content["claim"]["rows"]:
+            row["value"] *= 1.0 - 18e-10
+
+    forge(file, lighter)
+    assert not wafl.verify(file, model=case.model, data=clients_of(case)).ok
+
+
+def test_only_what_was_proven_here_is_called_proven(tmp_path):
+    case = a_case("mlr")
+    file = saved(tmp_path, case)
+    assert "It is proven, not tested." in file.with_suffix(".md").read_text()
+    assert "It is proven, not tested." in str(wafl.verify(file, model=case.model, data=clients_of(case)).promise)
+    assert "It is proven, not tested." not in str(wafl.verify(file, model=case.model).promise)
+
+
+def test_outputs_that_overflow_prove_nothing():
+    case = a_case("mlr")
+    model = oracles.linear_model(case.model.weight.detach().numpy() * 1e200, case.model.bias.detach().numpy())
+    with torch.no_grad():
+        model.weight *= 1e150
+    with pytest.raises((wafl.PreconditionError, ValueError)):
+        promise_of(replace(case, model=model))

@@ -1,0 +1,186 @@
+"""A certificate as a file: a claim, and the witnesses from which anyone with model and data can prove it again.
+
+The **claim** says what is certified (metric, norm, power, part, confidence; radii and values), of which model and of
+which examples, by their digests and weights. The **witnesses** are a gamma per radius and, per client, an upper bound
+on its mean of phi_gamma, so that a client that has only its own data can check its own line. Everything else, such as
+the slopes, the loss and every sentence, follows from model and data and is not in the file. No example is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from wafl.base.files import SEAL, write_whole
+from wafl.base.fingerprint import code_of, tensors_digest
+from wafl.data.federation import Federation
+from wafl.promises.in_words import Facts, statement
+from wafl.promises.sign import ALGORITHM, sign
+
+FORMAT = 2
+Metric = Literal["loss", "error"]
+
+
+@dataclass(frozen=True)
+class Client:
+    """Whose examples: a name, the weight in the mixture, and the number and digest of the examples."""
+
+    name: str
+    weight: float
+    examples: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Within ``radius`` the expected loss, or the error rate, is at most ``value``."""
+
+    radius: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is certified, of which model and which examples."""
+
+    metric: Metric
+    norm: Literal["l1", "l2", "l_inf"]
+    power: Literal[1, 2]
+    part: Literal["train", "test"]
+    confidence: float | None
+    model: str
+    clients: tuple[Client, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """For a confidence, per client: a center, chosen without the examples, and their mean squared distance from it."""
+
+    centers: tuple[float, ...]
+    spreads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What proves a row: gamma (None where nothing moves, or the slope decides), and each client's mean phi_gamma."""
+
+    gamma: float | None
+    means: tuple[float, ...]
+    draws: Draws | None
+
+
+@dataclass(frozen=True)
+class Resample:
+    """The farthest of some draws of so many of a label's examples."""
+
+    examples: int
+    distance: float
+
+
+@dataclass(frozen=True)
+class Label:
+    """What is published about one label (:mod:`wafl.promises.published_labels`)."""
+
+    label: int
+    share: float
+    examples: int
+    points: tuple[tuple[float, ...], ...]
+    weights: tuple[float, ...]
+    spread: float
+    loss: float
+    surrogates: tuple[float, ...]
+    resamples: tuple[Resample, ...]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What is published about all labels, and the gammas at which it is."""
+
+    gammas: tuple[float, ...]
+    labels: tuple[Label, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a certificate's file holds, but for its digest and its signature."""
+
+    format: Literal[2]
+    claim: Claim
+    witnesses: tuple[Witness, ...]
+    labels: Labels | None
+    issued: str
+    versions: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A certificate: what its file holds, and the facts that were known to whoever made this object."""
+
+    parts: Content
+    facts: Facts = field(default_factory=Facts)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What the file holds, as plain values."""
+        return asdict(self.parts)
+
+    @property
+    def values(self) -> dict[float, float]:
+        """The promised loss by radius, rounded upwards."""
+        return {row.radius: row.value for row in self.parts.claim.rows}
+
+    def save(self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None) -> Path:
+        """Write the certificate, and next to it a page in words, ``NAME.md``.
+
+        Args:
+            path: the file, such as ``certificate.json``.
+            key: the file of an Ed25519 private key, without a password, that signs it.
+
+        Returns:
+            The page.
+        """
+        file = Path(path)
+        if file.suffix == ".md":
+            raise ValueError(f"{file} is the name of the page in words: name the certificate {file.stem}.json")
+        signature = None if key is None else sign(to_bytes(self.content), key)
+        page = file.with_suffix(".md")
+        write_whole(file, whole_file(self.content, signature))
+        write_whole(page, f"{self}\n".encode())
+        return page
+
+    def __str__(self) -> str:
+        return "\n".join(statement(self.content["claim"], self.facts))
+
+
+def client_digest(clients: Federation, part: str, place: int) -> str:
+    """Of one client's examples, in one part of its data."""
+    return (clients.train if part == "train" else clients.test).of_clients([place]).digest()
+
+
+def digest_of(module: nn.Module) -> str:
+    """Of a model's parameters and buffers, its layers, and their code if it is your own."""
+    layers = [[name, type(layer).__name__, layer.extra_repr()] for name, layer in module.named_modules()]
+    state = module.state_dict()
+    tensors = [[name, str(value.dtype), list(value.shape)] for name, value in state.items()]
+    code = sorted(code_of([type(layer) for layer in module.modules()]).items())
+    return tensors_digest(state.values(), [layers, tensors, code])
+
+
+def to_bytes(content: Mapping[str, Any]) -> bytes:
+    """The one way in which a certificate is written, so that each byte can be checked."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def whole_file(content: Mapping[str, Any], signature: str | None) -> bytes:
+    """What a certificate says, its digest, and its signature, if it has one."""
+    digest = {SEAL: sha256(to_bytes(content)).hexdigest()}
+    signed = {} if signature is None else {"signature": {"algorithm": ALGORITHM, "of": signature}}
+    return to_bytes({**content, **digest, **signed})
