@@ -34,7 +34,7 @@ def test_only_the_rate_is_refused_when_everything_is_given_and_labels_move(
     run: wafl.Run, clients: wafl.Federation
 ) -> None:
     concentration = Concentration(2.0, 1.0, 3.0, 64)
-    given = {"target_distance": 3.0, "target_examples": 100, "barycenter_distance": 1.0}
+    given = {"target_distance": 3.0, "target_examples": 100}
     summary = summarize(run, clients, gamma=60.0, label_cost=10.0, concentration=concentration, **given)
     assert list(reasons(summary)) == ["mean optimality gap"]  # with moving labels phi_gamma is not smooth
     still = summarize(run, clients)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -30,8 +30,12 @@ from wafl.theory.paper.generalization import (
     robust_generalization,
 )
 from wafl.theory.paper.theorem import Bound, require
+from wafl.weights import bilevel
 
 T = TypeVar("T")
+
+POINTS = 100
+"""How many points of each client the distance to the barycenter is measured with."""
 
 UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
 
@@ -75,7 +79,6 @@ def summarize(
     concentration: Concentration | None = None,
     target_distance: float | None = None,
     target_examples: int | None = None,
-    barycenter_distance: float | None = None,
 ) -> Summary:
     """Every bound of :mod:`wafl.theory.paper.generalization` and the convergence rate, for a run on its clients.
 
@@ -92,9 +95,8 @@ def summarize(
         label_cost: by default the run's own.
         delta: the probability that a bound fails.
         concentration: how fast samples approach the distributions they come from.
-        target_distance: the measured W_2 between the mixture and a target.
-        target_examples: how many examples that target has.
-        barycenter_distance: rho*, the root mean squared W_2 from the clients to their barycenter.
+        target_distance: the measured W_2 between the mixture and a target, with the same ``label_cost``.
+        target_examples: with how many points of the target it was measured; as many of each client count.
     """
     check_types(run.settings, SETTINGS, "settings")
     here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
@@ -102,8 +104,6 @@ def summarize(
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
     clean = Mixture.of(run, clients).means(None, [{}]).value[0]
     surrogate = clean + here.L_z**2 / (4.0 * price)
-
-    heaviest = max(range(len(weights)), key=weights.__getitem__)
     statements: dict[str, Callable[[], Bound]] = {
         "excess risk, width g": lambda: excess_risk_sandwich(
             _given(ball, why), gamma=price, radius=within, surrogate_excess=surrogate, gamma_star=best
@@ -132,20 +132,19 @@ def summarize(
         ),
         "W_2 of mixture and target": lambda: distance_to_target(
             weights,
-            sizes,
-            _given(target_examples, "target_examples is not given: how many examples the target has"),
+            _at_most(sizes, _given(target_examples, "target_examples is not given: how many were measured with")),
+            target_examples or 0,
             empirical_distance=_given(target_distance, "target_distance is not given: wafl weights measures it"),
             concentration=_given(concentration, UNKNOWN),
+            label_cost=here.label_cost,
             delta=delta,
         ),
         "W_2 of mixture and its heaviest client": lambda: distance_to_client(
             weights,
-            sizes,
-            heaviest,
-            barycenter_distance=_given(
-                barycenter_distance, "barycenter_distance is not given: wafl weights measures it"
-            ),
+            _at_most(sizes, POINTS),
+            max(range(len(weights)), key=weights.__getitem__),
             concentration=_given(concentration, UNKNOWN),
+            squared_distances=_to_barycenter(clients, weights),
             delta=delta,
         ),
         "mean optimality gap": lambda: _convergence(run, _given(ball, why), sizes, price),
@@ -190,6 +189,18 @@ def _least_gamma(known: Constants, radius: float | None) -> float:
 def _finite(reach: float) -> float:
     """An infinite reach counts as 0: gamma is below the limit, so no bound will use it."""
     return reach if math.isfinite(reach) else 0.0
+
+
+def _to_barycenter(clients: Federation, weights: Sequence[float]) -> tuple[float, ...]:
+    """``W_2^2`` from each client to the barycenter at these weights."""
+    try:
+        return bilevel(clients, weights, sample=POINTS).distances
+    except ValueError as error:  # POT is not installed, or there are too many clients
+        raise PreconditionError(str(error)) from error
+
+
+def _at_most(sizes: Sequence[int], points: int) -> list[int]:
+    return [min(size, points) for size in sizes]
 
 
 def _given(value: T | None, otherwise: str) -> T:

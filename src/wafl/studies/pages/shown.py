@@ -241,7 +241,7 @@ def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, s
 
 
 def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section | None:
-    """The section with the paper's first figure."""
+    """The section with the paper's figure 2."""
     from wafl.report import Figure, charts
 
     chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)

@@ -33,7 +33,7 @@ def convergence(
     heterogeneity: float,
     learning_rate: float | None = None,
 ) -> Rate:
-    """Theorem convergence: the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters.
+    """Theorem 3.6: the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters.
 
     With all clients in every round and ``learning_rate <= 1 / L``, where L is the smoothness of phi_gamma, the mean of
     ``F(mean of the clients' parameters)`` over the steps 0 .. K - 1 of all rounds is at most
