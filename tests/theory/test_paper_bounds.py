@@ -24,6 +24,7 @@ from wafl.theory import (
     distance_to_target,
     excess_risk_sandwich,
     generalization_to_truth,
+    risk_spread,
     robust_generalization,
 )
 from wafl.theory.paper.generalization import ENTROPY
@@ -234,6 +235,18 @@ def test_the_sandwich_needs_constants_over_the_whole_ball():
     assert excess > surrogate + gamma * radius**2 + 0.2  # what L_z = 0, that of this model, would promise
     with pytest.raises(PreconditionError, match="params_radius"):
         excess_risk_sandwich(worlds.constants_of(1, None), gamma=gamma, radius=radius, surrogate_excess=surrogate)
+
+
+def test_no_two_risks_in_the_ball_are_farther_apart_than_proposition_d_1_says():
+    """Uphill and downhill by the radius, where the loss is a straight line, attain it."""
+    rng, radius = np.random.default_rng(0), 0.4
+    v = np.array([1.2, -0.7, 30.0])
+    population = replace(Cluster((0.2, 0.1)).sample(50, rng), sign=-np.ones(50))
+    known = wafl.theory.constants(worlds.model(v), population.pair)
+    bound = risk_spread(known, radius=radius)
+    assert bound.value == pytest.approx(2.0 * radius * math.hypot(1.2, 0.7))
+    risks = [risk(v, population.moved(x)) for x in moves(population, v, radius, rng)]
+    assert 0.999 * bound.value <= max(risks) - min(risks) <= bound.value * (1.0 + 1e-12)
 
 
 # --- theorem 4.4 ---

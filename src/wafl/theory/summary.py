@@ -29,6 +29,7 @@ from wafl.theory.paper.generalization import (
     generalization_to_truth,
     robust_generalization,
 )
+from wafl.theory.paper.measured import excess_risk, gradient_spread
 from wafl.theory.paper.theorem import Bound, require
 from wafl.weights import bilevel
 
@@ -82,8 +83,8 @@ def summarize(
 ) -> Summary:
     """Every bound of :mod:`wafl.theory.paper.generalization` and the convergence rate, for a run on its clients.
 
-    Nothing is known about the best parameters in the ball except that their loss is not negative, so the optimization
-    gap is at most the surrogate's own value, and the start is at most two radii away.
+    The optimization gap is what the tangent plane at the run's parameters proves (:func:`wafl.theory.excess_risk`), and
+    the start is at most two radii away from the best parameters.
 
     Args:
         run: with its model, loss, weights and settings.
@@ -104,9 +105,10 @@ def summarize(
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
     clean = Mixture.of(run, clients).means(None, [{}]).value[0]
     surrogate = clean + here.L_z**2 / (4.0 * price)
+    gap = surrogate - (0.0 if ball is None else _least(run, clients, price, ball))
     statements: dict[str, Callable[[], Bound]] = {
         "excess risk, width g": lambda: excess_risk_sandwich(
-            _given(ball, why), gamma=price, radius=within, surrogate_excess=surrogate, gamma_star=best
+            _given(ball, why), gamma=price, radius=within, surrogate_excess=gap, gamma_star=best
         ),
         "excess risk in the ball": lambda: robust_generalization(
             _given(ball, why),
@@ -115,7 +117,7 @@ def summarize(
             gamma=price,
             radius=within,
             delta=delta,
-            optimization_gap=surrogate,
+            optimization_gap=gap,
             gamma_star=best,
         ),
         "covering radius rho_n": lambda: covering_radius(
@@ -128,7 +130,7 @@ def summarize(
             gamma=price,
             concentration=concentration,
             delta=delta,
-            optimization_gap=surrogate,
+            optimization_gap=gap,
         ),
         "W_2 of mixture and target": lambda: distance_to_target(
             weights,
@@ -147,7 +149,10 @@ def summarize(
             squared_distances=_to_barycenter(clients, weights),
             delta=delta,
         ),
-        "mean optimality gap": lambda: _convergence(run, _given(ball, why), sizes, price),
+        "mean optimality gap": lambda: _convergence(run, clients, _given(ball, why), sizes, price),
+        "mean optimality gap, sigma and Omega as measured": lambda: _convergence(
+            run, clients, _given(ball, why), sizes, price, measured=True
+        ),
     }
     return Summary(here, ball, price, within, tuple(_attempt(name, state) for name, state in statements.items()))
 
@@ -216,8 +221,23 @@ def _attempt(name: str, statement: Callable[[], Bound]) -> Bound | Refusal:
         return Refusal(name, str(error))
 
 
-def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> Bound:
-    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball."""
+def _least(run: Run, clients: Federation, gamma: float, ball: Constants) -> float:
+    """What no surrogate in the ball is below."""
+    radius = ball.params_radius
+    if radius is None or not ball.convex:
+        return 0.0
+    bounds = ball.data_bounds if _geometry(run)[2] else None
+    options: dict[str, Any] = {"norm": ball.norm, "label_cost": ball.label_cost, "bounds": bounds}
+    return excess_risk(run, clients, gamma=gamma, params_radius=radius, steps=0, **options).least
+
+
+def _convergence(
+    run: Run, clients: Federation, ball: Constants, sizes: list[int], gamma: float, *, measured: bool = False
+) -> Bound:
+    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball.
+
+    With ``measured``, sigma and Omega are those at some parameters of the ball: an estimate.
+    """
     schedule = run.settings["schedule"]
     cohort = schedule["cohort"]
     require(
@@ -226,8 +246,7 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
     )
     require(
         _steps_plainly(run.settings["method"], schedule),
-        "momentum, weight_decay, clip_norm, server_learning_rate, or another server or local step: the theorem is "
-        "about plain steps",
+        "momentum, clip_norm, server_learning_rate, or another server or local step: the theorem is about plain steps",
     )
     work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
     steps = work.num_steps(sizes)
@@ -237,6 +256,11 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
     )
     batch = min(schedule["batch_size"] or min(sizes), min(sizes))
     assert ball.params_radius is not None
+    noise, apart = float(ball.L_theta), 2.0 * ball.L_theta
+    if measured:
+        bounds = ball.data_bounds if _geometry(run)[2] else None
+        found = gradient_spread(run, clients, gamma=gamma, params_radius=ball.params_radius, bounds=bounds)
+        noise, apart = float(found.noise), float(found.heterogeneity)
     return convergence(
         ball,
         run.client_weights.tolist(),
@@ -244,14 +268,15 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
         rounds=schedule["rounds"],
         local_steps=steps[0],
         distance=2.0 * ball.params_radius,
-        noise=ball.L_theta / math.sqrt(batch),
-        heterogeneity=2.0 * ball.L_theta,
+        noise=noise / math.sqrt(batch),
+        heterogeneity=apart,
+        weight_decay=schedule["weight_decay"],
     )
 
 
 def _steps_plainly(method: Mapping[str, Any], schedule: Mapping[str, Any]) -> bool:
     """Whether clients take plain gradient steps and the server takes the mean of their parameters."""
-    extras = (schedule["momentum"], schedule["weight_decay"], schedule.get("clip_norm"))
+    extras = (schedule["momentum"], schedule.get("clip_norm"))
     unchanged = schedule["server_learning_rate"] in (None, 1.0) and not any(extras)
     server, local = describe(averaging()), describe(sgd())
     return unchanged and method.get("server", server) == server and method.get("local", local) == local

@@ -34,6 +34,21 @@ class Sandwich(Bound):
         return self.surrogate_excess + self.value
 
 
+def risk_spread(constants: Constants, *, radius: float) -> Bound:
+    """Proposition D.1: no distribution in the ball has a risk more than ``2 L_z radius`` above that of another in it.
+
+    Two distributions of the ball are at most ``2 radius`` apart in W_2, and so in W_1, in which risks are
+    L_z-Lipschitz (Kantorovich and Rubinstein).
+
+    Args:
+        constants: of the loss.
+        radius: of the ball.
+    """
+    check_positive("radius", radius)
+    require_proven(L_z=constants.L_z)
+    return Bound("risks in the ball", {"2 L_z radius": 2.0 * float(constants.L_z) * radius}, None, {"radius": radius})
+
+
 def excess_risk_sandwich(
     constants: Constants, *, gamma: float, radius: float, surrogate_excess: float = 0.0, gamma_star: float | None = None
 ) -> Sandwich:
