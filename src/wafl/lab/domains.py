@@ -1,7 +1,8 @@
 """The domain tasks: two of MNIST, USPS and SVHN are clients, and the third is a target that none of them has seen.
 
 An experiment file names its clients by ``data.source``; :func:`target_of` gives the target that belongs to them. Each
-domain has at most :data:`LIMIT` training examples: client weights by size are those of the whole data sets.
+domain has at most :data:`LIMIT` training examples: client weights by size are those of the whole data sets. With the
+ending ``_whole`` a task has all of them, standardized by the sources' pixels, as in the paper.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from wafl.data import load_dataset
 from wafl.data.federation import Federation
 from wafl.data.named.domains import Domains, domains
 from wafl.shifts import rotation
+from wafl.weights import distance
 
 LIMIT = 6000
 TASKS = {
@@ -24,6 +26,7 @@ TASKS = {
     "to_mnist": ("usps", "svhn", "mnist"),
 }
 """By the name of the function that makes the clients: the two sources and the target."""
+WHOLE = "_whole"
 ANGLES = (0.0, 25.0, 50.0)
 """In degrees, of the digits that stand in for the three domains: two sources, and a target that is turned further."""
 
@@ -41,6 +44,21 @@ def to_svhn() -> Federation:
 def to_mnist() -> Federation:
     """USPS and SVHN as clients."""
     return task("to_mnist").clients
+
+
+def to_usps_whole() -> Federation:
+    """All of MNIST and SVHN as clients, standardized."""
+    return task("to_usps_whole").clients
+
+
+def to_svhn_whole() -> Federation:
+    """All of MNIST and USPS as clients, standardized."""
+    return task("to_svhn_whole").clients
+
+
+def to_mnist_whole() -> Federation:
+    """All of USPS and SVHN as clients, standardized."""
+    return task("to_mnist_whole").clients
 
 
 def turned_digits() -> Federation:
@@ -63,12 +81,14 @@ def target_of(source: str | None) -> Federation | None:
 
 def data_sets(source: str) -> list[str]:
     """The data sets that clients and target are made of."""
-    return list(TASKS.get(source.rpartition(":")[2], ("digits",)))
+    return list(TASKS.get(source.rpartition(":")[2].removesuffix(WHOLE), ("digits",)))
 
 
 @cache
 def task(name: str) -> Domains:
-    *sources, target = TASKS[name]
+    *sources, target = TASKS[name.removesuffix(WHOLE)]
+    if name.endswith(WHOLE):
+        return domains(sources, target, preprocess="zscore")
     return domains(sources, target, preprocess="unit", limit=LIMIT)
 
 
@@ -81,12 +101,14 @@ def _turned() -> Domains:
     return Domains(*parts)
 
 
-def statistics(experiment: Experiment) -> dict[str, float | int | str]:
-    """The numbers of the paper's tables about data: clients, examples, labels and sizes."""
+def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:
+    """The numbers of the paper's tables 2 and 3 about data: clients or domains, examples, labels and sizes."""
+    if experiment.data.source is not None:
+        return _of_domains(experiment.data.source.rpartition(":")[2])
     clients = make_clients(experiment.data)
     sizes = torch.tensor(clients.num_examples, dtype=torch.float64)
     held = (clients.label_counts() > 0).sum(1)
-    return {
+    row: dict[str, float | int | str] = {
         "data": experiment.data.dataset,
         "clients": clients.num_clients,
         "examples": int(sizes.sum()),
@@ -98,3 +120,21 @@ def statistics(experiment: Experiment) -> dict[str, float | int | str]:
         "min_size": int(sizes.min()),
         "max_size": int(sizes.max()),
     }
+    return [row]
+
+
+def _of_domains(name: str) -> list[dict[str, float | int | str]]:
+    """Sizes of the whole data sets of a task, and how far they are apart in W_2^2, by 300 images each."""
+    found, names = (_turned(), ("0", "25", "50")) if name == "turned_digits" else (task(name), TASKS[name])
+    images = [x for x, _ in map(found.clients.train.of, (0, 1))] + [found.target.train.of(0)[0]]
+    rows: list[dict[str, float | int | str]] = []
+    for label, own in zip(names, images, strict=True):
+        whole = load_dataset("digits" if name == "turned_digits" else label)
+        sizes = {"training": len(whole.y_train), "test": len(whole.y_test)}
+        far = {
+            f"W_2^2 to {other}": distance(own, others, sample=300).value
+            for other, others in zip(names, images, strict=True)
+        }
+        shape = "x".join(map(str, whole.x_train.shape[2:]))
+        rows.append({"data": label, "original_size": shape, "labels": whole.num_classes or 0, **sizes, **far})
+    return rows
