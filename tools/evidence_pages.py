@@ -78,7 +78,8 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
             return "diverged"
         if where in (["radius"], ["matching_gamma"]):
             found = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
-            return f"{mean_of(list(found.values())).value:.2f}" if found else "not made"
+            digits = ".2f" if where == ["radius"] else ".2g"
+            return f"{mean_of(list(found.values())).value:{digits}}" if found else "not made"
         values = _by_seed(rows, where[:2])
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")

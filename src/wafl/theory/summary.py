@@ -259,7 +259,7 @@ def _convergence(
     noise, apart = float(ball.L_theta), 2.0 * ball.L_theta
     if measured:
         bounds = ball.data_bounds if _geometry(run)[2] else None
-        found = gradient_spread(run, clients, gamma=gamma, params_radius=ball.params_radius, bounds=bounds)
+        found = gradient_spread(run, clients, gamma=gamma, params_radius=ball.params_radius, draws=2, bounds=bounds)
         noise, apart = float(found.noise), float(found.heterogeneity)
     return convergence(
         ball,
